@@ -1,0 +1,94 @@
+package execution
+
+import (
+	"time"
+
+	"bivouac/edge/protocol"
+)
+
+// AttemptState is a state of an attempt.
+type AttemptState string
+
+const (
+	AttemptQueued  AttemptState = "QUEUED"
+	AttemptOffered AttemptState = "OFFERED"
+	AttemptClaimed AttemptState = "CLAIMED"
+	AttemptRunning AttemptState = "RUNNING"
+	// Suspect: the lease's authority ran out; retention has not.
+	AttemptSuspect     AttemptState = "SUSPECT"
+	AttemptSucceeded   AttemptState = "SUCCEEDED"
+	AttemptFailed      AttemptState = "FAILED"
+	AttemptCancelled   AttemptState = "CANCELLED"
+	AttemptInterrupted AttemptState = "INTERRUPTED" // the machine is gone: a known outcome
+	AttemptUnknown     AttemptState = "UNKNOWN"
+)
+
+// Terminal reports a state without exits. INV-2.
+func (s AttemptState) Terminal() bool {
+	switch s {
+	case AttemptSucceeded, AttemptFailed, AttemptCancelled, AttemptInterrupted, AttemptUnknown:
+		return true
+	}
+	return false
+}
+
+// SubjectKind says what an attempt works for.
+type SubjectKind string
+
+const (
+	SubjectTurn   SubjectKind = "agent-turn"
+	SubjectAction SubjectKind = "agent-action"
+)
+
+// Requirements are what placement must satisfy; never less. INV-11.
+type Requirements struct {
+	Boundary string `json:"boundary,omitempty"` // "" needs no sandbox
+	// Trust "untrusted" needs cgroup limits.
+	Trust   string              `json:"trust,omitempty"`
+	Runners []protocol.RunnerID `json:"runners,omitempty"` // exact runners; empty: any bound one
+	Action  string              `json:"action,omitempty"`  // device action
+	Adapter string              `json:"adapter,omitempty"`
+	OS      string              `json:"os,omitempty"`
+	Arch    string              `json:"arch,omitempty"`
+}
+
+// Attempt is one execution of a subject on a runner.
+type Attempt struct {
+	ID           protocol.AttemptID
+	Tenant       protocol.TenantID
+	Principal    protocol.PrincipalID
+	SubjectKind  SubjectKind
+	SubjectID    string
+	Number       int
+	State        AttemptState
+	Requirements Requirements
+	PolicyDigest string
+	// Work is the encoded runnerv1.Work; SpecDigest is its SHA-256.
+	Work       []byte
+	SpecDigest string
+	Runner     protocol.RunnerID // offered to, then claimed by
+	BootNonce  string            // of the supervisor that claimed
+	Fence      protocol.Fence    // zero before the claim
+	// Capability terms given with each renewal are minted, never stored.
+	AuthorityTTL time.Duration
+	Retention    time.Duration
+	QueuedAt     time.Time
+	// PlacementDeadline fails an attempt that nobody claimed: not_placed.
+	PlacementDeadline time.Time
+	OfferedAt         time.Time
+	ClaimedAt         time.Time
+	StartedAt         time.Time
+	// RenewedAt is the durable floor of the lease clock; renewals themselves
+	// cost no write, the connection's owner keeps them in memory.
+	RenewedAt      time.Time
+	Deadline       time.Time
+	EndedAt        time.Time
+	StopAt         time.Time // stop was asked
+	StopReason     string
+	AcceptedSeq    int64 // journal records accepted so far
+	Reason         string
+	Message        string
+	DeferReason    string // why placement finds nothing, for explain
+	TraceParent    string
+	IdempotencyKey string
+}

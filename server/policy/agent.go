@@ -1,0 +1,117 @@
+package policy
+
+import (
+	"time"
+
+	"bivouac/edge/runtime/runtimev1"
+)
+
+// Agent is one version of an agent definition, as its HCL says it. It is
+// immutable by the digest of its source.
+type Agent struct {
+	Name         string
+	Profile      string // "personal", "coding" or "enterprise"
+	Placement    string // "service" or "runner"
+	Instructions string
+	Model        Model
+	DataBoundary string
+	// Trust of the code a runner-placed turn executes: "untrusted" (default) or
+	// "trusted". Untrusted code needs cgroup limits.
+	Trust     string
+	Adapter   string // "native" (default) or "scripted"
+	Boundary  string // weakest sandbox class: "process" (default), …
+	Runners   []string
+	Tools     []Tool
+	Limits    Limits
+	Sandbox   Sandbox
+	Lease     Lease
+	Approvals Approvals
+}
+
+// Model names a route of the broker.
+type Model struct {
+	Route           string
+	MaxOutputTokens int32
+}
+
+// Tool is one tool of a definition.
+type Tool struct {
+	// Ref is "files.read" for a device action, "http:<name>" for a gateway
+	// tool, "sandbox.shell" for a sandbox tool.
+	Ref         string
+	Alias       string
+	Description string
+	Placement   runtimev1.Placement
+	Effect      runtimev1.Effect
+	Recovery    runtimev1.Recovery
+	// Approval is "always", "never" or "" for the rule of the effect class.
+	Approval     string
+	InputSchema  string // canonical JSON
+	OutputSchema string
+	HTTP         *HTTPTool
+}
+
+// HTTPTool is the request of a gateway tool.
+type HTTPTool struct {
+	Destination       string
+	Method            string
+	Path              string
+	Credential        string
+	Body              []string
+	IdempotencyHeader string
+	Timeout           time.Duration
+}
+
+// Limits bound a turn and its session.
+type Limits struct {
+	MaxModelCalls   int32
+	MaxToolCalls    int32
+	MaxCorrections  int32
+	MaxTokens       int64
+	MaxCostMicroUSD int64
+	MaxWall         time.Duration
+	MaxResultBytes  int32
+	MaxQueued       int           // turns waiting in one session
+	QueueTTL        time.Duration // a queued turn is cancelled after it
+	PlaceWithin     time.Duration // RECEIVED without a runner fails after it
+	SessionIdle     time.Duration
+	SessionMax      time.Duration
+}
+
+// Sandbox limits a runner-placed turn.
+type Sandbox struct {
+	MemoryBytes int64
+	CPUMillis   int64
+	PIDs        int32
+	DiskBytes   int64
+	ExecTimeout time.Duration
+	OutputBytes int64
+}
+
+// Lease holds the two durations of every attempt of this agent.
+type Lease struct {
+	AuthorityTTL time.Duration
+	Retention    time.Duration
+}
+
+// Approvals of this agent.
+type Approvals struct {
+	TTL time.Duration
+	// OnDenied is "continue" (the model is told) or "fail".
+	OnDenied string
+}
+
+// Snapshot is what activation froze for one turn. Later changes may narrow a
+// running turn, never widen it. INV-10.
+type Snapshot struct {
+	Agent        Agent             `json:"agent"`
+	AgentDigest  string            `json:"agent_digest"`
+	Tools        []*runtimev1.Tool `json:"tools"` // the accepted set
+	Generation   int64             `json:"generation"`
+	Grant        string            `json:"grant,omitempty"`
+	DataBoundary string            `json:"data_boundary"`
+	PolicyDigest string            `json:"policy_digest"`
+	// Broker pool and boot that the budget slice was cut for.
+	BrokerPool string `json:"broker_pool"`
+	BrokerBoot string `json:"broker_boot"`
+}
