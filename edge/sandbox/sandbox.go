@@ -1,0 +1,124 @@
+// Package sandbox confines what an attempt runs. It owns the Backend port, the
+// boundary classes and the limits; bubblewrap/ is the first backend and
+// sandboxtest the suite that every backend passes.
+//
+// An attempt has two kinds of sandbox. A, the worker's, has one inherited
+// socket, no workspace and no right to execute anything. B, the code's, is made
+// anew for every tool call, has the workspace and no channel at all. Neither
+// holds a credential or a route that avoids the broker (INV-12).
+//
+// A backend fails closed: what it cannot enforce it refuses, and Probe says so
+// from observation, never from configuration.
+package sandbox
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+)
+
+// Boundary classes, weakest first.
+const (
+	BoundaryProcess   = "process"
+	BoundaryContainer = "container"
+	BoundaryGVisor    = "gvisor"
+	BoundaryMicroVM   = "microvm"
+)
+
+// Classes of resource limits.
+const (
+	LimitsCgroup = "cgroup" // memory, CPU and processes, seen to kill
+	LimitsRlimit = "rlimit" // per process only
+)
+
+// Role decides the policy of a process.
+type Role int
+
+const (
+	// RoleWorker: one inherited socket as descriptor 3, no workspace, no exec,
+	// no socket().
+	RoleWorker Role = iota + 1
+	// RoleCode: the workspace, no channel; sockets of no family but those the
+	// empty network namespace makes harmless.
+	RoleCode
+)
+
+// Limits of one attempt (memory, processes, CPU) and one process (time, output).
+// Zero is refused.
+type Limits struct {
+	MemoryBytes int64
+	CPUMillis   int64
+	PIDs        int32
+	DiskBytes   int64
+	Timeout     time.Duration
+	OutputBytes int64
+}
+
+// Bind shows a host path inside, read-only unless Writable.
+type Bind struct {
+	Host     string
+	Inside   string
+	Writable bool
+}
+
+// Process is one process to confine.
+type Process struct {
+	Role Role
+	Argv []string // as seen inside
+	Env  []string // the whole environment; nothing is inherited
+	Dir  string   // inside
+	// Workspace is the host directory bound writable at /workspace; RoleCode only.
+	Workspace string
+	// Protected are paths below the workspace that are read-only inside.
+	Protected []string
+	Binds     []Bind
+	// Socket becomes descriptor 3; RoleWorker only.
+	Socket *os.File
+	Stdin  io.Reader
+	// Stdout and Stderr get at most Limits.OutputBytes together; then the
+	// process is killed and Exit.OutputLimit is set.
+	Stdout io.Writer
+	Stderr io.Writer
+}
+
+// Exit says how a process ended. Exactly one of the flags explains a kill.
+type Exit struct {
+	Code        int
+	Signal      string
+	Timeout     bool
+	OutOfMemory bool
+	TooManyPIDs bool
+	OutputLimit bool
+	Killed      bool // by Group.Kill
+}
+
+// Report is what a machine was seen to enforce.
+type Report struct {
+	Boundary string // empty: no usable sandbox
+	Limits   string
+	Problem  string // for people, with what to do
+	Rootless bool
+}
+
+// Backend makes groups; one group holds all processes of one attempt.
+type Backend interface {
+	// Probe tries everything it will promise and reports what held.
+	Probe(ctx context.Context) Report
+	// Group makes the group of an attempt: limits are over all its processes.
+	// id is safe as a file name.
+	Group(ctx context.Context, id string, l Limits) (Group, error)
+	// Sweep ends and removes groups of ids that are not in keep.
+	Sweep(ctx context.Context, keep []string) (removed []string, err error)
+}
+
+// Group is all processes of one attempt.
+type Group interface {
+	// Run starts a process and waits for it. The cause of ctx becomes Exit.
+	Run(ctx context.Context, p Process) (Exit, error)
+	// Kill ends every process of the group, setsid and double fork included, and
+	// returns when none is left. The group stays usable for nothing but Close.
+	Kill(ctx context.Context) error
+	// Close kills and removes everything the group made.
+	Close(ctx context.Context) error
+}

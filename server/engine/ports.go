@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/execution"
+)
+
+// Broker is what the engine asks of the broker. The real one is a Connect
+// client over mutual TLS (package brokerlink); in tests it is a small broker in process.
+// Every method may block: the engine calls it from ops and cleanup only.
+type Broker interface {
+	Describe(ctx context.Context) (*brokerv1.DescribeResponse, error)
+	// CallModel streams text deltas to onDelta and returns the whole answer.
+	CallModel(ctx context.Context, req *brokerv1.CallModelRequest, onDelta func(string)) (*runtimev1.ModelDone, error)
+	Invoke(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
+	LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error)
+	Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
+	Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error)
+	CreateGrant(ctx context.Context, req *brokerv1.CreateGrantRequest) ([]byte, error)
+	RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error)
+	SignReceipt(ctx context.Context, receipt []byte) (string, error)
+}
+
+// Scheduler decides which runner is offered an attempt. The embedded one offers
+// straight to connected runners with free slots; Nomad's comes later.
+type Scheduler interface {
+	// Place picks for each attempt a runner, or says why there is none.
+	Place(attempts []execution.Attempt, fleet Fleet) []Decision
+}
+
+// Fleet is the state that placement may read.
+type Fleet struct {
+	Runners     []execution.Runner
+	Connections map[protocol.RunnerID]execution.Connection // attached now
+	Busy        map[protocol.RunnerID]int
+	Bindings    []execution.Binding
+}
+
+// Decision about one attempt. Exactly one of Runner and Reason is set.
+type Decision struct {
+	Attempt protocol.AttemptID
+	Runner  protocol.RunnerID
+	Reason  string
+}
