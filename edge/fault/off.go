@@ -1,0 +1,6 @@
+//go:build !faults
+
+package fault
+
+// Here marks a step.
+func Here(Label) {}
