@@ -19,6 +19,7 @@ type Claims struct {
 	ID           protocol.CapabilityID `json:"jti"`
 	Audience     string                `json:"aud"` // broker pool
 	Tenant       protocol.TenantID     `json:"ten"`
+	TenantName   string                `json:"tnm"` // prefixes the path source outside the tenant "local"
 	Principal    protocol.PrincipalID  `json:"prn"`
 	Agent        string                `json:"agt"`
 	AgentDigest  string                `json:"agd"`
