@@ -1,0 +1,60 @@
+# Targets of the project. `make help` lists them.
+
+SHELL   := /bin/bash
+GO      ?= go
+BIN     := bin
+TOOLS   := $(GO) tool -modfile=.ci/go.mod
+SEEDS   ?= 50
+BINARIES := bivouac bivouac-server bivouac-broker bivouac-edge bivouac-worker
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: build
+build: ## build the binaries into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(BINARIES))
+
+.PHONY: deps
+deps: # Debian's bubblewrap and git, when they are missing
+	@.ci/deps
+
+.PHONY: demo
+demo: deps build ## the two main jobs on this machine, nothing else needed
+	$(GO) run ./test/demo -bin $(BIN)
+
+.PHONY: dev
+dev: deps build ## server, broker and one runner in the foreground, until Ctrl-C
+	$(BIN)/bivouac dev
+
+.PHONY: test
+test: deps ## all tests (up to five minutes on two cores)
+	$(GO) test -shuffle=on ./...
+
+.PHONY: race
+race: deps ## the race detector over pure packages, engine, link, broker and edge
+	$(GO) test -race -short -shuffle=on ./edge/... ./server/... ./consul/...
+
+.PHONY: sim
+sim: ## the seeded simulation: make sim SEEDS=200
+	$(GO) test ./test/sim -run TestSeeds -seeds $(SEEDS) -count=1
+
+.PHONY: check
+check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
+	@.ci/check
+
+.PHONY: bench
+bench: deps build ## measure against the targets; prints one line a figure
+	$(GO) run ./test/bench -bin $(BIN)
+
+.PHONY: generate
+generate: ## protobuf code and the diagrams of ARCHITECTURE.md
+	$(TOOLS) buf generate
+	$(GO) run ./test/diagrams
+
+.PHONY: clean
+clean: ## remove what the build and the demo made
+	rm -rf $(BIN) .demo

@@ -1,0 +1,65 @@
+package layering
+
+// layer is one row: a package (and everything below it without a row of its
+// own), what it may import of this module, and why not more. A nil external list
+// allows any library.
+type layer struct {
+	pkg      string
+	allow    []string
+	external []string
+	why      string
+}
+
+var contracts = []string{"connectrpc.com/connect", "google.golang.org/protobuf", "github.com/oklog/ulid/v2"}
+
+var layers = []layer{
+	// contracts
+	{"edge/protocol", nil, contracts, "a contract imports the standard library and generated code only"},
+	{"edge/protocol/canonical", []string{"edge/protocol"}, []string{"github.com/gowebpki/jcs"}, "canonical JSON is pure"},
+	{"edge/runtime", nil, contracts, "a contract"},
+	{"edge/runtime/loop", []string{"edge/runtime", "edge/protocol"}, []string{"google.golang.org/protobuf", "github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text"}, "the loop is pure"},
+	{"edge/supervise/protocol", []string{"edge/protocol"}, contracts, "a contract"},
+	{"server/broker/protocol", []string{"edge/runtime/runtimev1"}, contracts, "a contract"},
+	{"server/api/apiv1", nil, contracts, "a contract"},
+	{"edge/identity", []string{"edge/protocol"}, []string{"github.com/oklog/ulid/v2"}, "identity is keys and certificates"},
+	{"edge/lease", nil, []string{"golang.org/x/sys"}, "the clock seam depends on nothing"},
+	{"edge/fault", nil, []string{}, "labels depend on nothing"},
+
+	// the edge: never server/**, except the generated broker contract in the relay
+	{"edge/link", []string{"edge/protocol", "edge/identity", "edge/lease"}, nil, "the link knows peers and transports"},
+	{"edge/journal", []string{"edge/protocol"}, nil, "the journal stores bytes"},
+	{"edge/device", []string{"edge/protocol"}, nil, "device actions know files only"},
+	{"edge/sandbox", []string{"edge/protocol"}, nil, "a sandbox knows processes only"},
+	{"edge/workspace", []string{"edge/protocol"}, nil, "a workspace is files and git"},
+	{"edge/relay", []string{"edge/protocol", "edge/runtime", "edge/link", "edge/lease", "edge/identity", "server/broker/protocol"}, nil, "the only edge package that speaks to the broker"},
+	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault", "edge/sandbox/seccomp"}, nil, "the worker has one socket and the loop"},
+	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/link", "edge/identity"}, nil, "a supervisor owns one attempt"},
+	{"edge", []string{"edge/protocol", "edge/runtime", "edge/supervise", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/sandbox"}, nil, "the daemon joins the edge's parts"},
+
+	// pure server packages; session and execution never import each other
+	{"server/session", []string{"edge/protocol", "edge/runtime/runtimev1"}, nil, "sessions know no runners"},
+	{"server/execution", []string{"edge/protocol", "edge/lease"}, nil, "execution knows no sessions"},
+	{"server/policy", []string{"edge/protocol", "edge/runtime/runtimev1"}, nil, "policy is pure"},
+	{"server/placement", []string{"edge/protocol", "server/execution"}, nil, "placement is pure"},
+	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
+
+	// the control plane
+	{"server/store", []string{"edge/protocol", "edge/runtime/runtimev1", "server/session", "server/execution", "server/policy"}, nil, "the store knows records, not decisions"},
+	{"server/store/blob", []string{"edge/protocol"}, nil, "blobs are bytes"},
+	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
+	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/store", "server/broker/protocol"}, nil, "the engine speaks no wire format and knows no transport"},
+}
+
+// pure packages have no clock, randomness, I/O, locks or goroutines.
+var pure = []string{
+	"server/session", "server/execution", "server/policy", "server/placement",
+	"edge/runtime/loop", "edge/protocol/canonical",
+}
+
+// closures names what a binary must never link.
+var closures = map[string][]string{
+	"bivouac-broker": {"bivouac/server/store", "bivouac/server/engine", "bivouac/edge/sandbox", "modernc.org/sqlite", "github.com/jackc/pgx/v5"},
+	"bivouac-worker": {"github.com/quic-go/quic-go", "modernc.org/sqlite", "github.com/jackc/pgx/v5", "database/sql", "bivouac/server"},
+	"bivouac-edge":   {"bivouac/server/store", "bivouac/server/engine", "bivouac/server/broker/keyring", "modernc.org/sqlite"},
+	"bivouac-server": {"bivouac/edge/sandbox", "bivouac/edge/device", "bivouac/server/broker/keyring", "bivouac/server/broker/provider"},
+}
