@@ -1,0 +1,115 @@
+package client
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1/apiv1connect"
+)
+
+// Config names a server and who calls it.
+type Config struct {
+	// URL of the public API, such as http://127.0.0.1:7400.
+	URL string
+	// Token of the principal, "bvt_" and 52 letters and digits. Empty: none is
+	// sent, and only a server's refusal comes back.
+	Token string
+	// TLS of an https URL; nil: the system's roots.
+	TLS *tls.Config
+	// HTTP replaces the transport, for tests and in-process use.
+	HTTP connect.HTTPClient
+	// Retries after a first refusal; zero: 3, negative: none.
+	Retries int
+}
+
+// Client has one field a service of the API.
+type Client struct {
+	Sessions    apiv1connect.SessionServiceClient
+	Turns       apiv1connect.TurnServiceClient
+	Events      apiv1connect.EventServiceClient
+	Approvals   apiv1connect.ApprovalServiceClient
+	Artifacts   apiv1connect.ArtifactServiceClient
+	Agents      apiv1connect.AgentServiceClient
+	Principals  apiv1connect.PrincipalServiceClient
+	Runners     apiv1connect.RunnerAdminServiceClient
+	Grants      apiv1connect.GrantServiceClient
+	Credentials apiv1connect.CredentialServiceClient
+
+	http connect.HTTPClient
+}
+
+// maxMessageBytes is the server's bound on one message.
+const maxMessageBytes = 4 << 20
+
+// New makes a client; it sends nothing yet.
+func New(c Config) (*Client, error) {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument,
+			"%q is not the address of a server: write it as http://127.0.0.1:7400, or log in again with bivouac login", c.URL)
+	}
+	if u.Scheme == "http" && c.Token != "" && c.HTTP == nil && !loopback(u.Hostname()) {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument,
+			"a token must not cross a network in the clear: use https for %s", u.Host)
+	}
+	hc := c.HTTP
+	if hc == nil {
+		hc = &http.Client{Transport: transport(c.TLS)}
+	}
+	if c.Retries == 0 {
+		c.Retries = 3
+	}
+	base := u.Scheme + "://" + u.Host
+	opts := []connect.ClientOption{
+		connect.WithReadMaxBytes(maxMessageBytes),
+		connect.WithSendMaxBytes(maxMessageBytes),
+		connect.WithInterceptors(caller{token: c.Token, base: base, retries: c.Retries}),
+	}
+	return &Client{
+		Sessions:    apiv1connect.NewSessionServiceClient(hc, base, opts...),
+		Turns:       apiv1connect.NewTurnServiceClient(hc, base, opts...),
+		Events:      apiv1connect.NewEventServiceClient(hc, base, opts...),
+		Approvals:   apiv1connect.NewApprovalServiceClient(hc, base, opts...),
+		Artifacts:   apiv1connect.NewArtifactServiceClient(hc, base, opts...),
+		Agents:      apiv1connect.NewAgentServiceClient(hc, base, opts...),
+		Principals:  apiv1connect.NewPrincipalServiceClient(hc, base, opts...),
+		Runners:     apiv1connect.NewRunnerAdminServiceClient(hc, base, opts...),
+		Grants:      apiv1connect.NewGrantServiceClient(hc, base, opts...),
+		Credentials: apiv1connect.NewCredentialServiceClient(hc, base, opts...),
+		http:        hc,
+	}, nil
+}
+
+// Close lets idle connections go.
+func (c *Client) Close() {
+	if h, ok := c.http.(*http.Client); ok {
+		h.CloseIdleConnections()
+	}
+}
+
+func transport(conf *tls.Config) *http.Transport {
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSClientConfig:       conf,
+		ForceAttemptHTTP2:     true,
+		TLSHandshakeTimeout:   5 * time.Second,
+		MaxIdleConnsPerHost:   16,
+		IdleConnTimeout:       30 * time.Second,
+		ExpectContinueTimeout: time.Second,
+	}
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
