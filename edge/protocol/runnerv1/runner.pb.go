@@ -1560,11 +1560,14 @@ type TurnWork struct {
 	// Blob that holds the packed workspace; empty for an empty one.
 	WorkspaceDigest string `protobuf:"bytes,2,opt,name=workspace_digest,json=workspaceDigest,proto3" json:"workspace_digest,omitempty"`
 	// Accepted patches to apply on top of it, oldest first.
-	PatchDigests  []string       `protobuf:"bytes,3,rep,name=patch_digests,json=patchDigests,proto3" json:"patch_digests,omitempty"`
-	Trust         string         `protobuf:"bytes,4,opt,name=trust,proto3" json:"trust,omitempty"`
-	Limits        *SandboxLimits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PatchDigests []string       `protobuf:"bytes,3,rep,name=patch_digests,json=patchDigests,proto3" json:"patch_digests,omitempty"`
+	Trust        string         `protobuf:"bytes,4,opt,name=trust,proto3" json:"trust,omitempty"`
+	Limits       *SandboxLimits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Patch of the checkpoint that Spec.resume belongs to, applied last. It is
+	// part of this turn's change: the attempt's own patches contain it.
+	CheckpointPatchDigest string `protobuf:"bytes,6,opt,name=checkpoint_patch_digest,json=checkpointPatchDigest,proto3" json:"checkpoint_patch_digest,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *TurnWork) Reset() {
@@ -1630,6 +1633,13 @@ func (x *TurnWork) GetLimits() *SandboxLimits {
 		return x.Limits
 	}
 	return nil
+}
+
+func (x *TurnWork) GetCheckpointPatchDigest() string {
+	if x != nil {
+		return x.CheckpointPatchDigest
+	}
+	return ""
 }
 
 type SandboxLimits struct {
@@ -3202,13 +3212,14 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\vdeadline_us\x18\x03 \x01(\x03R\n" +
 	"deadlineUs\x12!\n" +
 	"\ftrace_parent\x18\x04 \x01(\tR\vtraceParentB\x06\n" +
-	"\x04kind\"\xbe\x01\n" +
+	"\x04kind\"\xf6\x01\n" +
 	"\bTurnWork\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12)\n" +
 	"\x10workspace_digest\x18\x02 \x01(\tR\x0fworkspaceDigest\x12#\n" +
 	"\rpatch_digests\x18\x03 \x03(\tR\fpatchDigests\x12\x14\n" +
 	"\x05trust\x18\x04 \x01(\tR\x05trust\x128\n" +
-	"\x06limits\x18\x05 \x01(\v2 .bivouac.runner.v1.SandboxLimitsR\x06limits\"\xcf\x01\n" +
+	"\x06limits\x18\x05 \x01(\v2 .bivouac.runner.v1.SandboxLimitsR\x06limits\x126\n" +
+	"\x17checkpoint_patch_digest\x18\x06 \x01(\tR\x15checkpointPatchDigest\"\xcf\x01\n" +
 	"\rSandboxLimits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x1d\n" +
 	"\n" +

@@ -1271,7 +1271,10 @@ type Spec struct {
 	Messages        []*Message `protobuf:"bytes,7,rep,name=messages,proto3" json:"messages,omitempty"`
 	MaxOutputTokens int32      `protobuf:"varint,8,opt,name=max_output_tokens,json=maxOutputTokens,proto3" json:"max_output_tokens,omitempty"`
 	// Script of the scripted adapter; empty otherwise.
-	Script        []byte `protobuf:"bytes,9,opt,name=script,proto3" json:"script,omitempty"`
+	Script []byte `protobuf:"bytes,9,opt,name=script,proto3" json:"script,omitempty"`
+	// Where another attempt of this turn left off; its files are staged by
+	// TurnWork.checkpoint_patch_digest. Absent: the turn begins.
+	Resume        *LoopState `protobuf:"bytes,10,opt,name=resume,proto3" json:"resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1365,6 +1368,13 @@ func (x *Spec) GetMaxOutputTokens() int32 {
 func (x *Spec) GetScript() []byte {
 	if x != nil {
 		return x.Script
+	}
+	return nil
+}
+
+func (x *Spec) GetResume() *LoopState {
+	if x != nil {
+		return x.Resume
 	}
 	return nil
 }
@@ -2287,7 +2297,7 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\v2\x1b.bivouac.runtime.v1.MessageR\amessage\x12?\n" +
 	"\vstop_reason\x18\x02 \x01(\x0e2\x1e.bivouac.runtime.v1.StopReasonR\n" +
 	"stopReason\x12/\n" +
-	"\x05usage\x18\x03 \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\"\xda\x02\n" +
+	"\x05usage\x18\x03 \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\"\x91\x03\n" +
 	"\x04Spec\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x18\n" +
@@ -2298,7 +2308,9 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\x06limits\x18\x06 \x01(\v2\x1a.bivouac.runtime.v1.LimitsR\x06limits\x127\n" +
 	"\bmessages\x18\a \x03(\v2\x1b.bivouac.runtime.v1.MessageR\bmessages\x12*\n" +
 	"\x11max_output_tokens\x18\b \x01(\x05R\x0fmaxOutputTokens\x12\x16\n" +
-	"\x06script\x18\t \x01(\fR\x06script\"\x8b\x04\n" +
+	"\x06script\x18\t \x01(\fR\x06script\x125\n" +
+	"\x06resume\x18\n" +
+	" \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x06resume\"\x8b\x04\n" +
 	"\tLoopState\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.bivouac.runtime.v1.MessageR\bmessages\x12.\n" +
@@ -2474,44 +2486,45 @@ var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	12, // 14: bivouac.runtime.v1.Spec.tools:type_name -> bivouac.runtime.v1.Tool
 	13, // 15: bivouac.runtime.v1.Spec.limits:type_name -> bivouac.runtime.v1.Limits
 	8,  // 16: bivouac.runtime.v1.Spec.messages:type_name -> bivouac.runtime.v1.Message
-	8,  // 17: bivouac.runtime.v1.LoopState.messages:type_name -> bivouac.runtime.v1.Message
-	12, // 18: bivouac.runtime.v1.LoopState.tools:type_name -> bivouac.runtime.v1.Tool
-	13, // 19: bivouac.runtime.v1.LoopState.limits:type_name -> bivouac.runtime.v1.Limits
-	6,  // 20: bivouac.runtime.v1.LoopState.phase:type_name -> bivouac.runtime.v1.Phase
-	10, // 21: bivouac.runtime.v1.LoopState.pending:type_name -> bivouac.runtime.v1.ToolCall
-	14, // 22: bivouac.runtime.v1.LoopState.usage:type_name -> bivouac.runtime.v1.Usage
-	7,  // 23: bivouac.runtime.v1.Outcome.kind:type_name -> bivouac.runtime.v1.OutcomeKind
-	14, // 24: bivouac.runtime.v1.Outcome.usage:type_name -> bivouac.runtime.v1.Usage
-	18, // 25: bivouac.runtime.v1.GetSpecResponse.spec:type_name -> bivouac.runtime.v1.Spec
-	10, // 26: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 27: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	10, // 28: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 29: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	29, // 30: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
-	30, // 31: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
-	8,  // 32: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
-	10, // 33: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 34: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
-	19, // 35: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
-	20, // 36: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
-	19, // 37: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
-	21, // 38: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
-	15, // 39: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
-	23, // 40: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
-	25, // 41: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
-	27, // 42: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
-	31, // 43: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
-	22, // 44: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
-	16, // 45: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
-	24, // 46: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
-	26, // 47: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
-	28, // 48: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
-	32, // 49: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
-	44, // [44:50] is the sub-list for method output_type
-	38, // [38:44] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	19, // 17: bivouac.runtime.v1.Spec.resume:type_name -> bivouac.runtime.v1.LoopState
+	8,  // 18: bivouac.runtime.v1.LoopState.messages:type_name -> bivouac.runtime.v1.Message
+	12, // 19: bivouac.runtime.v1.LoopState.tools:type_name -> bivouac.runtime.v1.Tool
+	13, // 20: bivouac.runtime.v1.LoopState.limits:type_name -> bivouac.runtime.v1.Limits
+	6,  // 21: bivouac.runtime.v1.LoopState.phase:type_name -> bivouac.runtime.v1.Phase
+	10, // 22: bivouac.runtime.v1.LoopState.pending:type_name -> bivouac.runtime.v1.ToolCall
+	14, // 23: bivouac.runtime.v1.LoopState.usage:type_name -> bivouac.runtime.v1.Usage
+	7,  // 24: bivouac.runtime.v1.Outcome.kind:type_name -> bivouac.runtime.v1.OutcomeKind
+	14, // 25: bivouac.runtime.v1.Outcome.usage:type_name -> bivouac.runtime.v1.Usage
+	18, // 26: bivouac.runtime.v1.GetSpecResponse.spec:type_name -> bivouac.runtime.v1.Spec
+	10, // 27: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 28: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	10, // 29: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 30: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	29, // 31: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
+	30, // 32: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
+	8,  // 33: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
+	10, // 34: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 35: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
+	19, // 36: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
+	20, // 37: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
+	19, // 38: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	21, // 39: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
+	15, // 40: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
+	23, // 41: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
+	25, // 42: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
+	27, // 43: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
+	31, // 44: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
+	22, // 45: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
+	16, // 46: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
+	24, // 47: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
+	26, // 48: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
+	28, // 49: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
+	32, // 50: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
+	45, // [45:51] is the sub-list for method output_type
+	39, // [39:45] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runtime_v1_runtime_proto_init() }
