@@ -74,6 +74,12 @@ func FromTLS(state *tls.ConnectionState) (Peer, error) {
 	if len(state.VerifiedChains) == 0 {
 		return p, nil
 	}
+	return FromLeaf(leaf)
+}
+
+// FromLeaf reads the identity that a verified leaf certificate names.
+func FromLeaf(leaf *x509.Certificate) (Peer, error) {
+	p := Peer{Thumbprint: Thumbprint(leaf.RawSubjectPublicKeyInfo), PublicKey: leaf.RawSubjectPublicKeyInfo}
 	for _, u := range leaf.URIs {
 		if u.Scheme == "bivouac" {
 			p.Role, p.ID = Role(u.Host), strings.TrimPrefix(u.Path, "/")
@@ -81,7 +87,7 @@ func FromTLS(state *tls.ConnectionState) (Peer, error) {
 			return p, nil
 		}
 	}
-	return p, protocol.Errorf(protocol.CodeUnauthenticated, "the client certificate names no Bivouac identity")
+	return p, protocol.Errorf(protocol.CodeUnauthenticated, "the peer's certificate names no Bivouac identity")
 }
 
 // SelfSigned makes the certificate with which a new key introduces itself.

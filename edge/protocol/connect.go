@@ -35,6 +35,12 @@ func FromConnect(err error) error {
 	if err == nil {
 		return nil
 	}
+	// An error of this side, such as a peer that is not the right one, comes
+	// wrapped as a transport failure and keeps its own code.
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
 		if CodeOf(err) != CodeInternal {

@@ -1,0 +1,100 @@
+package link
+
+import (
+	"io"
+	"net/http"
+	"sync"
+)
+
+// Names of the transports as Transport reports them.
+const (
+	HTTP3 = "http/3"
+	HTTP2 = "http/2"
+)
+
+// conn is one connection of either transport. Retired, it takes no new request
+// and closes itself when the last one ends.
+type conn struct {
+	transport string
+	remote    string
+	roundTrip func(*http.Request) (*http.Response, error)
+	dead      func() bool
+	shut      func()
+
+	mu       sync.Mutex // guards the fields below
+	requests int
+	retired  bool
+	closed   bool
+}
+
+// begin reserves the connection for one request.
+func (c *conn) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retired || c.closed {
+		return false
+	}
+	c.requests++
+	return true
+}
+
+func (c *conn) end() {
+	c.mu.Lock()
+	c.requests--
+	last := c.retired && c.requests == 0
+	c.mu.Unlock()
+	if last {
+		c.close()
+	}
+}
+
+// retire lets running requests finish.
+func (c *conn) retire() {
+	c.mu.Lock()
+	c.retired = true
+	idle := c.requests == 0
+	c.mu.Unlock()
+	if idle {
+		c.close()
+	}
+}
+
+func (c *conn) close() {
+	c.mu.Lock()
+	again := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if !again {
+		c.shut()
+	}
+}
+
+func (c *conn) alive() bool {
+	c.mu.Lock()
+	usable := !c.retired && !c.closed
+	c.mu.Unlock()
+	return usable && !c.dead()
+}
+
+// do runs one reserved request; it ends when the response body is closed.
+func (c *conn) do(req *http.Request) (*http.Response, error) {
+	resp, err := c.roundTrip(req)
+	if err != nil {
+		c.end()
+		return nil, err
+	}
+	resp.Body = &countedBody{ReadCloser: resp.Body, end: c.end}
+	return resp, nil
+}
+
+type countedBody struct {
+	io.ReadCloser
+	once sync.Once
+	end  func()
+}
+
+func (b *countedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.once.Do(b.end)
+	return err
+}

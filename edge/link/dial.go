@@ -1,0 +1,205 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"bivouac/edge/protocol"
+)
+
+// Keep-alive of both transports: a dead peer is noticed within idleTimeout.
+const (
+	keepAlive   = 3 * time.Second
+	idleTimeout = 10 * time.Second
+	maxStreams  = 1024
+)
+
+func quicConfig() *quic.Config {
+	return &quic.Config{
+		HandshakeIdleTimeout: 5 * time.Second,
+		MaxIdleTimeout:       idleTimeout,
+		KeepAlivePeriod:      keepAlive,
+		MaxIncomingStreams:   maxStreams,
+		Allow0RTT:            false,
+	}
+}
+
+func http2Config() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams: maxStreams,
+		SendPingTimeout:      keepAlive,
+		PingTimeout:          idleTimeout - keepAlive,
+	}
+}
+
+// race dials QUIC at once and TCP after the head start, or as soon as QUIC
+// failed. It returns when both attempts have ended; the loser is closed.
+func (c *Client) race(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+	defer cancel()
+	type outcome struct {
+		conn *conn
+		err  error
+	}
+	var (
+		wg       sync.WaitGroup
+		outcomes = make(chan outcome, 2)
+		noQUIC   = make(chan struct{})
+		quicErr  error
+		tcpErr   error
+	)
+	wg.Go(func() {
+		conn, err := c.dialQUIC(ctx)
+		if quicErr = err; err != nil {
+			close(noQUIC)
+		}
+		outcomes <- outcome{conn, err}
+	})
+	wg.Go(func() {
+		start := time.NewTimer(c.cfg.HeadStart)
+		defer start.Stop()
+		select {
+		case <-start.C:
+		case <-noQUIC:
+		case <-ctx.Done():
+			tcpErr = context.Cause(ctx)
+			outcomes <- outcome{nil, tcpErr}
+			return
+		}
+		conn, err := c.dialTCP(ctx)
+		tcpErr = err
+		outcomes <- outcome{conn, err}
+	})
+	var winner *conn
+	for range 2 {
+		switch o := <-outcomes; {
+		case o.err != nil:
+		case winner == nil:
+			winner = o.conn
+			cancel()
+		default:
+			o.conn.close()
+		}
+	}
+	wg.Wait()
+	c.remember(winner, quicErr)
+	if winner == nil {
+		return nil, c.unreachable(ctx, quicErr, tcpErr)
+	}
+	return winner, nil
+}
+
+// unreachable picks the error that tells most: a peer that is not the right one
+// is final, the rest is a network that may come back.
+func (c *Client) unreachable(ctx context.Context, quicErr, tcpErr error) error {
+	for _, err := range []error{tcpErr, quicErr} {
+		if protocol.CodeOf(err) == protocol.CodeUnauthenticated {
+			return err
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil && protocol.CodeOf(cause) == protocol.CodeCancelled {
+		return cause
+	}
+	return &protocol.Error{Code: protocol.CodeUnavailable, Err: tcpErr,
+		Message: "cannot reach " + c.cfg.Address + ": over UDP: " + quicErr.Error() + "; over TCP: " + tcpErr.Error() +
+			"; check that the server runs and that the port is open for TCP, and for UDP if possible"}
+}
+
+// tlsConfig is made for each handshake: refusal receives why verify said no,
+// since the transports wrap that error beyond recognition.
+func (c *Client) tlsConfig(refusal *error) *tls.Config {
+	host, _, _ := net.SplitHostPort(c.cfg.Address)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ServerName: host,
+		// Names are not how peers are known here; verify does the whole work.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			*refusal = c.cfg.Trust.verify(s)
+			return *refusal
+		},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if c.cfg.Certificate == nil {
+				return &tls.Certificate{}, nil
+			}
+			return c.cfg.Certificate()
+		},
+	}
+}
+
+func (c *Client) dialQUIC(ctx context.Context) (*conn, error) {
+	remote, err := c.cfg.Network.ResolveUDP(ctx, c.cfg.Address)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := c.cfg.Network.ListenPacket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	transport := &quic.Transport{Conn: socket}
+	shut := sync.OnceFunc(func() {
+		transport.Close()
+		socket.Close()
+	})
+	var refusal error
+	config := c.tlsConfig(&refusal)
+	config.NextProtos = []string{http3.NextProtoH3}
+	// Dial, not DialEarly: no request leaves before the peer is proven.
+	qc, err := transport.Dial(ctx, remote, config, quicConfig())
+	if err != nil {
+		shut()
+		if refusal != nil {
+			return nil, refusal
+		}
+		return nil, err
+	}
+	// The socket belongs to this connection alone and goes with it, however it ends.
+	context.AfterFunc(qc.Context(), shut)
+	h := (&http3.Transport{DisableCompression: true}).NewClientConn(qc)
+	return &conn{
+		transport: HTTP3,
+		remote:    remote.String(),
+		roundTrip: h.RoundTrip,
+		dead:      func() bool { return qc.Context().Err() != nil },
+		shut: func() {
+			qc.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
+			shut()
+		},
+	}, nil
+}
+
+func (c *Client) dialTCP(ctx context.Context) (*conn, error) {
+	var refusal error
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return c.cfg.Network.DialTCP(ctx, c.cfg.Address)
+		},
+		TLSClientConfig:    c.tlsConfig(&refusal),
+		Protocols:          protocols,
+		HTTP2:              http2Config(),
+		DisableCompression: true,
+	}
+	cc, err := t.NewClientConn(ctx, "https", c.cfg.Address)
+	if err != nil {
+		if refusal != nil {
+			return nil, refusal
+		}
+		return nil, err
+	}
+	return &conn{
+		transport: HTTP2,
+		remote:    c.cfg.Address,
+		roundTrip: cc.RoundTrip,
+		dead:      func() bool { return cc.Err() != nil },
+		shut:      func() { cc.Close() },
+	}, nil
+}
