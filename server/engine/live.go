@@ -1,0 +1,67 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/store"
+)
+
+// liveBuffer is how many text deltas a slow watcher may be behind before it
+// loses some. Live text is never durable: the whole message is.
+const liveBuffer = 256
+
+// LiveHub fans the text of running turns out to whoever watches their session.
+type LiveHub struct {
+	mu       sync.Mutex // guards watchers
+	watchers map[protocol.SessionID]map[chan string]struct{}
+}
+
+func newLiveHub() *LiveHub {
+	return &LiveHub{watchers: map[protocol.SessionID]map[chan string]struct{}{}}
+}
+
+// Publish hands text to the watchers of a session and waits for none.
+func (h *LiveHub) Publish(s protocol.SessionID, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ch := range h.watchers[s] {
+		select {
+		case ch <- text:
+		default: // a slow watcher loses text, nobody else waits
+		}
+	}
+}
+
+// Subscribe returns the live text of a session from now on, until stop.
+func (h *LiveHub) Subscribe(s protocol.SessionID) (text <-chan string, stop func()) {
+	ch := make(chan string, liveBuffer)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watchers[s] == nil {
+		h.watchers[s] = map[chan string]struct{}{}
+	}
+	h.watchers[s][ch] = struct{}{}
+	return ch, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.watchers[s], ch)
+		if len(h.watchers[s]) == 0 {
+			delete(h.watchers, s)
+		}
+	}
+}
+
+// WatchLive is the live text of a session that the caller may see.
+func (e *Engine) WatchLive(ctx context.Context, c store.Caller, s protocol.SessionID) (text <-chan string, stop func(), err error) {
+	err = e.Store.View(ctx, c, func(tx *store.Tx) error {
+		_, err := tx.Session(s)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	text, stop = e.live.Subscribe(s)
+	return text, stop, nil
+}

@@ -1,0 +1,17 @@
+package engine
+
+import "context"
+
+// Ops runs long I/O outside the ticks. A tick starts an op; what the op has to
+// say becomes the input of a later tick. It is the only place with goroutines.
+type Ops interface {
+	// Start runs fn under a key unless one already runs under it, and reports
+	// whether it was started.
+	Start(key string, fn func(ctx context.Context)) bool
+	// Stop cancels the op of a key; it ends by itself soon after.
+	Stop(key string)
+	// Running reports an op that was started and has not ended.
+	Running(key string) bool
+	// Run lets ops run until ctx ends, and returns when none is left.
+	Run(ctx context.Context) error
+}
