@@ -72,75 +72,76 @@ func kindName(k Kind) string {
 	return "an id of that kind"
 }
 
+// The kinds, for NewID[TurnKind] and ParseID[TurnKind].
 type (
-	tenantKind    struct{}
-	principalKind struct{}
-	instanceKind  struct{}
-	sessionKind   struct{}
-	turnKind      struct{}
-	actionKind    struct{}
-	attemptKind   struct{}
-	approvalKind  struct{}
-	runnerKind    struct{}
-	bindingKind   struct{}
-	grantKind     struct{}
-	capabilityK   struct{}
-	sliceKind     struct{}
-	replicaKind   struct{}
-	cleanupKind   struct{}
-	callKind      struct{}
+	TenantKind     struct{}
+	PrincipalKind  struct{}
+	InstanceKind   struct{}
+	SessionKind    struct{}
+	TurnKind       struct{}
+	ActionKind     struct{}
+	AttemptKind    struct{}
+	ApprovalKind   struct{}
+	RunnerKind     struct{}
+	BindingKind    struct{}
+	GrantKind      struct{}
+	CapabilityKind struct{}
+	SliceKind      struct{}
+	ReplicaKind    struct{}
+	CleanupKind    struct{}
+	CallKind       struct{}
 )
 
-func (tenantKind) Prefix() string    { return "ten" }
-func (principalKind) Prefix() string { return "prn" }
-func (instanceKind) Prefix() string  { return "ins" }
-func (sessionKind) Prefix() string   { return "ses" }
-func (turnKind) Prefix() string      { return "trn" }
-func (actionKind) Prefix() string    { return "act" }
-func (attemptKind) Prefix() string   { return "att" }
-func (approvalKind) Prefix() string  { return "apr" }
-func (runnerKind) Prefix() string    { return "run" }
-func (bindingKind) Prefix() string   { return "bnd" }
-func (grantKind) Prefix() string     { return "grt" }
-func (capabilityK) Prefix() string   { return "cap" }
-func (sliceKind) Prefix() string     { return "slc" }
-func (replicaKind) Prefix() string   { return "rep" }
-func (cleanupKind) Prefix() string   { return "cln" }
-func (callKind) Prefix() string      { return "cal" }
+func (TenantKind) Prefix() string     { return "ten" }
+func (PrincipalKind) Prefix() string  { return "prn" }
+func (InstanceKind) Prefix() string   { return "ins" }
+func (SessionKind) Prefix() string    { return "ses" }
+func (TurnKind) Prefix() string       { return "trn" }
+func (ActionKind) Prefix() string     { return "act" }
+func (AttemptKind) Prefix() string    { return "att" }
+func (ApprovalKind) Prefix() string   { return "apr" }
+func (RunnerKind) Prefix() string     { return "run" }
+func (BindingKind) Prefix() string    { return "bnd" }
+func (GrantKind) Prefix() string      { return "grt" }
+func (CapabilityKind) Prefix() string { return "cap" }
+func (SliceKind) Prefix() string      { return "slc" }
+func (ReplicaKind) Prefix() string    { return "rep" }
+func (CleanupKind) Prefix() string    { return "cln" }
+func (CallKind) Prefix() string       { return "cal" }
 
-func (tenantKind) String() string    { return "a tenant id" }
-func (principalKind) String() string { return "a principal id" }
-func (instanceKind) String() string  { return "an instance id" }
-func (sessionKind) String() string   { return "a session id" }
-func (turnKind) String() string      { return "a turn id" }
-func (actionKind) String() string    { return "an action id" }
-func (attemptKind) String() string   { return "an attempt id" }
-func (approvalKind) String() string  { return "an approval id" }
-func (runnerKind) String() string    { return "a runner id" }
-func (bindingKind) String() string   { return "a binding id" }
-func (grantKind) String() string     { return "a grant id" }
-func (capabilityK) String() string   { return "a capability id" }
-func (sliceKind) String() string     { return "a budget slice id" }
-func (replicaKind) String() string   { return "a replica id" }
-func (cleanupKind) String() string   { return "a cleanup id" }
-func (callKind) String() string      { return "a model call id" }
+func (TenantKind) String() string     { return "a tenant id" }
+func (PrincipalKind) String() string  { return "a principal id" }
+func (InstanceKind) String() string   { return "an instance id" }
+func (SessionKind) String() string    { return "a session id" }
+func (TurnKind) String() string       { return "a turn id" }
+func (ActionKind) String() string     { return "an action id" }
+func (AttemptKind) String() string    { return "an attempt id" }
+func (ApprovalKind) String() string   { return "an approval id" }
+func (RunnerKind) String() string     { return "a runner id" }
+func (BindingKind) String() string    { return "a binding id" }
+func (GrantKind) String() string      { return "a grant id" }
+func (CapabilityKind) String() string { return "a capability id" }
+func (SliceKind) String() string      { return "a budget slice id" }
+func (ReplicaKind) String() string    { return "a replica id" }
+func (CleanupKind) String() string    { return "a cleanup id" }
+func (CallKind) String() string       { return "a model call id" }
 
 // The identifiers of the product, one type each.
 type (
-	TenantID     = ID[tenantKind]
-	PrincipalID  = ID[principalKind]
-	InstanceID   = ID[instanceKind]
-	SessionID    = ID[sessionKind]
-	TurnID       = ID[turnKind]
-	ActionID     = ID[actionKind]
-	AttemptID    = ID[attemptKind]
-	ApprovalID   = ID[approvalKind]
-	RunnerID     = ID[runnerKind]
-	BindingID    = ID[bindingKind]
-	GrantID      = ID[grantKind]
-	CapabilityID = ID[capabilityK]
-	SliceID      = ID[sliceKind]
-	ReplicaID    = ID[replicaKind]
-	CleanupID    = ID[cleanupKind]
-	CallID       = ID[callKind]
+	TenantID     = ID[TenantKind]
+	PrincipalID  = ID[PrincipalKind]
+	InstanceID   = ID[InstanceKind]
+	SessionID    = ID[SessionKind]
+	TurnID       = ID[TurnKind]
+	ActionID     = ID[ActionKind]
+	AttemptID    = ID[AttemptKind]
+	ApprovalID   = ID[ApprovalKind]
+	RunnerID     = ID[RunnerKind]
+	BindingID    = ID[BindingKind]
+	GrantID      = ID[GrantKind]
+	CapabilityID = ID[CapabilityKind]
+	SliceID      = ID[SliceKind]
+	ReplicaID    = ID[ReplicaKind]
+	CleanupID    = ID[CleanupKind]
+	CallID       = ID[CallKind]
 )
