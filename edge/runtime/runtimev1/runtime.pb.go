@@ -1395,7 +1395,9 @@ type LoopState struct {
 	Corrections int32       `protobuf:"varint,10,opt,name=corrections,proto3" json:"corrections,omitempty"`
 	Usage       *Usage      `protobuf:"bytes,11,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Attempts of the current model call that the provider answered as retryable.
-	ModelRetries  int32 `protobuf:"varint,12,opt,name=model_retries,json=modelRetries,proto3" json:"model_retries,omitempty"`
+	ModelRetries int32 `protobuf:"varint,12,opt,name=model_retries,json=modelRetries,proto3" json:"model_retries,omitempty"`
+	// How the turn ended, in PHASE_DONE.
+	Outcome       *Outcome `protobuf:"bytes,13,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1512,6 +1514,13 @@ func (x *LoopState) GetModelRetries() int32 {
 		return x.ModelRetries
 	}
 	return 0
+}
+
+func (x *LoopState) GetOutcome() *Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
 }
 
 type Outcome struct {
@@ -2310,7 +2319,7 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\x11max_output_tokens\x18\b \x01(\x05R\x0fmaxOutputTokens\x12\x16\n" +
 	"\x06script\x18\t \x01(\fR\x06script\x125\n" +
 	"\x06resume\x18\n" +
-	" \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x06resume\"\x8b\x04\n" +
+	" \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x06resume\"\xc2\x04\n" +
 	"\tLoopState\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.bivouac.runtime.v1.MessageR\bmessages\x12.\n" +
@@ -2326,7 +2335,8 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\vcorrections\x18\n" +
 	" \x01(\x05R\vcorrections\x12/\n" +
 	"\x05usage\x18\v \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\x12#\n" +
-	"\rmodel_retries\x18\f \x01(\x05R\fmodelRetries\"\xb5\x01\n" +
+	"\rmodel_retries\x18\f \x01(\x05R\fmodelRetries\x125\n" +
+	"\aoutcome\x18\r \x01(\v2\x1b.bivouac.runtime.v1.OutcomeR\aoutcome\"\xb5\x01\n" +
 	"\aOutcome\x123\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1f.bivouac.runtime.v1.OutcomeKindR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
@@ -2493,38 +2503,39 @@ var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	6,  // 21: bivouac.runtime.v1.LoopState.phase:type_name -> bivouac.runtime.v1.Phase
 	10, // 22: bivouac.runtime.v1.LoopState.pending:type_name -> bivouac.runtime.v1.ToolCall
 	14, // 23: bivouac.runtime.v1.LoopState.usage:type_name -> bivouac.runtime.v1.Usage
-	7,  // 24: bivouac.runtime.v1.Outcome.kind:type_name -> bivouac.runtime.v1.OutcomeKind
-	14, // 25: bivouac.runtime.v1.Outcome.usage:type_name -> bivouac.runtime.v1.Usage
-	18, // 26: bivouac.runtime.v1.GetSpecResponse.spec:type_name -> bivouac.runtime.v1.Spec
-	10, // 27: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 28: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	10, // 29: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 30: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	29, // 31: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
-	30, // 32: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
-	8,  // 33: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
-	10, // 34: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 35: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
-	19, // 36: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
-	20, // 37: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
-	19, // 38: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
-	21, // 39: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
-	15, // 40: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
-	23, // 41: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
-	25, // 42: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
-	27, // 43: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
-	31, // 44: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
-	22, // 45: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
-	16, // 46: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
-	24, // 47: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
-	26, // 48: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
-	28, // 49: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
-	32, // 50: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
-	45, // [45:51] is the sub-list for method output_type
-	39, // [39:45] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	20, // 24: bivouac.runtime.v1.LoopState.outcome:type_name -> bivouac.runtime.v1.Outcome
+	7,  // 25: bivouac.runtime.v1.Outcome.kind:type_name -> bivouac.runtime.v1.OutcomeKind
+	14, // 26: bivouac.runtime.v1.Outcome.usage:type_name -> bivouac.runtime.v1.Usage
+	18, // 27: bivouac.runtime.v1.GetSpecResponse.spec:type_name -> bivouac.runtime.v1.Spec
+	10, // 28: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 29: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	10, // 30: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 31: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	29, // 32: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
+	30, // 33: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
+	8,  // 34: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
+	10, // 35: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 36: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
+	19, // 37: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
+	20, // 38: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
+	19, // 39: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	21, // 40: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
+	15, // 41: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
+	23, // 42: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
+	25, // 43: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
+	27, // 44: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
+	31, // 45: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
+	22, // 46: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
+	16, // 47: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
+	24, // 48: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
+	26, // 49: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
+	28, // 50: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
+	32, // 51: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
+	46, // [46:52] is the sub-list for method output_type
+	40, // [40:46] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runtime_v1_runtime_proto_init() }
