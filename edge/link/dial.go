@@ -19,6 +19,8 @@ const (
 	keepAlive   = 3 * time.Second
 	idleTimeout = 10 * time.Second
 	maxStreams  = 1024
+	// lastCall is how long the second transport may try when the first failed.
+	lastCall = 2 * time.Second
 )
 
 func quicConfig() *quic.Config {
@@ -41,8 +43,8 @@ func http2Config() *http.HTTP2Config {
 
 // race dials QUIC at once and TCP after the head start, or as soon as QUIC
 // failed. It returns when both attempts have ended; the loser is closed.
-func (c *Client) race(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+func (c *Client) race(parent context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(parent, c.cfg.DialTimeout)
 	defer cancel()
 	type outcome struct {
 		conn *conn
@@ -81,6 +83,9 @@ func (c *Client) race(ctx context.Context) (*conn, error) {
 	for range 2 {
 		switch o := <-outcomes; {
 		case o.err != nil:
+			// Where one is refused the other will not answer much later.
+			late := time.AfterFunc(c.cfg.HeadStart+lastCall, cancel)
+			defer late.Stop()
 		case winner == nil:
 			winner = o.conn
 			cancel()
@@ -91,7 +96,7 @@ func (c *Client) race(ctx context.Context) (*conn, error) {
 	wg.Wait()
 	c.remember(winner, quicErr)
 	if winner == nil {
-		return nil, c.unreachable(ctx, quicErr, tcpErr)
+		return nil, c.unreachable(parent, quicErr, tcpErr)
 	}
 	return winner, nil
 }
@@ -104,8 +109,8 @@ func (c *Client) unreachable(ctx context.Context, quicErr, tcpErr error) error {
 			return err
 		}
 	}
-	if cause := context.Cause(ctx); cause != nil && protocol.CodeOf(cause) == protocol.CodeCancelled {
-		return cause
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return &protocol.Error{Code: protocol.CodeUnavailable, Err: tcpErr,
 		Message: "cannot reach " + c.cfg.Address + ": over UDP: " + quicErr.Error() + "; over TCP: " + tcpErr.Error() +
