@@ -37,9 +37,10 @@ var layers = []layer{
 	{"edge", []string{"edge/protocol", "edge/runtime", "edge/supervise", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/sandbox"}, nil, "the daemon joins the edge's parts"},
 
 	// pure server packages; session and execution never import each other
-	{"server/session", []string{"edge/protocol", "edge/runtime/runtimev1"}, nil, "sessions know no runners"},
-	{"server/execution", []string{"edge/protocol", "edge/lease"}, nil, "execution knows no sessions"},
-	{"server/policy", []string{"edge/protocol", "edge/runtime/runtimev1"}, nil, "policy is pure"},
+	{"server/machine", []string{"edge/protocol"}, []string{}, "step tables know no record"},
+	{"server/session", []string{"edge/protocol", "edge/runtime/runtimev1", "server/machine"}, nil, "sessions know no runners"},
+	{"server/execution", []string{"edge/protocol", "edge/lease", "server/machine"}, nil, "execution knows no sessions"},
+	{"server/policy", []string{"edge/protocol", "edge/runtime/runtimev1", "edge/runtime/loop/schema"}, nil, "policy is pure"},
 	{"server/placement", []string{"edge/protocol", "server/execution"}, nil, "placement is pure"},
 	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
 
@@ -52,7 +53,7 @@ var layers = []layer{
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
 var pure = []string{
-	"server/session", "server/execution", "server/policy", "server/placement",
+	"server/machine", "server/session", "server/execution", "server/policy", "server/placement", "server/scheduler",
 	"edge/runtime/loop", "edge/protocol/canonical",
 }
 
