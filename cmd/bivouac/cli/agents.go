@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+func (a *app) agentsCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "agents", Short: "Agent definitions: HCL, immutable by digest"}
+	cmd.AddCommand(a.agentsApply(), a.agentsList(), a.agentsShow(), a.agentsRecreate())
+	return cmd
+}
+
+func (a *app) agentsApply() *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use: "apply FILE…", Short: "Check and store definitions; running turns keep theirs", Args: cobra.MinimumNArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			for _, file := range args {
+				src, err := os.ReadFile(file)
+				if err != nil {
+					return protocol.Errorf(protocol.CodeInvalidArgument, "the definition cannot be read: %w", err)
+				}
+				res, err := c.Agents.ApplyAgent(ctx, &apiv1.ApplyAgentRequest{Filename: filepath.Base(file), Source: string(src), DryRun: dryRun})
+				if err != nil {
+					return err
+				}
+				if err := a.print(res, func(w io.Writer) {
+					what := "unchanged"
+					switch {
+					case dryRun:
+						what = "fine, not stored"
+					case res.GetChanged():
+						what = fmt.Sprintf("stored as version %d", res.GetAgent().GetVersion())
+					}
+					fmt.Fprintf(w, "%s  %s  %s\n", res.GetAgent().GetName(), what, res.GetAgent().GetDigest())
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&dryRun, "check", false, "check only, store nothing")
+	return cmd
+}
+
+func (a *app) agentsList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "Agents of your tenant", Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Agents.ListAgents(ctx, &apiv1.ListAgentsRequest{})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				t := newTable(w, "NAME", "VERSION", "PROFILE", "PLACEMENT", "CHANGED", "DIGEST")
+				for _, g := range res.GetAgents() {
+					t.row(g.GetName(), fmt.Sprint(g.GetVersion()), g.GetProfile(), g.GetPlacement(), ago(g.GetCreatedAt()), g.GetDigest())
+				}
+				t.flush()
+			})
+		}),
+	}
+}
+
+func (a *app) agentsShow() *cobra.Command {
+	var digest string
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "The HCL of an agent", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Agents.GetAgent(ctx, &apiv1.GetAgentRequest{Name: args[0], Digest: digest})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { fmt.Fprint(w, res.GetAgent().GetSource()) })
+		}),
+	}
+	cmd.Flags().StringVar(&digest, "digest", "", "an earlier version")
+	return cmd
+}
+
+func (a *app) agentsRecreate() *cobra.Command {
+	return &cobra.Command{
+		Use: "recreate NAME", Short: "A new generation of your instance: what the old one was given never works again", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Agents.RecreateInstance(ctx, &apiv1.RecreateInstanceRequest{Agent: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s  generation %d\n", res.GetInstanceId(), res.GetGeneration()) })
+		}),
+	}
+}

@@ -1,0 +1,178 @@
+// Package cli holds the commands of bivouac: one file a noun. It owns what a
+// person reads: tables, progress, questions, and errors that end with the
+// command that mends them. Every command has --json, and its exit code comes
+// from the table of error codes in edge/protocol.
+//
+// It guarantees that a secret is read from a terminal or a file, never from an
+// argument, and is never printed except where a command exists to print it once.
+// It refuses to decide anything: policy is the server's.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/client"
+)
+
+// app is one run of the command line.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	json     bool
+	config   string // directory of login and remembered sessions
+	server   string // overrides the login's address
+	api      *client.Client
+	login    login
+}
+
+// Main runs one command and returns the exit code.
+func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := &app{in: in, out: out, err: errOut}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if a.api != nil {
+		a.api.Close()
+	}
+	return a.exit(err)
+}
+
+// exit prints an error the way the caller asked for and picks the exit code.
+func (a *app) exit(err error) int {
+	if err == nil {
+		return 0
+	}
+	var end exitError
+	if errors.As(err, &end) {
+		return end.code
+	}
+	code := protocol.CodeOf(err)
+	if isUsage(err) {
+		code = protocol.CodeInvalidArgument
+	}
+	if a.json {
+		e := struct {
+			Code       protocol.Code `json:"code"`
+			Message    string        `json:"message"`
+			RetryAfter string        `json:"retry_after,omitempty"`
+		}{Code: code, Message: err.Error()}
+		if pe := (*protocol.Error)(nil); errors.As(err, &pe) && pe.RetryAfter > 0 {
+			e.RetryAfter = pe.RetryAfter.String()
+		}
+		b, _ := json.Marshal(map[string]any{"error": e})
+		fmt.Fprintln(a.err, string(b))
+		return code.ExitCode()
+	}
+	fmt.Fprintf(a.err, "bivouac: %s\n", err)
+	return code.ExitCode()
+}
+
+// exitError ends with a code and without another line: the command has said
+// what there is to say.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
+
+// isUsage tells cobra's own complaints about flags and arguments.
+func isUsage(err error) bool {
+	s := err.Error()
+	for _, prefix := range []string{"unknown command", "unknown flag", "unknown shorthand", "flag needs", "accepts ", "requires ", "invalid argument", "required flag"} {
+		if strings.HasPrefix(s, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bivouac",
+		Short: "Agents that last, on machines that need not",
+		Long: `Bivouac runs agents: the server keeps the conversation and every decision, your
+own machines do the work in a sandbox without secrets, and what you revoke is over.
+
+First steps:
+  bivouac dev                          everything on this machine
+  bivouac chat --agent assistant       talk to an agent
+  bivouac run --agent coder --workspace . "make the failing test pass"
+  bivouac edge invite                  a code that adds another machine`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	f := root.PersistentFlags()
+	f.BoolVar(&a.json, "json", false, "print JSON, one document a line")
+	f.StringVar(&a.config, "config", defaultConfigDir(), "directory of your login (env BIVOUAC_CONFIG)")
+	f.StringVar(&a.server, "server", os.Getenv("BIVOUAC_SERVER"), "address of the server instead of the login's (env BIVOUAC_SERVER)")
+	root.AddCommand(
+		a.devCommand(), a.loginCommand(), a.whoamiCommand(), a.principalCommand(),
+		a.chatCommand(), a.runCommand(), a.applyCommand(), a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.explainCommand(),
+		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.cancelCommand(), a.unknownCommand(),
+		a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.revokeCommand(),
+	)
+	return root
+}
+
+// connect reads the login and makes the client.
+func (a *app) connect() (*client.Client, error) {
+	if a.api != nil {
+		return a.api, nil
+	}
+	l, err := readLogin(a.config)
+	if err != nil {
+		return nil, err
+	}
+	if a.server != "" {
+		l.Server = a.server
+	}
+	c, err := client.New(client.Config{URL: l.Server, Token: l.Token.reveal()})
+	if err != nil {
+		return nil, err
+	}
+	a.api, a.login = c, l
+	return c, nil
+}
+
+// call wraps a command that needs the server.
+func (a *app) call(fn func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		return fn(cmd.Context(), c, args)
+	}
+}
+
+// print writes a message as JSON, or lets text write it for people.
+func (a *app) print(m proto.Message, text func(w io.Writer)) error {
+	if !a.json {
+		text(a.out)
+		return nil
+	}
+	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	var compact json.RawMessage = b
+	line, err := json.Marshal(compact) // protojson spaces at random; this does not
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out, string(line))
+	return err
+}

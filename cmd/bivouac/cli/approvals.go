@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+func (a *app) approvalsCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "approvals", Short: "What waits for your decision", Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Approvals.ListApprovals(ctx, &apiv1.ListApprovalsRequest{IncludeDecided: all})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				if len(res.GetApprovals()) == 0 {
+					fmt.Fprintln(w, "nothing waits for you")
+					return
+				}
+				for _, ap := range res.GetApprovals() {
+					showApproval(w, ap)
+				}
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "also decided ones")
+	return cmd
+}
+
+// showApproval prints everything that the decision binds.
+func showApproval(w io.Writer, ap *apiv1.Approval) {
+	where := ap.GetDestination()
+	if ap.GetRunnerName() != "" {
+		where = ap.GetRunnerName()
+	}
+	fmt.Fprintf(w, "%s  %s  %s on %s, effect %s\n", ap.GetId(), ap.GetState(), plain(ap.GetTool()), plain(where), ap.GetEffect())
+	fmt.Fprintf(w, "  arguments %s\n  digest    %s\n", harmless(ap.GetArguments()), ap.GetDigest())
+	if ap.GetState() == "PENDING" {
+		fmt.Fprintf(w, "  expires in %s: bivouac approve %s  |  bivouac deny %s\n",
+			time.Until(ap.GetExpiresAt().AsTime()).Round(time.Second), ap.GetId(), ap.GetId())
+	}
+}
+
+func (a *app) approveCommand() *cobra.Command {
+	var digest string
+	cmd := &cobra.Command{
+		Use:   "approve APPROVAL",
+		Short: "Allow one action, exactly as shown",
+		Long: `Shows what the approval binds and allows it. The decision names the digest that was
+shown; with --digest it must be the one you saw before.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			return a.decide(ctx, c, args[0], digest, true, "")
+		}),
+	}
+	cmd.Flags().StringVar(&digest, "digest", "", "digest that was shown to you")
+	return cmd
+}
+
+func (a *app) denyCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "deny APPROVAL", Short: "Refuse one action; the agent is told", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			return a.decide(ctx, c, args[0], "", false, reason)
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "what the agent is told")
+	return cmd
+}
+
+func (a *app) decide(ctx context.Context, c *client.Client, id, digest string, approve bool, reason string) error {
+	got, err := c.Approvals.GetApproval(ctx, &apiv1.GetApprovalRequest{ApprovalId: id})
+	if err != nil {
+		return err
+	}
+	if digest == "" {
+		digest = got.GetApproval().GetDigest()
+	}
+	res, err := c.Approvals.DecideApproval(ctx, &apiv1.DecideApprovalRequest{ApprovalId: id, Digest: digest, Approve: approve, Reason: reason})
+	if err != nil {
+		return err
+	}
+	return a.print(res, func(w io.Writer) { showApproval(w, res.GetApproval()) })
+}

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+func (a *app) edgeCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "edge", Short: "Machines that work for you"}
+	cmd.AddCommand(a.edgeInvite(), a.edgeList(), a.edgeRevoke(), a.edgeBind(), a.edgeUnbind())
+	return cmd
+}
+
+func (a *app) edgeInvite() *cobra.Command {
+	var req apiv1.CreateJoinCodeRequest
+	var ttl time.Duration
+	cmd := &cobra.Command{
+		Use:   "invite",
+		Short: "A single-use code that adds a machine",
+		Long: `Prints the command to run on the other machine. The code works once, for minutes,
+and pins this server's root key. What the machine offers is its owner's decision:
+edge.hcl there.`,
+		Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			req.TtlSeconds = int64(ttl / time.Second)
+			res, err := c.Runners.CreateJoinCode(ctx, &req)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "on the other machine, within %s:\n\n  %s\n\n", time.Until(res.GetExpiresAt().AsTime()).Round(time.Second), res.GetCommand())
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&req.Name, "name", "", "name of the machine")
+	cmd.Flags().StringSliceVar(&req.Actions, "action", nil, "what you may use it for (default: all that its owner allows)")
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how long the code works")
+	return cmd
+}
+
+func (a *app) edgeList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "Your machines and what they offer", Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				if len(res.GetRunners()) == 0 {
+					fmt.Fprintln(w, "no machine yet: bivouac edge invite")
+					return
+				}
+				t := newTable(w, "ID", "NAME", "STATE", "LINK", "SYSTEM", "SLOTS", "SANDBOX", "ACTIONS", "SEEN")
+				for _, r := range res.GetRunners() {
+					t.row(r.GetId(), r.GetName(), runnerState(r), r.GetTransport(), r.GetOs()+"/"+r.GetArch(),
+						fmt.Sprintf("%d/%d", r.GetSlotsBusy(), r.GetSlots()), sandboxOf(r), strings.Join(r.GetActions(), " "), ago(r.GetLastSeenAt()))
+				}
+				t.flush()
+				for _, r := range res.GetRunners() {
+					if r.GetSandboxProblem() != "" {
+						fmt.Fprintf(w, "%s has no sandbox: %s\n", plain(r.GetName()), harmless(r.GetSandboxProblem()))
+					}
+				}
+			})
+		}),
+	}
+}
+
+func runnerState(r *apiv1.Runner) string {
+	switch {
+	case r.GetState() != "ACTIVE":
+		return strings.ToLower(r.GetState())
+	case r.GetPaused():
+		return "paused"
+	case r.GetConnected():
+		return "connected"
+	}
+	return "offline"
+}
+
+func sandboxOf(r *apiv1.Runner) string {
+	if r.GetBoundary() == "" {
+		return "none"
+	}
+	return r.GetBoundary() + "+" + r.GetLimits()
+}
+
+func (a *app) edgeRevoke() *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke RUNNER", Short: "End a machine's part in this, now", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Runners.RevokeRunner(ctx, &apiv1.RevokeRunnerRequest{RunnerId: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "%s is %s\n", plain(res.GetRunner().GetName()), res.GetRunner().GetState())
+			})
+		}),
+	}
+}
+
+func (a *app) edgeBind() *cobra.Command {
+	var req apiv1.PutBindingRequest
+	cmd := &cobra.Command{
+		Use: "bind RUNNER PRINCIPAL", Short: "Let a principal use a machine of yours", Args: cobra.ExactArgs(2),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			req.RunnerId, req.PrincipalId = args[0], args[1]
+			res, err := c.Runners.PutBinding(ctx, &req)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				b := res.GetBinding()
+				fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), b.GetPrincipalName(), b.GetRunnerId(), strings.Join(b.GetActions(), ", "))
+			})
+		}),
+	}
+	cmd.Flags().StringSliceVar(&req.Actions, "action", nil, "files.list, files.read, files.write, or turn for whole turns in a sandbox")
+	return cmd
+}
+
+func (a *app) edgeUnbind() *cobra.Command {
+	return &cobra.Command{
+		Use: "unbind BINDING", Short: "Take a binding back", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Runners.DeleteBinding(ctx, &apiv1.DeleteBindingRequest{BindingId: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is gone\n", args[0]) })
+		}),
+	}
+}

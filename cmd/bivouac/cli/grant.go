@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+func (a *app) grantCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "grant", Short: "What agents may use in your name"}
+	var req apiv1.CreateGrantRequest
+	create := &cobra.Command{
+		Use: "create", Short: "Let an agent use credentials in your name", Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Grants.CreateGrant(ctx, &req)
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				g := res.GetGrant()
+				fmt.Fprintf(w, "%s  %s may use %s\n", g.GetId(), g.GetAgent(), orNone(g.GetCredentials()))
+			})
+		}),
+	}
+	create.Flags().StringVar(&req.Agent, "agent", "", "agent that gets the grant")
+	create.Flags().StringSliceVar(&req.Credentials, "credential", nil, "credential it may have injected (repeatable)")
+	cobra.CheckErr(create.MarkFlagRequired("agent"))
+
+	var all bool
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "Grants in force", Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Grants.ListGrants(ctx, &apiv1.ListGrantsRequest{IncludeRevoked: all})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				t := newTable(w, "ID", "AGENT", "PRINCIPAL", "STATE", "CREDENTIALS", "CREATED")
+				for _, g := range res.GetGrants() {
+					t.row(g.GetId(), g.GetAgent(), g.GetPrincipalName(), g.GetState(), orNone(g.GetCredentials()), ago(g.GetCreatedAt()))
+				}
+				t.flush()
+			})
+		}),
+	}
+	list.Flags().BoolVar(&all, "all", false, "also revoked ones")
+	cmd.AddCommand(create, list)
+	return cmd
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "no credential"
+	}
+	return strings.Join(names, " ")
+}
+
+func (a *app) revokeCommand() *cobra.Command {
+	var reason, receipt string
+	cmd := &cobra.Command{
+		Use:   "revoke GRANT",
+		Short: "Take a grant back, everywhere, and see that it is gone",
+		Long: `Ends the grant in every layer: nothing new is minted, the broker refuses and closes
+flows, turns and processes end. Each layer is probed; what each took is printed, and
+the signed receipt can be kept with --receipt.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Grants.RevokeGrant(ctx, &apiv1.RevokeGrantRequest{GrantId: args[0], Reason: reason})
+			if err != nil {
+				return err
+			}
+			if receipt != "" {
+				if err := writePrivate(receipt, []byte(res.GetReceipt()+"\n")); err != nil {
+					return err
+				}
+			}
+			gone := true
+			for _, l := range res.GetLayers() {
+				gone = gone && l.GetGone()
+			}
+			if err := a.print(res, func(w io.Writer) {
+				t := newTable(w, "LAYER", "GONE", "AFTER", "PROBE", "SEEN")
+				for _, l := range res.GetLayers() {
+					t.row(l.GetName(), yes(l.GetGone()), fmt.Sprintf("%.1f ms", float64(l.GetTookUs())/1e3), l.GetProbe(), l.GetDetail())
+				}
+				t.flush()
+			}); err != nil {
+				return err
+			}
+			if !gone {
+				return protocol.Errorf(protocol.CodeUnavailable,
+					"the grant is revoked and nothing is minted under it, but not every layer could be seen to be clear: run bivouac revoke %s again", args[0])
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, kept with the record")
+	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt into this file")
+	return cmd
+}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+// secret is text that prints REDACTED.
+type secret string
+
+func (secret) String() string   { return "REDACTED" }
+func (secret) GoString() string { return "REDACTED" }
+
+// reveal is the one way out, easy to find.
+func (s secret) reveal() string { return string(s) }
+
+// login is who the person is, at which server, and which root it pins.
+type login struct {
+	Server          string
+	Token           secret
+	RootFingerprint string
+}
+
+const loginFile = "login.json"
+
+func defaultConfigDir() string {
+	if d := os.Getenv("BIVOUAC_CONFIG"); d != "" {
+		return d
+	}
+	if d, err := os.UserConfigDir(); err == nil {
+		return filepath.Join(d, "bivouac")
+	}
+	return ".bivouac"
+}
+
+type loginJSON struct {
+	Server          string `json:"server"`
+	Token           string `json:"token"`
+	RootFingerprint string `json:"root_fingerprint"`
+}
+
+func readLogin(dir string) (login, error) {
+	path := filepath.Join(dir, loginFile)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return login{}, protocol.Errorf(protocol.CodeUnauthenticated,
+			"you are not logged in (no %s): run bivouac dev for a server of your own, or bivouac login URL", path)
+	}
+	if err != nil {
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition,
+			"%s holds your token and others may read it: chmod 600 %s", path, path)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w", err)
+	}
+	var j loginJSON
+	if err := json.Unmarshal(b, &j); err != nil || j.Server == "" {
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: run bivouac login URL again", path)
+	}
+	return login{Server: j.Server, Token: secret(j.Token), RootFingerprint: j.RootFingerprint}, nil
+}
+
+// writeLogin replaces the login in one step.
+func writeLogin(dir string, l login) error {
+	b, err := json.MarshalIndent(loginJSON{l.Server, l.Token.reveal(), l.RootFingerprint}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writePrivate(filepath.Join(dir, loginFile), append(b, '\n'))
+}
+
+// writePrivate writes a 0600 file in a 0700 directory by rename.
+func writePrivate(path string, b []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w", filepath.Dir(path), err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", filepath.Dir(path), err)
+	}
+	defer os.Remove(f.Name())
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func (a *app) loginCommand() *cobra.Command {
+	var tokenFile, fingerprint string
+	cmd := &cobra.Command{
+		Use:   "login URL",
+		Short: "Keep your token for a server",
+		Long: `Asks for the token on the terminal, or reads it from --token-file; never from an
+argument. The token is tried before it is kept. The server's root key is pinned:
+give --fingerprint to compare it with what an admin told you.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			token, err := a.readSecret(tokenFile, "Token: ")
+			if err != nil {
+				return err
+			}
+			l := login{Server: strings.TrimRight(args[0], "/"), Token: secret(token)}
+			c, err := client.New(client.Config{URL: l.Server, Token: token})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			who, err := c.Principals.WhoAmI(cmd.Context(), &apiv1.WhoAmIRequest{})
+			if err != nil {
+				return err
+			}
+			l.RootFingerprint = who.GetRootFingerprint()
+			if fingerprint != "" && !strings.EqualFold(fingerprint, l.RootFingerprint) {
+				return protocol.Errorf(protocol.CodePermissionDenied,
+					"the server's root has the fingerprint %s, not the one you gave: ask the admin; nothing was kept", l.RootFingerprint)
+			}
+			if err := writeLogin(a.config, l); err != nil {
+				return err
+			}
+			return a.print(who, func(w io.Writer) {
+				fmt.Fprintf(w, "logged in at %s as %s of %s\nroot fingerprint %s\n",
+					l.Server, who.GetPrincipal().GetName(), who.GetPrincipal().GetTenantName(), l.RootFingerprint)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "read the token from this file (- is standard input)")
+	cmd.Flags().StringVar(&fingerprint, "fingerprint", "", "root fingerprint that the server must have")
+	return cmd
+}
+
+func (a *app) whoamiCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "whoami",
+		Short: "Who you are at which server",
+		Args:  cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			who, err := c.Principals.WhoAmI(ctx, &apiv1.WhoAmIRequest{})
+			if err != nil {
+				return err
+			}
+			return a.print(who, func(w io.Writer) {
+				p := who.GetPrincipal()
+				role := p.GetKind()
+				if p.GetAdmin() {
+					role += ", admin"
+				}
+				fmt.Fprintf(w, "%s of %s (%s), %s\nserver %s, version %s\n", p.GetName(), p.GetTenantName(), role, p.GetId(), a.login.Server, who.GetServerVersion())
+			})
+		}),
+	}
+}
+
+// readSecret reads one line from a file, or from the terminal without echo.
+func (a *app) readSecret(file, prompt string) (string, error) {
+	switch {
+	case file == "-":
+		return firstLine(a.in)
+	case file != "":
+		f, err := os.Open(file)
+		if err != nil {
+			return "", protocol.Errorf(protocol.CodeInvalidArgument, "the secret cannot be read: %w", err)
+		}
+		defer f.Close()
+		return firstLine(f)
+	}
+	tty, ok := a.in.(*os.File)
+	if !ok || !term.IsTerminal(int(tty.Fd())) {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument,
+			"there is no terminal to ask on: give the secret in a file, with - for standard input")
+	}
+	fmt.Fprint(a.err, prompt)
+	b, err := term.ReadPassword(int(tty.Fd()))
+	fmt.Fprintln(a.err)
+	if err != nil {
+		return "", err
+	}
+	return firstLine(strings.NewReader(string(b)))
+}
+
+func firstLine(r io.Reader) (string, error) {
+	s := bufio.NewScanner(io.LimitReader(r, 64<<10))
+	if !s.Scan() || strings.TrimSpace(s.Text()) == "" {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "the secret is empty")
+	}
+	return strings.TrimSpace(s.Text()), nil
+}

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+func (a *app) turnsCommand() *cobra.Command {
+	var session string
+	var limit int32
+	cmd := &cobra.Command{
+		Use: "turns [TURN]", Short: "Your newest turns, or one with its actions", Args: cobra.MaximumNArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			if len(args) == 1 {
+				res, err := c.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: args[0]})
+				if err != nil {
+					return err
+				}
+				return a.print(res.GetTurn(), func(w io.Writer) { showTurn(w, res.GetTurn()) })
+			}
+			res, err := c.Turns.ListTurns(ctx, &apiv1.ListTurnsRequest{SessionId: session, Page: &apiv1.Page{Limit: limit}})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				t := newTable(w, "TURN", "SESSION", "STATE", "REASON", "QUEUED", "PROMPT")
+				for _, turn := range res.GetTurns() {
+					t.row(turn.GetId(), turn.GetSessionId(), turn.GetState(), turn.GetReason(), ago(turn.GetQueuedAt()), clip(turn.GetPrompt(), 48))
+				}
+				t.flush()
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&session, "session", "", "only turns of this session")
+	cmd.Flags().Int32Var(&limit, "limit", 20, "how many")
+	return cmd
+}
+
+// showTurn prints a turn and everything that followed from it.
+func showTurn(w io.Writer, t *apiv1.Turn) {
+	fmt.Fprintf(w, "%s  %s", t.GetId(), t.GetState())
+	if t.GetReason() != "" {
+		fmt.Fprintf(w, " (%s)", plain(t.GetReason()))
+	}
+	fmt.Fprintf(w, "\nsession %s, %s placement, agent %s\nprompt  %s\n", t.GetSessionId(), t.GetPlacement(), t.GetAgentDigest(), clip(t.GetPrompt(), 200))
+	if t.GetPosition() > 0 {
+		fmt.Fprintf(w, "number %d in the session's queue\n", t.GetPosition())
+	}
+	if t.GetMessage() != "" {
+		fmt.Fprintf(w, "why     %s\n", harmless(t.GetMessage()))
+	}
+	for _, at := range t.GetAttempts() {
+		fmt.Fprintf(w, "attempt %s  %s on %s, fence %s  %s\n", at.GetId(), at.GetState(), plain(at.GetRunnerName()), at.GetFence(), plain(at.GetReason()))
+	}
+	for _, ac := range t.GetActions() {
+		fmt.Fprintf(w, "action  %s  %s  %s %s  %s\n", ac.GetId(), ac.GetState(), ac.GetTool(), clip(ac.GetArguments(), 80), plain(ac.GetReason()))
+	}
+	fmt.Fprintf(w, "usage   %d tokens in, %d out, %.6f USD\n", t.GetInputTokens(), t.GetOutputTokens(), float64(t.GetCostMicroUsd())/1e6)
+	if t.GetPatchDigest() != "" {
+		fmt.Fprintf(w, "patch   %s: bivouac apply %s\n", t.GetPatchDigest(), t.GetId())
+	}
+	if t.GetAnswer() != "" {
+		fmt.Fprintf(w, "\n%s\n", harmless(strings.TrimSpace(t.GetAnswer())))
+	}
+}
+
+func (a *app) sessionsCommand() *cobra.Command {
+	var limit int32
+	cmd := &cobra.Command{
+		Use: "sessions", Short: "Your sessions, newest first", Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Sessions.ListSessions(ctx, &apiv1.ListSessionsRequest{Page: &apiv1.Page{Limit: limit}})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				t := newTable(w, "SESSION", "AGENT", "STATE", "QUEUED", "ACTIVE TURN", "CREATED")
+				for _, s := range res.GetSessions() {
+					t.row(s.GetId(), s.GetAgent(), s.GetState(), fmt.Sprint(s.GetQueuedTurns()), s.GetActiveTurn(), ago(s.GetCreatedAt()))
+				}
+				t.flush()
+			})
+		}),
+	}
+	cmd.Flags().Int32Var(&limit, "limit", 20, "how many")
+	closeCmd := &cobra.Command{
+		Use: "close SESSION", Short: "Take no more turns, and end when the queue is empty", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Sessions.CloseSession(ctx, &apiv1.CloseSessionRequest{SessionId: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is %s\n", args[0], res.GetSession().GetState()) })
+		}),
+	}
+	cmd.AddCommand(closeCmd)
+	return cmd
+}
+
+func (a *app) cancelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel TURN", Short: "Stop a turn; what it did stays recorded", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Turns.CancelTurn(ctx, &apiv1.CancelTurnRequest{TurnId: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				t := res.GetTurn()
+				if t.GetEndedAt() == nil {
+					fmt.Fprintf(w, "%s is being cancelled (%s): bivouac turns %s\n", t.GetId(), t.GetState(), t.GetId())
+					return
+				}
+				fmt.Fprintf(w, "%s  %s\n", t.GetId(), t.GetState())
+			})
+		}),
+	}
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "explain TURN|ATTEMPT", Short: "Why something waits, and what would change that", Args: cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Turns.Explain(ctx, &apiv1.ExplainRequest{Id: args[0]})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "%s  %s, for %.1f s\n%s\n", args[0], res.GetState(), float64(res.GetWaitedMs())/1e3, harmless(res.GetWaitingFor()))
+				if len(res.GetRunners()) > 0 {
+					t := newTable(w, "RUNNER", "NAME", "FITS", "WHY NOT")
+					for _, r := range res.GetRunners() {
+						t.row(r.GetRunnerId(), r.GetName(), yes(r.GetEligible()), strings.Join(r.GetReasons(), "; "))
+					}
+					t.flush()
+				}
+				for _, r := range res.GetRemedies() {
+					fmt.Fprintf(w, "try: %s\n", plain(r))
+				}
+			})
+		}),
+	}
+}
+
+func (a *app) unknownCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "unknown",
+		Short: "Effects whose outcome is not known, with the evidence",
+		Long: `An effect that may or may not have happened is never repeated and never shown as
+a failure. Look at the evidence, find out, and say what you found; until then the
+same effect is refused in all your sessions.`,
+		Args: cobra.NoArgs,
+		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			res, err := c.Turns.ListUnknown(ctx, &apiv1.ListUnknownRequest{IncludeResolved: all})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) {
+				if len(res.GetActions()) == 0 {
+					fmt.Fprintln(w, "nothing is unknown")
+					return
+				}
+				for _, u := range res.GetActions() {
+					showUnknown(w, u)
+				}
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "also resolved ones")
+	var note string
+	resolve := &cobra.Command{
+		Use: "resolve ACTION happened|did_not_happen|accepted", Short: "Say what you found out; it changes no state and is kept", Args: cobra.ExactArgs(2),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Turns.ResolveUnknown(ctx, &apiv1.ResolveUnknownRequest{ActionId: args[0], Resolution: args[1], Note: note})
+			if err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { showUnknown(w, res.GetAction()) })
+		}),
+	}
+	resolve.Flags().StringVar(&note, "note", "", "how you know")
+	cmd.AddCommand(resolve)
+	return cmd
+}
+
+func showUnknown(w io.Writer, u *apiv1.UnknownAction) {
+	ac := u.GetAction()
+	fmt.Fprintf(w, "%s  %s %s\n  turn %s, session %s, sent %s\n  evidence: %s\n", ac.GetId(), ac.GetTool(), clip(ac.GetArguments(), 120),
+		ac.GetTurnId(), u.GetSessionId(), ago(ac.GetIntentAt()), harmless(u.GetEvidence()))
+	if u.GetResolution() != "" {
+		fmt.Fprintf(w, "  resolved: %s by %s %s  %s\n", u.GetResolution(), plain(u.GetResolvedBy()), ago(u.GetResolvedAt()), plain(u.GetResolutionNote()))
+		return
+	}
+	fmt.Fprintf(w, "  say what happened: bivouac unknown resolve %s happened|did_not_happen|accepted --note \"…\"\n", ac.GetId())
+}
