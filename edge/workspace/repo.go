@@ -1,0 +1,230 @@
+package workspace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"bivouac/edge/protocol"
+)
+
+// MaxPatchBytes bounds a canonical patch.
+const MaxPatchBytes = 64 << 20
+
+const (
+	refBase  = "refs/bivouac/base"
+	refFinal = "refs/bivouac/final"
+)
+
+// plainAttributes outrank every .gitattributes of a tree: contents pass as they
+// are, and what is text is judged by content alone.
+const plainAttributes = "* -text -crlf -eol -ident -filter -working-tree-encoding !diff !merge !conflict-marker-size !whitespace !export-subst !export-ignore\n"
+
+// Repo is the runner's own git directory for one workspace. It lies outside of
+// it, has an empty configuration, and is never shown to a sandbox. Git reads no
+// file of the workspace but its .gitignore files: contents are handed to it as
+// objects, and the patch is the difference of two trees.
+type Repo struct {
+	gitDir   string
+	workTree string
+	limits   Limits
+	// base is what Baseline saw: name → mode and object id.
+	base map[string]object
+	seen string // fingerprint of the last look
+}
+
+type object struct{ mode, id string }
+
+// Init makes the git directory, 0700, which must not exist.
+func Init(gitDir, workTree string) (*Repo, error) {
+	if err := makeGitDir(gitDir); err != nil {
+		return nil, err
+	}
+	return &Repo{gitDir: gitDir, workTree: workTree, limits: DefaultLimits()}, nil
+}
+
+// makeGitDir writes the least that git takes for a repository. `git init` would
+// copy templates and write settings.
+func makeGitDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	for _, sub := range []string{"objects", "refs", "info"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+			return err
+		}
+	}
+	for name, text := range map[string]string{"HEAD": "ref: refs/heads/none\n", "config": "", "info/attributes": plainAttributes} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bare runs git without any work tree near.
+func (r *Repo) bare(ctx context.Context, in io.Reader, out io.Writer, args ...string) ([]byte, error) {
+	return git{dir: r.gitDir, gitDir: r.gitDir, input: in, output: out}.run(ctx, append([]string{"--bare"}, args...)...)
+}
+
+// Baseline records the tree that patches are computed against.
+func (r *Repo) Baseline(ctx context.Context) error {
+	root, err := os.OpenRoot(r.workTree)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	all, err := scan(ctx, root)
+	if err != nil {
+		return err
+	}
+	r.base = make(map[string]object, len(all))
+	var changes []change
+	for _, e := range all {
+		id, err := e.blobID(root)
+		if err != nil {
+			return err
+		}
+		r.base[e.name] = object{e.mode(), id}
+		changes = append(changes, change{entry: e})
+	}
+	r.seen = fingerprint(all)
+	return r.commit(ctx, root, refBase, "", changes)
+}
+
+// Changed reports whether a stat of the tree differs from the last look, and
+// takes another. It may report a change that left the same contents.
+func (r *Repo) Changed(ctx context.Context) (bool, error) {
+	root, err := os.OpenRoot(r.workTree)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	all, err := scan(ctx, root)
+	if err != nil {
+		return false, err
+	}
+	before := r.seen
+	r.seen = fingerprint(all)
+	return r.seen != before, nil
+}
+
+// Patch is the canonical difference between the baseline and the tree as it
+// lies there; empty means no difference. New files that the tree's .gitignore
+// files name are not part of it. No process may run in the workspace meanwhile.
+func (r *Repo) Patch(ctx context.Context) (patch []byte, empty bool, err error) {
+	if r.base == nil {
+		return nil, false, errors.New("workspace: Patch before Baseline")
+	}
+	root, err := os.OpenRoot(r.workTree)
+	if err != nil {
+		return nil, false, err
+	}
+	defer root.Close()
+	changes, err := r.changes(ctx, root)
+	if err != nil || len(changes) == 0 {
+		return nil, err == nil, err
+	}
+	if err := r.commit(ctx, root, refFinal, refBase, changes); err != nil {
+		return nil, false, err
+	}
+	out := &bounded{max: MaxPatchBytes}
+	_, err = r.bare(ctx, nil, out, "diff-tree", "-p", "-r", "--binary", "--full-index", "--no-renames",
+		"--no-ext-diff", "--no-textconv", "--no-color", "--unified=3", "--diff-algorithm=myers",
+		"--src-prefix=a/", "--dst-prefix=b/", refBase, refFinal)
+	if out.over {
+		return nil, false, protocol.Errorf(protocol.CodePolicyDenied,
+			"the change is larger than %s as a patch: it holds build products that no .gitignore names", bytesText(MaxPatchBytes))
+	}
+	return out.buf.Bytes(), out.buf.Len() == 0, err
+}
+
+// change is one difference to the baseline.
+type change struct {
+	entry
+	deleted bool
+}
+
+func (r *Repo) changes(ctx context.Context, root *os.Root) ([]change, error) {
+	all, err := scan(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	ignored, err := r.ignored(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	count := tally{limits: r.limits}
+	present := make(map[string]bool, len(all))
+	var changes []change
+	for _, e := range all {
+		if ignored[e.name] {
+			continue
+		}
+		if err := count.add(e.name, e.size); err != nil {
+			return nil, err
+		}
+		present[e.name] = true
+		id, err := e.blobID(root)
+		if err != nil {
+			return nil, err
+		}
+		if r.base[e.name] == (object{e.mode(), id}) {
+			continue
+		}
+		if e.target != "" {
+			if err := checkLink(e.name, e.target); err != nil {
+				return nil, err
+			}
+		}
+		changes = append(changes, change{entry: e})
+	}
+	for name := range r.base {
+		if !present[name] {
+			changes = append(changes, change{entry: entry{name: name}, deleted: true})
+		}
+	}
+	return changes, nil
+}
+
+// ignored asks git which new files the tree itself calls ignored.
+func (r *Repo) ignored(ctx context.Context, all []entry) (map[string]bool, error) {
+	var names bytes.Buffer
+	for _, e := range all {
+		if _, known := r.base[e.name]; !known {
+			names.WriteString(e.name)
+			names.WriteByte(0)
+		}
+	}
+	if names.Len() == 0 {
+		return nil, nil
+	}
+	out, err := git{dir: r.workTree, gitDir: r.gitDir, workTree: r.workTree, input: &names}.run(ctx, "check-ignore", "--no-index", "-z", "--stdin")
+	if err != nil && exitCode(err) != 1 { // 1: none is
+		return nil, err
+	}
+	ignored := map[string]bool{}
+	for name := range strings.SplitSeq(string(out), "\x00") {
+		ignored[name] = true
+	}
+	return ignored, nil
+}
+
+// bounded keeps at most max bytes; more is an error for the writer.
+type bounded struct {
+	max  int
+	buf  bytes.Buffer
+	over bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.buf.Len()+len(p) > b.max {
+		b.over = true
+		return 0, errors.New("too much output")
+	}
+	return b.buf.Write(p)
+}
