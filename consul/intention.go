@@ -1,0 +1,145 @@
+package consul
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Wildcard stands for every name.
+const Wildcard = "*"
+
+// Intention is one service-intentions entry: who may reach Destination.
+type Intention struct {
+	Destination string
+	Sources     []Source
+	// At is where the entry stands, file:line.
+	At string
+}
+
+// Source of an intention.
+type Source struct {
+	Name  string
+	Allow bool
+	// At is where it stands, file:line.
+	At string
+}
+
+// Decision about one pair.
+type Decision struct {
+	Allowed bool
+	// Reason names the entry that decided, for people.
+	Reason string
+}
+
+// Set is what all entries together say. It is immutable.
+type Set struct {
+	byDestination map[string]Intention
+	// broken destinations are denied whatever else says.
+	broken map[string]string
+	// noWildcard is why "*" destinations have no force; empty when they have.
+	noWildcard string
+}
+
+// NewSet joins entries. Two entries for one destination contradict each other:
+// the destination is denied.
+func NewSet(intentions ...Intention) *Set {
+	s := &Set{byDestination: map[string]Intention{}, broken: map[string]string{}}
+	for _, in := range intentions {
+		if old, twice := s.byDestination[in.Destination]; twice {
+			s.deny(in.Destination, fmt.Sprintf("two entries, %s and %s, name the destination %q", old.At, in.At, in.Destination))
+			continue
+		}
+		s.byDestination[in.Destination] = in
+	}
+	return s
+}
+
+// deny closes a destination for an error. A broken "*" closes all that no exact
+// entry names.
+func (s *Set) deny(destination, why string) {
+	if destination == Wildcard {
+		s.noWildcard = why
+		return
+	}
+	s.broken[destination] = why
+}
+
+// Decide evaluates one pair: the most exact destination, then the most exact
+// source, else denied.
+func (s *Set) Decide(source, destination string) Decision {
+	if source == "" || destination == "" || source == Wildcard || destination == Wildcard {
+		return Decision{Reason: fmt.Sprintf("%q to %q names no exact pair", source, destination)}
+	}
+	if why, ok := s.broken[destination]; ok {
+		return Decision{Reason: why}
+	}
+	if in, ok := s.byDestination[destination]; ok {
+		if d, found := in.decide(source); found {
+			return d
+		}
+	}
+	in, ok := s.byDestination[Wildcard]
+	switch {
+	case s.noWildcard != "":
+		return Decision{Reason: s.noWildcard}
+	case ok:
+		if d, found := in.decide(source); found {
+			return d
+		}
+	}
+	return Decision{Reason: fmt.Sprintf("no entry allows %s to reach %s: add one to the paths directory", source, destination)}
+}
+
+func (in Intention) decide(source string) (Decision, bool) {
+	for _, name := range []string{source, Wildcard} {
+		if i := slices.IndexFunc(in.Sources, func(s Source) bool { return s.Name == name }); i >= 0 {
+			s := in.Sources[i]
+			verb := "denies"
+			if s.Allow {
+				verb = "allows"
+			}
+			return Decision{Allowed: s.Allow, Reason: fmt.Sprintf("%s %s %q to reach %q", s.At, verb, s.Name, in.Destination)}, true
+		}
+	}
+	return Decision{}, false
+}
+
+// Destinations that entries name, sorted.
+func (s *Set) Destinations() []string {
+	var out []string
+	for name := range s.byDestination {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// SourceName of an agent: agent-<name>, outside of the tenant "local" prefixed
+// with the tenant's name.
+func SourceName(tenant, agent string) string {
+	name := "agent-" + agent
+	if tenant != "local" {
+		name = tenant + "--" + name
+	}
+	return name
+}
+
+// checkName holds for both ends: Consul's service names, or the whole wildcard.
+func checkName(name string) error {
+	if name == Wildcard {
+		return nil
+	}
+	if name == "" || len(name) > 128 {
+		return fmt.Errorf("a name has 1 to 128 characters")
+	}
+	if strings.Contains(name, Wildcard) {
+		return fmt.Errorf("%q: * stands alone or not at all, as in Consul", name)
+	}
+	for _, r := range name {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.') {
+			return fmt.Errorf("%q: names have letters, digits, hyphens, dots and underscores", name)
+		}
+	}
+	return nil
+}
