@@ -6,4 +6,59 @@
 // It guarantees that authority only narrows on its way down (INV-10) and that
 // nothing falls back to a weaker placement, provider or credential (INV-11).
 // It refuses to fetch, store or remember anything.
+//
+// # The form of a definition
+//
+// A file holds one agent block. testdata/assistant.hcl and testdata/coder.hcl
+// are whole examples; everything that has a default may be left out.
+//
+//	agent "assistant" {
+//	  profile       = "personal"     # personal (default), coding, enterprise
+//	  placement     = "service"      # service, runner; by profile
+//	  data_boundary = "personal"     # required; the model route must admit it
+//	  trust         = "untrusted"    # untrusted (default), trusted
+//	  adapter       = "native"       # native (default), scripted
+//	  runners       = ["laptop"]     # names or ids; absent: any bound runner
+//	  instructions  = "…"            # required; the only system text
+//
+//	  model { route = "main"  max_output_tokens = 4096 }
+//
+//	  device_tools  = ["files.list", "files.read", "files.write"]
+//	  sandbox_tools = ["read", "write", "list", "search", "shell"]
+//
+//	  tool "forecast" {              # one block a tool
+//	    kind        = "http"         # or "device", to set approval of a fixed one
+//	    alias       = "forecast"     # default: the label
+//	    description = "…"            # required
+//	    destination = "weather"      # required; a name in the broker's file
+//	    method      = "GET"
+//	    path        = "/v1/forecast?city={city}"  # {…}: required arguments
+//	    body        = ["text"]       # arguments that form a JSON body
+//	    credential  = "weather-token"
+//	    idempotency_header = "Idempotency-Key"
+//	    timeout     = "30s"
+//	    effect      = "R0"           # required: R0 R1 R2 R3 R4
+//	    recovery    = "idempotent"   # required: idempotent, inspectable, opaque
+//	    approval    = "never"        # always, never; absent: by effect
+//	    input       = { type = "object", … }      # required; JSON Schema 2020-12
+//	    output      = { … }
+//	  }
+//
+//	  limits    { max_model_calls max_tool_calls max_corrections max_tokens
+//	              max_cost_usd max_wall max_result_bytes max_queued queue_ttl
+//	              place_within session_idle session_max }
+//	  sandbox   { boundary memory cpu_millis pids disk exec_timeout output }
+//	  lease     { authority_ttl retention }
+//	  approvals { ttl on_denied }    # on_denied: continue (default), fail
+//	}
+//
+// Durations are text such as "90s", sizes numbers or text such as "512MiB". A
+// value above the profile's ceiling is refused.
+//
+// # Approvals
+//
+// R0 and R1 run by themselves; R2, R3 and R4 ask a person. A tool may ask always.
+// It may ask never as far as its profile goes: R1 in personal and coding, R3 in
+// enterprise, where definitions are reviewed before they are applied. R4 always
+// asks.
 package policy
