@@ -7,6 +7,7 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/execution"
+	"bivouac/server/placement"
 )
 
 // Broker is what the engine asks of the broker. The real one is a Connect
@@ -32,17 +33,8 @@ type Scheduler interface {
 	Place(attempts []execution.Attempt, fleet Fleet) []Decision
 }
 
-// Fleet is the state that placement may read.
-type Fleet struct {
-	Runners     []execution.Runner
-	Connections map[protocol.RunnerID]execution.Connection // attached now
-	Busy        map[protocol.RunnerID]int
-	Bindings    []execution.Binding
-}
-
-// Decision about one attempt. Exactly one of Runner and Reason is set.
-type Decision struct {
-	Attempt protocol.AttemptID
-	Runner  protocol.RunnerID
-	Reason  string
-}
+// Fleet and Decision are placement's.
+type (
+	Fleet    = placement.Fleet
+	Decision = placement.Decision
+)

@@ -1,0 +1,221 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+)
+
+// Fleet is the state that placement may read.
+type Fleet struct {
+	Runners     []execution.Runner
+	Connections map[protocol.RunnerID]execution.Connection // attached now
+	// Busy counts the turns that each runner holds. A device action takes no
+	// slot: a turn must not block the action that it waits for.
+	Busy     map[protocol.RunnerID]int
+	Bindings []execution.Binding
+}
+
+// Decision about one attempt. Exactly one of Runner and Reason is set.
+type Decision struct {
+	Attempt protocol.AttemptID
+	Runner  protocol.RunnerID
+	Reason  string
+}
+
+// Ranking of the fleet for one attempt.
+type Ranking struct {
+	// Candidates may take it, best first.
+	Candidates []protocol.RunnerID
+	// Verdicts are about every runner that the principal owns or may use, in
+	// order of their names.
+	Verdicts []Verdict
+}
+
+// Verdict about one runner.
+type Verdict struct {
+	Runner  protocol.RunnerID
+	Name    string
+	Reasons []Reason // empty: it may take the attempt
+}
+
+// Eligible reports that nothing speaks against the runner.
+func (v Verdict) Eligible() bool { return len(v.Reasons) == 0 }
+
+// Reason why a runner may not take an attempt.
+type Reason struct {
+	Code ReasonCode
+	Text string
+	// Remedy is what would change it, as a command where there is one.
+	Remedy string
+}
+
+// ReasonCode is a stable word for a reason.
+type ReasonCode string
+
+const (
+	ReasonGone        ReasonCode = "gone"
+	ReasonOffline     ReasonCode = "offline"
+	ReasonPaused      ReasonCode = "paused"
+	ReasonNoBinding   ReasonCode = "no_binding"
+	ReasonNotAllowed  ReasonCode = "not_allowed"
+	ReasonNoSandbox   ReasonCode = "no_sandbox"
+	ReasonBoundary    ReasonCode = "boundary"
+	ReasonLimits      ReasonCode = "limits"
+	ReasonNoSlot      ReasonCode = "no_slot"
+	ReasonAdapter     ReasonCode = "adapter"
+	ReasonSystem      ReasonCode = "system"
+	ReasonNotInRunner ReasonCode = "excluded"
+)
+
+// Boundaries are the sandbox classes, weakest first.
+var Boundaries = []string{"process", "container", "gvisor", "microvm"}
+
+// Rank is the whole of placement.
+func Rank(a execution.Attempt, f Fleet) Ranking {
+	var r Ranking
+	for _, runner := range f.Runners {
+		if !visible(a, runner, f.Bindings) {
+			continue
+		}
+		v := Verdict{Runner: runner.ID, Name: runner.Name, Reasons: judge(a, runner, f)}
+		r.Verdicts = append(r.Verdicts, v)
+		if v.Eligible() {
+			r.Candidates = append(r.Candidates, runner.ID)
+		}
+	}
+	slices.SortFunc(r.Verdicts, func(x, y Verdict) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Runner, y.Runner))
+	})
+	slots := map[protocol.RunnerID]int{}
+	for _, runner := range f.Runners {
+		slots[runner.ID] = runner.Facts.Slots
+	}
+	slices.SortFunc(r.Candidates, func(x, y protocol.RunnerID) int {
+		return cmp.Or(
+			cmp.Compare(f.Busy[x], f.Busy[y]),                   // least busy
+			cmp.Compare(slots[y]-f.Busy[y], slots[x]-f.Busy[x]), // most room
+			cmp.Compare(x, y))
+	})
+	return r
+}
+
+// visible runners are those of the tenant that the principal owns or is bound
+// to. Others do not exist for it. INV-9.
+func visible(a execution.Attempt, r execution.Runner, bindings []execution.Binding) bool {
+	if r.Tenant != a.Tenant {
+		return false
+	}
+	return r.Owner == a.Principal || slices.ContainsFunc(bindings, func(b execution.Binding) bool {
+		return binds(b, a, r.ID)
+	})
+}
+
+func binds(b execution.Binding, a execution.Attempt, r protocol.RunnerID) bool {
+	return b.Runner == r && b.Principal == a.Principal && b.Tenant == a.Tenant && b.RemovedAt.IsZero()
+}
+
+// judge collects every reason against a runner, so that a person mends them all
+// at once.
+func judge(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
+	var out []Reason
+	out = append(out, presence(r, f)...)
+	out = append(out, permission(a, r, f)...)
+	out = append(out, fitness(a.Requirements, r.Facts)...)
+	if turn(a) && f.Busy[r.ID] >= r.Facts.Slots {
+		out = append(out, Reason{ReasonNoSlot, fmt.Sprintf("all of its %d slots are taken", r.Facts.Slots),
+			"wait, or raise slots in its edge.hcl"})
+	}
+	return out
+}
+
+func turn(a execution.Attempt) bool { return a.SubjectKind == execution.SubjectTurn }
+
+func presence(r execution.Runner, f Fleet) []Reason {
+	if r.State != execution.RunnerActive {
+		return []Reason{{ReasonGone, "it was removed or revoked", "enrol the machine again: bivouac-edge join"}}
+	}
+	var out []Reason
+	if _, attached := f.Connections[r.ID]; !attached {
+		text := "it is offline"
+		if !r.LastSeenAt.IsZero() {
+			text += ", last seen " + r.LastSeenAt.UTC().Format(time.RFC3339)
+		}
+		out = append(out, Reason{ReasonOffline, text, "on that machine: bivouac-edge run"})
+	}
+	if r.Facts.Paused {
+		out = append(out, Reason{ReasonPaused, "its owner paused it", "on that machine: bivouac-edge resume"})
+	}
+	return out
+}
+
+// permission is the binding of the principal, the owner's own policy and the
+// agent's list of runners.
+func permission(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
+	var out []Reason
+	action := a.Requirements.Action
+	if turn(a) {
+		action = execution.ActionTurn
+	}
+	if !slices.ContainsFunc(f.Bindings, func(b execution.Binding) bool { return binds(b, a, r.ID) && b.Allows(action) }) {
+		out = append(out, Reason{ReasonNoBinding, fmt.Sprintf("you have no binding to it for %s", what(action)),
+			"its owner gives one: bivouac edge bind"})
+	}
+	if !turn(a) && !slices.Contains(r.Facts.Actions, action) {
+		out = append(out, Reason{ReasonNotAllowed, fmt.Sprintf("its owner does not allow %s", action),
+			"allow the action in its edge.hcl"})
+	}
+	if want := a.Requirements.Runners; len(want) > 0 && !slices.Contains(want, r.ID) {
+		out = append(out, Reason{ReasonNotInRunner, "the agent's runners list does not name it",
+			"name it in the agent's runners and apply the definition: bivouac apply"})
+	}
+	return out
+}
+
+func what(action string) string {
+	if action == execution.ActionTurn {
+		return "whole turns"
+	}
+	return action
+}
+
+// fitness compares what was asked for with what the machine offers. INV-11.
+func fitness(q execution.Requirements, facts execution.Facts) []Reason {
+	var out []Reason
+	if q.Boundary != "" {
+		out = append(out, sandbox(q, facts)...)
+	}
+	if q.Adapter != "" && !slices.Contains(facts.Adapters, q.Adapter) {
+		out = append(out, Reason{ReasonAdapter, fmt.Sprintf("it does not have the adapter %s", q.Adapter), "install it on that machine"})
+	}
+	if q.OS != "" && q.OS != facts.OS || q.Arch != "" && q.Arch != facts.Arch {
+		out = append(out, Reason{ReasonSystem, fmt.Sprintf("it is %s/%s, and %s/%s was asked for",
+			facts.OS, facts.Arch, cmp.Or(q.OS, "any system"), cmp.Or(q.Arch, "any processor")), ""})
+	}
+	return out
+}
+
+func sandbox(q execution.Requirements, facts execution.Facts) []Reason {
+	have := slices.Index(Boundaries, facts.Boundary)
+	if have < 0 {
+		text := "it has no usable sandbox"
+		if facts.SandboxProblem != "" {
+			text += ": " + facts.SandboxProblem
+		}
+		return []Reason{{ReasonNoSandbox, text, "on that machine: bivouac-edge status"}}
+	}
+	var out []Reason
+	// An unknown class asked for is stronger than all: never weaker.
+	if want := slices.Index(Boundaries, q.Boundary); want < 0 || have < want {
+		out = append(out, Reason{ReasonBoundary, fmt.Sprintf("its sandbox is of class %s, and %s was asked for", facts.Boundary, q.Boundary), ""})
+	}
+	if q.Trust != "trusted" && facts.Limits != "cgroup" {
+		out = append(out, Reason{ReasonLimits, fmt.Sprintf("it can limit untrusted code only by %s, and cgroup limits are needed",
+			cmp.Or(facts.Limits, "nothing")), "run it as root or with a delegated cgroup, or say trust = \"trusted\" in the agent"})
+	}
+	return out
+}
