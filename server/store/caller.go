@@ -59,6 +59,31 @@ func (c Caller) Admin() bool { return c.kind == callerPrincipal && c.admin }
 // Internal reports the engine's own loops and operators, which see all tenants.
 func (c Caller) Internal() bool { return c.kind == callerLoop || c.kind == callerOperator }
 
+// complete refuses a caller that names nobody: an empty tenant or principal in a
+// filter would be everybody's. INV-9.
+func (c Caller) complete() error {
+	switch {
+	case c.kind == callerPrincipal && !c.tenant.IsZero() && !c.principal.IsZero():
+	case c.kind == callerRunner && !c.tenant.IsZero() && !c.runner.IsZero():
+	case c.Internal() && c.name != "":
+	default:
+		return fmt.Errorf("store: the caller %q is incomplete: it names no tenant, no identity or no reason", c)
+	}
+	return nil
+}
+
+// self is the caller's id in its tenant; principal and runner ids never equal
+// each other. Both are empty for internal callers, which no row is hidden from.
+func (c Caller) self() (tenant, id string) {
+	switch c.kind {
+	case callerPrincipal:
+		return c.tenant.String(), c.principal.String()
+	case callerRunner:
+		return c.tenant.String(), c.runner.String()
+	}
+	return "", ""
+}
+
 func (c Caller) String() string {
 	switch c.kind {
 	case callerPrincipal:

@@ -5,25 +5,125 @@ import (
 	"bivouac/server/session"
 )
 
-func (tx *Tx) InsertSession(s session.Session) error {
-	panic("store: not built")
+const sessionColumns = `s.id, s.tenant, s.principal, s.instance, s.generation, s.agent, s.agent_digest, s.state,
+	s.data_boundary, s.created_at, s.last_active_at, s.expires_at, s.idle_ttl, s.idempotency_key, s.last_seq, s.last_hash`
+
+func scanSession(r scanner) (s session.Session, err error) {
+	err = r.Scan(&s.ID, &s.Tenant, &s.Principal, &s.Instance, &s.Generation, &s.Agent, &s.AgentDigest, &s.State,
+		&s.DataBoundary, at(&s.CreatedAt), at(&s.LastActiveAt), at(&s.ExpiresAt), span(&s.IdleTTL), &s.IdempotencyKey,
+		&s.LastSeq, blob(&s.LastHash))
+	return s, err
 }
 
+var insertSession = define(`INSERT INTO sessions
+	(id, tenant, principal, instance, generation, agent, agent_digest, prior_state, state,
+	 data_boundary, created_at, last_active_at, expires_at, idle_ttl, idempotency_key, last_seq, last_hash)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, 0, $15) ON CONFLICT DO NOTHING`)
+
+// InsertSession stores a new session; its idempotency key is unique per principal.
+// The end of its event chain is the store's and begins empty.
+func (tx *Tx) InsertSession(s session.Session) error {
+	if err := tx.concerns("a session", s.Tenant, s.Principal); err != nil {
+		return err
+	}
+	n, err := tx.exec(insertSession, s.ID, s.Tenant, s.Principal, s.Instance, s.Generation, s.Agent, s.AgentDigest,
+		s.State, s.DataBoundary, s.CreatedAt, s.LastActiveAt, s.ExpiresAt, s.IdleTTL, s.IdempotencyKey, []byte(nil))
+	if err == nil && n == 0 {
+		return protocol.Errorf(protocol.CodeAlreadyExists, "a session with this id or idempotency key exists already")
+	}
+	tx.touch(TopicTurns)
+	return err
+}
+
+var (
+	sessionByID = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE ` + own("s") + ` AND s.id = $3`)
+	sessionLocked = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE ` + own("s") + ` AND s.id = $3{lock}`)
+	sessionByKey = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE ` + own("s") + ` AND s.principal = $3 AND s.idempotency_key = $4 AND s.idempotency_key <> ''`)
+)
+
 func (tx *Tx) Session(id protocol.SessionID) (session.Session, error) {
-	panic("store: not built")
+	return one(tx, "session", id, scanSession, sessionByID, tx.mine(id))
+}
+
+// locked is the session with its row held until the commit: what is numbered
+// within a session is numbered under it.
+func (tx *Tx) locked(id protocol.SessionID) (session.Session, error) {
+	return one(tx, "session", id, scanSession, sessionLocked, tx.mine(id))
 }
 
 // SessionByKey finds a session by the client's idempotency key.
 func (tx *Tx) SessionByKey(principal protocol.PrincipalID, key string) (session.Session, error) {
-	panic("store: not built")
+	return one(tx, "session with idempotency key", key, scanSession, sessionByKey, tx.mine(principal, key))
 }
+
+var (
+	sessionsPage = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE s.tenant = $1 AND s.principal = $2 AND (s.created_at, s.id) < ($3, $4)
+		ORDER BY s.created_at DESC, s.id DESC LIMIT $5`)
+	allSessionsPage = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE (s.created_at, s.id) < ($1, $2) ORDER BY s.created_at DESC, s.id DESC LIMIT $3`)
+)
 
 // Sessions pages the caller's sessions, newest first; cursor is opaque.
 func (tx *Tx) Sessions(limit int, cursor string) ([]session.Session, string, error) {
-	panic("store: not built")
+	from, err := readCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	limit = limited(limit)
+	st, args := allSessionsPage, []any{from.at, from.id, limit}
+	if !tx.caller.Internal() {
+		st, args = sessionsPage, tx.mine(args...)
+	}
+	page, err := list(tx, scanSession, st, args)
+	if err != nil || len(page) < limit {
+		return page, "", err
+	}
+	last := page[len(page)-1]
+	return page, position{at: micros(last.CreatedAt), id: last.ID.String()}.String(), nil
 }
 
-// SaveSession writes state, expiry and last activity, guarded by the prior state.
+var (
+	saveSession = define(`UPDATE sessions SET prior_state = CASE WHEN state = $5 THEN prior_state ELSE state END, state = $5,
+		last_active_at = $6, expires_at = $7, generation = $8
+		WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4`)
+	sessionsPastExpiry = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE ` + own("s") + ` AND s.state = 'OPEN' AND ((s.expires_at > 0 AND s.expires_at <= $3)
+			OR (s.idle_ttl > 0 AND s.last_active_at + s.idle_ttl <= $3))
+		ORDER BY s.last_active_at, s.id LIMIT $4`)
+	sessionsDrained = define(`SELECT ` + sessionColumns + ` FROM sessions s
+		WHERE ` + own("s") + ` AND s.state = 'CLOSING'
+			AND NOT EXISTS (SELECT 1 FROM turns q WHERE q.session = s.id AND q.state = 'QUEUED')
+			AND NOT EXISTS (SELECT 1 FROM turns a WHERE a.session = s.id AND a.state IN ` + activeStates + `)
+		ORDER BY s.last_active_at, s.id LIMIT $3`)
+)
+
+// SaveSession writes state, expiry, last activity and generation, guarded by the prior state.
 func (tx *Tx) SaveSession(s session.Session, prior session.State) error {
-	panic("store: not built")
+	n, err := tx.exec(saveSession, tx.mine(s.ID, prior, s.State, s.LastActiveAt, s.ExpiresAt, s.Generation)...)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		now, err := tx.Session(s.ID)
+		if err != nil {
+			return err
+		}
+		return protocol.Errorf(protocol.CodeConflict, "session %s is %s, not %s", s.ID, now.State, prior)
+	}
+	tx.touch(TopicTurns)
+	return nil
+}
+
+// SessionsPastExpiry are open sessions past their idle or maximum lifetime.
+func (tx *Tx) SessionsPastExpiry(limit int) ([]session.Session, error) {
+	return list(tx, scanSession, sessionsPastExpiry, tx.mine(tx.Now, limited(limit)))
+}
+
+// SessionsDrained are closing sessions whose last turn has ended.
+func (tx *Tx) SessionsDrained(limit int) ([]session.Session, error) {
+	return list(tx, scanSession, sessionsDrained, tx.mine(limited(limit)))
 }

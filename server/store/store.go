@@ -2,7 +2,12 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -15,63 +20,137 @@ type Config struct {
 	// DSN of a PostgreSQL database, with the password in a file or a service entry.
 	DSN string
 	Log *slog.Logger
+	// Entropy for ids and salts; crypto/rand when nil. A simulation sets it.
+	Entropy io.Reader
 }
 
 // Store is the one store. Its methods are safe for concurrent use.
-type Store struct{}
+type Store struct {
+	log     *slog.Logger
+	entropy io.Reader
+	dialect *dialect
+	engine  engine
+	epoch   uint32
+	topics  topics
+	release func() error // the lock of the data directory
+	closing sync.Once
+	closed  error
+}
+
+// engine runs transactions on one kind of database.
+type engine interface {
+	// migrating runs fn alone in a write transaction.
+	migrating(ctx context.Context, fn func(plainSQL) error) error
+	view(ctx context.Context, tx *Tx, fn func(*Tx) error) error
+	update(ctx context.Context, c Caller, fn func(*Tx) error) error
+	prepare(ctx context.Context, text string) error
+	close() error
+}
 
 // Open opens and migrates the database, and refuses a newer one.
-func Open(ctx context.Context, c Config) (*Store, error) { panic("store: not built") }
+func Open(ctx context.Context, c Config) (*Store, error) {
+	s := &Store{log: c.Log, entropy: c.Entropy, release: func() error { return nil }}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.entropy == nil {
+		s.entropy = rand.Reader
+	}
+	var err error
+	switch {
+	case (c.Path == "") == (c.DSN == ""):
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a store needs either the path of an SQLite file or a PostgreSQL DSN")
+	case c.Path != "":
+		err = s.openSQLite(ctx, c.Path)
+	default:
+		err = s.openPostgres(ctx, c.DSN)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.epoch, err = s.migrate(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
 
 // Close waits for running transactions and releases the lock.
-func (s *Store) Close() error { panic("store: not built") }
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		if s.engine != nil {
+			s.closed = s.engine.close()
+		}
+		s.closed = errors.Join(s.closed, s.release())
+	})
+	return s.closed
+}
 
 // Epoch is the upper half of every fence given out by this store.
-func (s *Store) Epoch() uint32 { panic("store: not built") }
+func (s *Store) Epoch() uint32 { return s.epoch }
 
-// View runs fn in a read transaction.
+// View runs fn in a read transaction: all its statements see one state.
 func (s *Store) View(ctx context.Context, c Caller, fn func(*Tx) error) error {
-	panic("store: not built")
+	if err := c.complete(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	tx := s.begin(ctx, c)
+	defer func() { tx.over = true }()
+	return s.engine.view(ctx, tx, fn)
 }
 
 // Update runs fn in a write transaction and commits when it returns nil. fn may
-// run more than once: it must change nothing but through tx.
+// run more than once: it must change nothing but through tx. It holds up every
+// other writer, so it does no I/O and never calls Update itself.
+//
+// A context that ends before fn began withdraws the call; after that the answer
+// is waited for, so that what was committed is never reported as failed.
 func (s *Store) Update(ctx context.Context, c Caller, fn func(*Tx) error) error {
-	panic("store: not built")
+	if err := c.complete(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return s.engine.update(ctx, c, fn)
 }
-
-// Topic of wake-ups. A wake-up is a hint after a commit: the reader scans.
-type Topic string
-
-const (
-	TopicTurns    Topic = "turns"    // queue, deadlines, approvals
-	TopicAttempts Topic = "attempts" // placement and leases
-	TopicMail     Topic = "mail"     // mailboxes
-	TopicEvents   Topic = "events"   // session streams
-	TopicFloors   Topic = "floors"   // the feed
-)
 
 // Subscribe returns a channel that receives after commits that touched a topic.
 // It holds at most one pending wake-up. stop ends it.
-func (s *Store) Subscribe(t Topic) (wake <-chan struct{}, stop func()) { panic("store: not built") }
-
-// Tx is one transaction of one caller. Now is fixed when it begins.
-type Tx struct {
-	Now    time.Time
-	caller Caller
+func (s *Store) Subscribe(t Topic) (wake <-chan struct{}, stop func()) {
+	return s.topics.subscribe(t)
 }
 
-// Caller of this transaction.
-func (tx *Tx) Caller() Caller { return tx.caller }
+// Check prepares every statement: it proves that code and schema agree.
+func (s *Store) Check(ctx context.Context) error {
+	for _, st := range statements {
+		if err := s.engine.prepare(ctx, s.dialect.sql(st)); err != nil {
+			return fmt.Errorf("store: prepare on %s: %w\n%s", s.dialect.name, err, st.text)
+		}
+	}
+	return nil
+}
 
-// Epoch for new fences.
-func (tx *Tx) Epoch() uint32 { panic("store: not built") }
+func (s *Store) begin(ctx context.Context, c Caller) *Tx {
+	return &Tx{Now: time.Now().UTC().Truncate(time.Microsecond), caller: c, store: s, ctx: ctx}
+}
 
-// Record is one journal record of an attempt as it was reported.
-type Record struct {
-	Seq      int64
-	At       time.Time
-	Body     []byte // encoded runnerv1.Record
-	Fence    protocol.Fence
-	Evidence bool
+// explain turns an engine's error into what its caller can act on.
+func (s *Store) explain(err error) error {
+	var coded *protocol.Error
+	if err == nil || errors.As(err, &coded) {
+		return err
+	}
+	switch s.dialect.classify(err) {
+	case refused:
+		return fmt.Errorf("store: a constraint of the database refuses the write (a change of state must be a legal step, each step is saved by itself, and parents come first): %w", err)
+	case raced:
+		return &protocol.Error{Code: protocol.CodeUnavailable, Message: "another transaction changed the same rows; try again", Err: err, RetryAfter: 100 * time.Millisecond}
+	case spoiled:
+		return &protocol.Error{Code: protocol.CodeUnavailable, Err: err,
+			Message: fmt.Sprintf("the database cannot write (%v): free disk space or memory where it lives, then try again", err)}
+	}
+	return fmt.Errorf("store: %w", err)
 }

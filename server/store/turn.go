@@ -1,76 +1,310 @@
 package store
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
 	"bivouac/edge/protocol"
 	"bivouac/server/session"
-	"time"
 )
 
-// InsertTurn queues a turn at the end of its session's order and returns it with N set.
-func (tx *Tx) InsertTurn(t session.Turn) (session.Turn, error) {
-	panic("store: not built")
+const turnColumns = `t.id, t.session, t.tenant, t.principal, t.n, t.message_id, t.message_digest, t.prompt, t.workspace_digest,
+	t.state, t.reason, t.message, t.answer, t.placement, t.queued_at, t.queue_deadline, t.activated_at, t.deadline, t.ended_at,
+	t.cancel_requested_at, t.reconcile_deadline, sn.body, t.snapshot_digest,
+	t.owner, t.owner_fence, t.owner_expires_at, t.loop, t.patch_digest, t.model_call, t.attempt, t.attempts,
+	t.input_tokens, t.output_tokens, t.cost_micro_usd, t.slice, t.trace_parent`
+
+const fromTurns = ` FROM turns t LEFT JOIN snapshots sn ON sn.digest = t.snapshot `
+
+func scanTurn(r scanner) (t session.Turn, err error) {
+	err = r.Scan(&t.ID, &t.Session, &t.Tenant, &t.Principal, &t.N, &t.MessageID, &t.MessageDigest, &t.Prompt, &t.WorkspaceDigest,
+		&t.State, &t.Reason, &t.Message, &t.Answer, &t.Placement, at(&t.QueuedAt), at(&t.QueueDeadline), at(&t.ActivatedAt),
+		at(&t.Deadline), at(&t.EndedAt), at(&t.CancelRequestedAt), at(&t.ReconcileDeadline), blob(&t.Snapshot), &t.SnapshotDigest,
+		&t.Owner, &t.OwnerFence, at(&t.OwnerExpiresAt), blob(&t.Loop), &t.PatchDigest, &t.ModelCall, &t.Attempt, &t.Attempts,
+		&t.InputTokens, &t.OutputTokens, &t.CostMicroUSD, &t.Slice, &t.TraceParent)
+	return t, err
 }
 
+var (
+	lastTurnN  = define(`SELECT COALESCE(MAX(n), 0) FROM turns WHERE session = $1`)
+	insertTurn = define(`INSERT INTO turns
+		(id, session, tenant, principal, n, message_id, message_digest, prompt, workspace_digest,
+		 prior_state, state, reason, message, answer, placement, queued_at, queue_deadline, activated_at, deadline, ended_at,
+		 cancel_requested_at, reconcile_deadline, snapshot, snapshot_digest, owner, owner_fence, owner_expires_at,
+		 loop, patch_digest, model_call, attempt, attempts, input_tokens, output_tokens, cost_micro_usd, slice, trace_parent)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, '', $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+		 $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36) ON CONFLICT DO NOTHING`)
+	insertSnapshot = define(`INSERT INTO snapshots (digest, body) VALUES ($1, $2) ON CONFLICT DO NOTHING`)
+)
+
+// InsertTurn queues a turn at the end of its session's order and returns it with
+// N set. A message id that the session has already is already_exists: TurnByMessage
+// finds the turn. INV-15.
+func (tx *Tx) InsertTurn(t session.Turn) (session.Turn, error) {
+	if t.MessageID == "" {
+		return t, protocol.Errorf(protocol.CodeInvalidArgument, "a turn needs a message id")
+	}
+	s, err := tx.locked(t.Session)
+	if err != nil {
+		return t, err
+	}
+	t.Tenant, t.Principal = s.Tenant, s.Principal
+	last, err := first(tx, number, lastTurnN, []any{t.Session})
+	if err != nil {
+		return t, err
+	}
+	t.N = last + 1
+	snapshot, err := tx.keepSnapshot(t.Snapshot)
+	if err != nil {
+		return t, err
+	}
+	n, err := tx.exec(insertTurn, t.ID, t.Session, t.Tenant, t.Principal, t.N, t.MessageID, t.MessageDigest, t.Prompt, t.WorkspaceDigest,
+		t.State, t.Reason, t.Message, t.Answer, t.Placement, t.QueuedAt, t.QueueDeadline, t.ActivatedAt, t.Deadline, t.EndedAt,
+		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest, t.Owner, t.OwnerFence, t.OwnerExpiresAt,
+		t.Loop, t.PatchDigest, t.ModelCall, t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent)
+	if err != nil {
+		return t, err
+	}
+	if n == 0 {
+		return t, protocol.Errorf(protocol.CodeAlreadyExists, "message %q was sent already in session %s", t.MessageID, t.Session)
+	}
+	tx.touch(TopicTurns)
+	return t, nil
+}
+
+// keepSnapshot stores a snapshot under its digest and returns that.
+func (tx *Tx) keepSnapshot(body []byte) (string, error) {
+	if len(body) == 0 {
+		return "", nil
+	}
+	sum := sha256.Sum256(body)
+	digest := hex.EncodeToString(sum[:])
+	_, err := tx.exec(insertSnapshot, digest, body)
+	return digest, err
+}
+
+var (
+	turnByID      = define(`SELECT ` + turnColumns + fromTurns + `WHERE ` + own("t") + ` AND t.id = $3`)
+	turnByMessage = define(`SELECT ` + turnColumns + fromTurns + `WHERE ` + own("t") + ` AND t.session = $3 AND t.message_id = $4`)
+	activeTurn    = define(`SELECT ` + turnColumns + fromTurns + `WHERE ` + own("t") + ` AND t.session = $3 AND t.state IN ` + activeStates)
+	turnOfAttempt = define(`SELECT ` + turnColumns + fromTurns + `WHERE ` + own("t") + ` AND t.id = (
+		SELECT COALESCE(a.turn, att.subject_id) FROM attempts att
+		LEFT JOIN actions a ON att.subject_kind = 'agent-action' AND a.id = att.subject_id
+		WHERE att.id = $3)`)
+)
+
 func (tx *Tx) Turn(id protocol.TurnID) (session.Turn, error) {
-	panic("store: not built")
+	return one(tx, "turn", id, scanTurn, turnByID, tx.mine(id))
 }
 
 func (tx *Tx) TurnByMessage(s protocol.SessionID, messageID string) (session.Turn, error) {
-	panic("store: not built")
-}
-
-// Turns pages the turns of a session, or of the caller when the session is zero, newest first.
-func (tx *Tx) Turns(s protocol.SessionID, limit int, cursor string) ([]session.Turn, string, error) {
-	panic("store: not built")
+	return one(tx, "turn of message", messageID, scanTurn, turnByMessage, tx.mine(s, messageID))
 }
 
 // ActiveTurn is the turn that occupies the session; not_found when none does. INV-1.
 func (tx *Tx) ActiveTurn(s protocol.SessionID) (session.Turn, error) {
-	panic("store: not built")
-}
-
-// QueueDepth counts QUEUED turns; zero ids do not narrow.
-func (tx *Tx) QueueDepth(tenant protocol.TenantID, principal protocol.PrincipalID, s protocol.SessionID) (int, error) {
-	panic("store: not built")
-}
-
-// QueuePosition is 1 for the turn that is activated next in its session.
-func (tx *Tx) QueuePosition(id protocol.TurnID) (int, error) {
-	panic("store: not built")
-}
-
-// Activatable returns, for sessions without an active turn, the first queued turn, fair across tenants.
-func (tx *Tx) Activatable(limit int) ([]session.Turn, error) {
-	panic("store: not built")
-}
-
-// SaveTurn writes every mutable column, guarded by prior state and owner fence; a guard that
-// fails is stale_fence or conflict. A second active turn of a session is refused. INV-1, INV-3.
-func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.Fence) error {
-	panic("store: not built")
-}
-
-// OwnedTurns are the active turns whose owner row is the replica's.
-func (tx *Tx) OwnedTurns(r protocol.ReplicaID) ([]session.Turn, error) {
-	panic("store: not built")
-}
-
-// OrphanedTurns are active turns whose owner row has expired.
-func (tx *Tx) OrphanedTurns(limit int) ([]session.Turn, error) {
-	panic("store: not built")
-}
-
-// RenewTurns extends the owner rows of a replica.
-func (tx *Tx) RenewTurns(r protocol.ReplicaID, until time.Time) error {
-	panic("store: not built")
-}
-
-// TurnsPastDeadline are queued turns past QueueDeadline and active ones past Deadline or ReconcileDeadline.
-func (tx *Tx) TurnsPastDeadline(limit int) ([]session.Turn, error) {
-	panic("store: not built")
+	return one(tx, "active turn of session", s, scanTurn, activeTurn, tx.mine(s))
 }
 
 // TurnOfAttempt joins the two worlds for the engine alone.
 func (tx *Tx) TurnOfAttempt(id protocol.AttemptID) (session.Turn, error) {
-	panic("store: not built")
+	return one(tx, "turn of attempt", id, scanTurn, turnOfAttempt, tx.mine(id))
+}
+
+var (
+	turnsPage = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE t.tenant = $1 AND t.principal = $2 AND (t.queued_at, t.n, t.id) < ($3, $4, $5)
+		ORDER BY t.queued_at DESC, t.n DESC, t.id DESC LIMIT $6`)
+	allTurnsPage = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE (t.queued_at, t.n, t.id) < ($1, $2, $3)
+		ORDER BY t.queued_at DESC, t.n DESC, t.id DESC LIMIT $4`)
+	sessionTurnsPage = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE ` + own("t") + ` AND t.session = $3 AND t.n < $4 ORDER BY t.n DESC LIMIT $5`)
+)
+
+// Turns pages the turns of a session, or of the caller when the session is zero, newest first.
+func (tx *Tx) Turns(s protocol.SessionID, limit int, cursor string) ([]session.Turn, string, error) {
+	from, err := readCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	limit = limited(limit)
+	var st *statement
+	var args []any
+	switch {
+	case !s.IsZero():
+		st, args = sessionTurnsPage, tx.mine(s, from.n, limit)
+	case tx.caller.Internal():
+		st, args = allTurnsPage, []any{from.at, from.n, from.id, limit}
+	default:
+		st, args = turnsPage, tx.mine(from.at, from.n, from.id, limit)
+	}
+	page, err := list(tx, scanTurn, st, args)
+	if err != nil || len(page) < limit {
+		return page, "", err
+	}
+	last := page[len(page)-1]
+	return page, position{micros(last.QueuedAt), last.N, last.ID.String()}.String(), nil
+}
+
+var saveTurn = define(`UPDATE turns SET
+	prior_state = CASE WHEN state = $6 THEN prior_state ELSE state END, state = $6,
+	reason = $7, message = $8, answer = $9, placement = $10, queue_deadline = $11, activated_at = $12, deadline = $13, ended_at = $14,
+	cancel_requested_at = $15, reconcile_deadline = $16, snapshot = $17, snapshot_digest = $18,
+	owner = $19, owner_fence = $20, owner_expires_at = $21, loop = $22, patch_digest = $23, model_call = $24,
+	attempt = $25, attempts = $26, input_tokens = $27, output_tokens = $28, cost_micro_usd = $29, slice = $30, trace_parent = $31
+	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4 AND owner_fence = $5 AND owner_fence <= $20`)
+
+// SaveTurn writes every mutable column, guarded by prior state and owner fence; a guard that
+// fails is stale_fence or conflict. A second active turn of a session is refused. INV-1, INV-3.
+func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.Fence) error {
+	if prior == session.Queued && t.State.Active() {
+		if err := tx.mayActivate(t.ID); err != nil {
+			return err
+		}
+	}
+	snapshot, err := tx.keepSnapshot(t.Snapshot)
+	if err != nil {
+		return err
+	}
+	n, err := tx.exec(saveTurn, tx.mine(t.ID, prior, fence, t.State,
+		t.Reason, t.Message, t.Answer, t.Placement, t.QueueDeadline, t.ActivatedAt, t.Deadline, t.EndedAt,
+		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest,
+		t.Owner, t.OwnerFence, t.OwnerExpiresAt, t.Loop, t.PatchDigest, t.ModelCall,
+		t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent)...)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		now, err := tx.Turn(t.ID)
+		if err != nil {
+			return err
+		}
+		return guardFailed("turn", t.ID, now.State, prior, now.OwnerFence, fence)
+	}
+	tx.touch(TopicTurns)
+	return nil
+}
+
+// guardFailed says which half of a guard did not hold.
+func guardFailed[S ~string](what string, id any, state, prior S, current, fence protocol.Fence) error {
+	if current != fence || state == prior {
+		return protocol.Errorf(protocol.CodeStaleFence, "%s %v is under fence %s; a write under %s is late", what, id, current, fence)
+	}
+	return protocol.Errorf(protocol.CodeConflict, "%s %v is %s, not %s", what, id, state, prior)
+}
+
+var firstQueued = define(`SELECT ` + turnColumns + fromTurns + `
+	WHERE ` + own("t") + ` AND t.session = $3 AND t.state = 'QUEUED' ORDER BY t.n LIMIT 1`)
+
+// mayActivate holds the order of the queue and the one active turn. INV-1.
+func (tx *Tx) mayActivate(id protocol.TurnID) error {
+	t, err := tx.Turn(id)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.locked(t.Session); err != nil {
+		return err
+	}
+	active, err := first(tx, scanTurn, activeTurn, tx.mine(t.Session))
+	if err == nil {
+		return protocol.Errorf(protocol.CodeConflict, "session %s is occupied by turn %s", t.Session, active.ID)
+	} else if err != errNoRow {
+		return err
+	}
+	head, err := first(tx, scanTurn, firstQueued, tx.mine(t.Session))
+	if err == nil && head.ID != id {
+		return protocol.Errorf(protocol.CodeConflict, "turn %s waits behind turn %s", id, head.ID)
+	} else if err != nil && err != errNoRow {
+		return err
+	}
+	return nil
+}
+
+var (
+	queueOfSession = define(`SELECT COUNT(*) FROM turns t WHERE ` + own("t") + ` AND t.session = $3 AND t.state = 'QUEUED'`)
+	queueOfMany    = define(`SELECT COUNT(*) FROM turns t
+		WHERE ($1 = '' OR t.tenant = $1) AND ($2 = '' OR t.principal = $2) AND t.state = 'QUEUED'`)
+	queuePosition = define(`SELECT COUNT(*) FROM turns q WHERE q.session = $1 AND q.state = 'QUEUED' AND q.n <= $2`)
+)
+
+// QueueDepth counts QUEUED turns; zero ids do not narrow. A principal may count
+// its own and, as one number, its tenant's: that is the bound it runs into.
+func (tx *Tx) QueueDepth(tenant protocol.TenantID, principal protocol.PrincipalID, s protocol.SessionID) (int, error) {
+	if !s.IsZero() {
+		n, err := first(tx, number, queueOfSession, tx.mine(s))
+		return int(n), err
+	}
+	if c := tx.caller; !c.Internal() {
+		if !tenant.IsZero() && tenant != c.tenant || !principal.IsZero() && principal != c.principal || c.kind == callerRunner {
+			return 0, nil
+		}
+		tenant = c.tenant
+	}
+	n, err := first(tx, number, queueOfMany, []any{tenant, principal})
+	return int(n), err
+}
+
+// QueuePosition is 1 for the turn that is activated next in its session, and 0
+// for one that no longer waits.
+func (tx *Tx) QueuePosition(id protocol.TurnID) (int, error) {
+	t, err := tx.Turn(id)
+	if err != nil || t.State != session.Queued {
+		return 0, err
+	}
+	n, err := first(tx, number, queuePosition, []any{t.Session, t.N})
+	return int(n), err
+}
+
+var (
+	activatable = define(`SELECT ` + turnColumns + ` FROM (
+			SELECT q.id, q.queued_at, ROW_NUMBER() OVER (PARTITION BY q.tenant ORDER BY q.queued_at, q.id) AS place
+			FROM turns q
+			WHERE q.state = 'QUEUED'
+				AND NOT EXISTS (SELECT 1 FROM turns e WHERE e.session = q.session AND e.state = 'QUEUED' AND e.n < q.n)
+				AND NOT EXISTS (SELECT 1 FROM turns x WHERE x.session = q.session AND x.state IN ` + activeStates + `)
+		) head JOIN turns t ON t.id = head.id LEFT JOIN snapshots sn ON sn.digest = t.snapshot
+		WHERE ` + own("t") + ` ORDER BY head.place, head.queued_at, t.id LIMIT $3`)
+	ownedTurns = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE ` + own("t") + ` AND t.owner = $3 AND t.state IN ` + activeStates + ` ORDER BY t.activated_at, t.id`)
+	orphanedTurns = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE ` + own("t") + ` AND t.owner_expires_at <= $3 AND t.state IN ` + activeStates + `
+		ORDER BY t.owner_expires_at, t.id LIMIT $4`)
+	renewTurns = define(`UPDATE turns SET owner_expires_at = $2
+		WHERE owner = $1 AND owner_expires_at < $2 AND state IN ` + activeStates)
+	turnsPastDeadline = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE ` + own("t") + ` AND ((t.state = 'QUEUED' AND t.queue_deadline > 0 AND t.queue_deadline <= $3)
+			OR (t.state IN ` + activeStates + ` AND ((t.deadline > 0 AND t.deadline <= $3)
+				OR (t.reconcile_deadline > 0 AND t.reconcile_deadline <= $3))))
+		ORDER BY t.queued_at, t.id LIMIT $4`)
+)
+
+// Activatable returns, for sessions without an active turn, the first queued turn, fair across tenants.
+func (tx *Tx) Activatable(limit int) ([]session.Turn, error) {
+	return list(tx, scanTurn, activatable, tx.mine(limited(limit)))
+}
+
+// OwnedTurns are the active turns whose owner row is the replica's.
+func (tx *Tx) OwnedTurns(r protocol.ReplicaID) ([]session.Turn, error) {
+	return list(tx, scanTurn, ownedTurns, tx.mine(r))
+}
+
+// OrphanedTurns are active turns whose owner row has expired.
+func (tx *Tx) OrphanedTurns(limit int) ([]session.Turn, error) {
+	return list(tx, scanTurn, orphanedTurns, tx.mine(tx.Now, limited(limit)))
+}
+
+// RenewTurns extends the owner rows of a replica.
+func (tx *Tx) RenewTurns(r protocol.ReplicaID, until time.Time) error {
+	if err := tx.internal("renewing owner rows"); err != nil {
+		return err
+	}
+	_, err := tx.exec(renewTurns, r, until)
+	return err
+}
+
+// TurnsPastDeadline are queued turns past QueueDeadline and active ones past Deadline or ReconcileDeadline.
+func (tx *Tx) TurnsPastDeadline(limit int) ([]session.Turn, error) {
+	return list(tx, scanTurn, turnsPastDeadline, tx.mine(tx.Now, limited(limit)))
 }
