@@ -45,7 +45,7 @@ const (
 )
 
 // Limits of one attempt (memory, processes, CPU) and one process (time, output).
-// Zero is refused.
+// Zero is refused. Where a call needs less time than the attempt, its ctx says so.
 type Limits struct {
 	MemoryBytes int64
 	CPUMillis   int64
@@ -90,16 +90,23 @@ type Exit struct {
 	OutOfMemory bool
 	TooManyPIDs bool
 	OutputLimit bool
-	Killed      bool // by Group.Kill
+	DiskLimit   bool // the workspace grew beyond Limits.DiskBytes
+	Killed      bool // by Group.Kill, or because ctx was cancelled
 }
 
 // Report is what a machine was seen to enforce.
 type Report struct {
 	Boundary string // empty: no usable sandbox
 	Limits   string
+	Disk     string // how DiskBytes is enforced
 	Problem  string // for people, with what to do
 	Rootless bool
 }
+
+// DiskWatched: the size of a workspace is measured while a process runs, and
+// the process is killed when it grew too far. A burst between two measurements
+// gets through.
+const DiskWatched = "watched"
 
 // Backend makes groups; one group holds all processes of one attempt.
 type Backend interface {
@@ -114,7 +121,9 @@ type Backend interface {
 
 // Group is all processes of one attempt.
 type Group interface {
-	// Run starts a process and waits for it. The cause of ctx becomes Exit.
+	// Run starts a process and waits until it and everything it started are gone.
+	// A deadline of ctx becomes Exit.Timeout; another cancellation becomes
+	// Exit.Killed, and its cause is returned. A Stdin that blocks is not waited for.
 	Run(ctx context.Context, p Process) (Exit, error)
 	// Kill ends every process of the group, setsid and double fork included, and
 	// returns when none is left. The group stays usable for nothing but Close.

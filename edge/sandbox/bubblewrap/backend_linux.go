@@ -1,0 +1,175 @@
+package bubblewrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/cgroup"
+
+	"golang.org/x/sys/unix"
+)
+
+// Backend makes groups of bubblewrap sandboxes.
+type Backend struct {
+	cfg Config
+	// breach weakens the sandbox so that a test can prove its detector. Nothing
+	// but this package's tests can set it.
+	breach breach
+
+	detect func() (*cgroup.Tree, error)
+	etc    func() (etcFiles, error)
+
+	mu     sync.Mutex // guards report and, while held, serialises probes
+	report *sandbox.Report
+}
+
+// breach is one hole each.
+type breach struct {
+	bare              bool // no bwrap at all
+	shareNet          bool
+	sharePID          bool
+	noSeccomp         bool
+	userns            bool // nested user namespaces allowed
+	capabilities      bool // all capabilities, in the own user namespace
+	hostRoot          bool // the host's / is readable at /host
+	hostDevices       bool
+	writableProtected bool
+	shallowProtected  bool // parents of protected paths can be renamed
+	writableUsr       bool
+	leakDescriptor    bool
+	inheritEnv        bool
+	keepRoot          bool // no drop to a dedicated uid
+	keepSetuid        bool
+}
+
+// New makes a backend and starts nothing.
+func New(cfg Config) *Backend {
+	cfg = cfg.withDefaults()
+	return &Backend{
+		cfg:    cfg,
+		detect: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.Detect(cfg.CgroupParent) }),
+		etc:    sync.OnceValues(newEtcFiles),
+	}
+}
+
+// Group makes the control group, where the machine has them, and the thread
+// that all processes of the attempt are forked from.
+func (b *Backend) Group(ctx context.Context, id string, l sandbox.Limits) (sandbox.Group, error) {
+	return b.group(ctx, id, l)
+}
+
+func (b *Backend) group(ctx context.Context, id string, l sandbox.Limits) (*group, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := errors.Join(sandbox.ValidateID(id), l.Validate()); err != nil {
+		return nil, err
+	}
+	g := &group{backend: b, id: id, limits: l, running: map[*run]struct{}{}, owned: map[string]bool{}, used: map[string]int64{}}
+	join := b.borrowIdentity
+	if tree, err := b.detect(); err == nil {
+		g.cgroup, err = tree.Create(id, cgroup.Limits{
+			MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, PIDs: int64(l.PIDs),
+		})
+		if errors.Is(err, os.ErrExist) {
+			return nil, protocol.Errorf(protocol.CodeAlreadyExists, "a sandbox group %s exists already; sweep it first", id)
+		}
+		if err != nil {
+			return nil, err
+		}
+		join = func() error { return errors.Join(g.cgroup.Join(), b.borrowIdentity()) }
+	}
+	var err error
+	if g.spawner, err = newSpawner(join); err != nil {
+		if g.cgroup != nil {
+			err = errors.Join(err, g.cgroup.Remove(ctx))
+		}
+		return nil, err
+	}
+	return g, nil
+}
+
+// Sweep kills and removes what an earlier process left. A probe of a living
+// process is not a leftover.
+func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
+	tree, err := b.detect()
+	if err != nil {
+		return nil, nil // without control groups everything died with its parent
+	}
+	names, err := tree.List()
+	if err != nil {
+		return nil, fmt.Errorf("list sandbox groups: %w", err)
+	}
+	var removed []string
+	var errs []error
+	for _, n := range names {
+		if slices.Contains(keep, n) || probing(n) {
+			continue
+		}
+		g := tree.Open(n)
+		if err := errors.Join(g.Kill(ctx), g.Remove(ctx)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, n)
+	}
+	return removed, errors.Join(errs...)
+}
+
+const probePrefix = "probe-"
+
+// probing reports whether a name is that of a probe whose process lives.
+func probing(name string) bool {
+	rest, ok := strings.CutPrefix(name, probePrefix)
+	if !ok {
+		return false
+	}
+	text, _, _ := strings.Cut(rest, "-")
+	pid, err := strconv.Atoi(text)
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat("/proc/" + strconv.Itoa(pid))
+	return err == nil
+}
+
+// bwrap is the path of the program.
+func (b *Backend) bwrap() (string, error) {
+	if b.cfg.Path != "" {
+		return b.cfg.Path, nil
+	}
+	p, err := exec.LookPath("bwrap")
+	if err != nil {
+		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "%s", remedyInstall)
+	}
+	return p, nil
+}
+
+// borrowIdentity gives the calling thread, and no other, the sandbox's uid as
+// its real one while it stays root in effect: a root without CAP_SYS_RESOURCE,
+// as containers have it, may limit only processes of its own real uid.
+func (b *Backend) borrowIdentity() error {
+	if rootless() || b.breach.keepRoot {
+		return nil
+	}
+	const same = ^uintptr(0)
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(b.cfg.GID), same, same); e != 0 {
+		return fmt.Errorf("borrow the sandbox's group: %w", e)
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(b.cfg.UID), same, same); e != 0 {
+		return fmt.Errorf("borrow the sandbox's user: %w", e)
+	}
+	return nil
+}
+
+// rootless reports whether processes keep the edge's own uid.
+func rootless() bool { return os.Geteuid() != 0 }

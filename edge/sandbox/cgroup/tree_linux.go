@@ -1,0 +1,182 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// needed are the controllers without which nothing is promised.
+var needed = []string{"memory", "pids", "cpu"}
+
+// ownLeaf is where a daemon moves itself in its delegated group: a group that
+// hands controllers to children may hold no process.
+const ownLeaf = "bivouac-self"
+
+// Tree is the place where groups are made.
+type Tree struct {
+	unified string            // our directory in cgroup2: kills, and limits if full
+	full    bool              // the unified hierarchy has the controllers
+	v1      map[string]string // controller → our directory
+}
+
+// Detect finds where this process may make groups. parent names the folder
+// below a hierarchy's root ("bivouac" when empty); a delegated cgroup v2 group
+// of our own (a systemd unit with Delegate=yes, an allocation) comes first.
+func Detect(parent string) (*Tree, error) {
+	l, err := readLayout("/proc/self/mountinfo", "/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	if parent == "" {
+		parent = "bivouac"
+	}
+	if t, err := detectV2(l, parent); err == nil {
+		return t, nil
+	} else if len(l.v1) == 0 {
+		return nil, err
+	}
+	return detectV1(l, parent)
+}
+
+func detectV2(l layout, parent string) (*Tree, error) {
+	if l.unified == "" {
+		return nil, errNone("no cgroup v2 hierarchy is mounted; mount one at /sys/fs/cgroup")
+	}
+	var problems []error
+	own := strings.TrimSuffix(l.own[""], "/"+ownLeaf)
+	if own != "/" && own != "" && !strings.HasPrefix(own, "/..") {
+		err := delegate(filepath.Join(l.unified, own), true)
+		if err == nil {
+			return &Tree{unified: filepath.Join(l.unified, own), full: true}, nil
+		}
+		problems = append(problems, err)
+	}
+	dir := filepath.Join(l.unified, parent)
+	err := delegate(l.unified, false)
+	if err == nil {
+		err = ensure(dir)
+	}
+	if err == nil {
+		err = delegate(dir, false)
+	}
+	if err == nil {
+		return &Tree{unified: dir, full: true}, nil
+	}
+	problems = append(problems, err)
+	return nil, errNone("no cgroup v2 group with %s may be used (%v); run the edge in a systemd unit with Delegate=yes",
+		strings.Join(needed, ", "), errors.Join(problems...))
+}
+
+// delegate makes dir hand the needed controllers to its children; with move,
+// this process first leaves dir for a leaf.
+func delegate(dir string, move bool) error {
+	have := controllersOf(dir)
+	for _, c := range needed {
+		if !have[c] {
+			return fmt.Errorf("%s lacks the %s controller", dir, c)
+		}
+	}
+	if move {
+		leaf := filepath.Join(dir, ownLeaf)
+		if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if err := write(leaf, "cgroup.procs", fmt.Sprint(os.Getpid())); err != nil {
+			return err
+		}
+	}
+	return write(dir, "cgroup.subtree_control", "+"+strings.Join(needed, " +"))
+}
+
+func detectV1(l layout, parent string) (*Tree, error) {
+	t := &Tree{v1: map[string]string{}}
+	for _, c := range needed {
+		mount, ok := l.v1[c]
+		if !ok {
+			return nil, errNone("no cgroup hierarchy has the %s controller; mount one: mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s", c, c, c)
+		}
+		dir := filepath.Join(mount, parent)
+		if err := ensure(dir); err != nil {
+			return nil, errNone("control groups may not be made by this user (%v); run the edge as root to have limits over an attempt", err)
+		}
+		t.v1[c] = dir
+	}
+	if l.unified != "" {
+		dir := filepath.Join(l.unified, parent)
+		if err := ensure(dir); err == nil {
+			t.unified = dir
+		}
+	}
+	return t, nil
+}
+
+// ensure makes our folder; root may have made it before for itself.
+func ensure(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS); err != nil {
+		return &os.PathError{Op: "write", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// dirs are our directories, each once: v1 hierarchies may hold two controllers.
+func (t *Tree) dirs() []string {
+	seen := map[string]bool{}
+	for _, d := range t.v1 {
+		seen[d] = true
+	}
+	if t.unified != "" {
+		seen[t.unified] = true
+	}
+	var all []string
+	for d := range seen {
+		all = append(all, d)
+	}
+	sort.Strings(all)
+	return all
+}
+
+// List names all groups that exist in any hierarchy.
+func (t *Tree) List() ([]string, error) {
+	seen := map[string]bool{}
+	for _, d := range t.dirs() {
+		entries, err := os.ReadDir(d)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.IsDir() && e.Name() != ownLeaf {
+				seen[e.Name()] = true
+			}
+		}
+	}
+	var names []string
+	for n := range seen {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names, nil
+}
+
+// Kind names the mechanism for people.
+func (t *Tree) Kind() string {
+	switch {
+	case t.full:
+		return "cgroup v2"
+	case t.unified != "":
+		return "cgroup v1 with a unified hierarchy"
+	}
+	return "cgroup v1"
+}
+
+func write(dir, file, text string) error {
+	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0)
+}
