@@ -98,9 +98,6 @@ func (c *call) log(ctx context.Context, log *slog.Logger, r *http.Request, statu
 		slog.String("transport", r.Proto),
 	}, c.attrs...)
 	level := slog.LevelInfo
-	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
-		level = slog.LevelDebug
-	}
 	if c.fault != nil {
 		level = slog.LevelError
 		attrs = append(attrs, slog.String("fault", c.fault.Error()))

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/protocol"
+	"bivouac/server"
+)
+
+// bootstrap makes the first principal while no server runs on the directory.
+func (o *options) bootstrap() *cobra.Command {
+	b := server.Bootstrap{}
+	cmd := &cobra.Command{
+		Use:   "bootstrap",
+		Short: "Make the first principal and write its token to a file",
+		Long: `Works on the data directory itself, so no server may run on it. The principal is
+an admin of its tenant and may make other tenants. The token file is 0600; when
+it already holds a token that works, nothing is done.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.settle(cmd); err != nil {
+				return err
+			}
+			if b.Principal == "" || b.TokenFile == "" {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "give --principal NAME and --token-file FILE")
+			}
+			b.Config = o.config
+			p, err := b.Run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s; its token is in %s\nnext: bivouac-server, then bivouac login --token-file %s\n",
+				p.Name, p.ID, b.Tenant, b.TokenFile, b.TokenFile)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&b.Tenant, "tenant", "local", "tenant of the principal")
+	cmd.Flags().StringVar(&b.Principal, "principal", "", "its name")
+	cmd.Flags().StringVar(&b.TokenFile, "token-file", "", "file that gets its token")
+	return cmd
+}

@@ -1,0 +1,116 @@
+// Command bivouac-server is the control plane: sessions, turns, policy and the
+// listeners for people and machines. It holds no provider key, no tool
+// credential and no sandbox.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/protocol"
+	"bivouac/server"
+)
+
+var version = "dev" // set by the build
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bivouac-server:", err)
+		os.Exit(protocol.CodeOf(err).ExitCode())
+	}
+}
+
+// options are what the command line says; a flag wins over the file.
+type options struct {
+	file, logLevel string
+	logJSON        bool
+	config         server.Config
+}
+
+func command() *cobra.Command {
+	o := options{config: server.Default()}
+	o.config.Version = version
+	root := &cobra.Command{
+		Use:   "bivouac-server",
+		Short: "Bivouac's control plane",
+		Long: `Keeps sessions, queue and every decision; serves the API for people and the
+listener for runners and brokers. Settings come from flags, then from the file
+of --config (server.hcl), then from defaults.
+
+First start:  bivouac-server bootstrap --principal NAME --token-file FILE
+              bivouac-server --broker HOST:7402 --broker-code-file FILE`,
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	own, file := &o.config, root.PersistentFlags()
+	file.StringVar(&o.file, "config", "", "configuration file, HCL")
+	file.StringVar(&own.DataDir, "data", own.DataDir, "data directory")
+	f := root.Flags()
+	f.StringVar(&own.PublicAddress, "public", own.PublicAddress, "address of the API, host:port")
+	f.StringVar(&own.TLSCertFile, "tls-cert", "", "certificate of the API, PEM; needed beyond loopback")
+	f.StringVar(&own.TLSKeyFile, "tls-key", "", "its key, PEM")
+	f.StringVar(&own.RunnerAddress, "runners", own.RunnerAddress, "address for runners and brokers, TCP and UDP")
+	f.StringVar(&own.AdvertiseRunner, "advertise-runners", "", "how runners reach it, host:port (default: --runners)")
+	f.StringVar(&own.BrokerAddress, "broker", own.BrokerAddress, "address of the broker")
+	f.StringVar(&own.AdvertiseBroker, "advertise-broker", "", "how runners reach the broker (default: --broker)")
+	f.StringVar(&own.BrokerCodeFile, "broker-code-file", "", "file with a code of bivouac-broker server-code, for the first start")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.BoolVar(&o.logJSON, "log-json", false, "log as JSON")
+	root.AddCommand(o.bootstrap())
+	return root
+}
+
+// settle lays the flags that were given over the file, and the file over the
+// defaults.
+func (o *options) settle(cmd *cobra.Command) error {
+	if o.file == "" {
+		return nil
+	}
+	given := o.config
+	c, err := server.LoadFile(server.Default(), o.file)
+	if err != nil {
+		return err
+	}
+	c.Version = version
+	for name, pair := range map[string][2]*string{
+		"data": {&c.DataDir, &given.DataDir}, "public": {&c.PublicAddress, &given.PublicAddress},
+		"tls-cert": {&c.TLSCertFile, &given.TLSCertFile}, "tls-key": {&c.TLSKeyFile, &given.TLSKeyFile},
+		"runners": {&c.RunnerAddress, &given.RunnerAddress}, "advertise-runners": {&c.AdvertiseRunner, &given.AdvertiseRunner},
+		"broker": {&c.BrokerAddress, &given.BrokerAddress}, "advertise-broker": {&c.AdvertiseBroker, &given.AdvertiseBroker},
+		"broker-code-file": {&c.BrokerCodeFile, &given.BrokerCodeFile},
+	} {
+		if cmd.Flags().Changed(name) {
+			*pair[0] = *pair[1]
+		}
+	}
+	o.config = c
+	return nil
+}
+
+func (o *options) run(cmd *cobra.Command) error {
+	if err := o.settle(cmd); err != nil {
+		return err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "--log-level: %q is none of debug, info, warn, error", o.logLevel)
+	}
+	var handler slog.Handler = slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})
+	if o.logJSON {
+		handler = slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})
+	}
+	o.config.Log = slog.New(handler)
+	s, err := server.New(o.config)
+	if err != nil {
+		return err
+	}
+	return s.Run(cmd.Context())
+}

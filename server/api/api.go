@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1/apiv1connect"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/engine"
+	"bivouac/server/intercept"
+	"bivouac/server/store"
+	"bivouac/server/transfer"
+)
+
+// Broker is what the API relays to the broker: ciphertext and names.
+type Broker interface {
+	Describe(ctx context.Context) (*brokerv1.DescribeResponse, error)
+	PutCredential(ctx context.Context, tenant protocol.TenantID, name string, sealed []byte) error
+	Credentials(ctx context.Context, tenant protocol.TenantID) ([]*brokerv1.Credential, error)
+	DeleteCredential(ctx context.Context, tenant protocol.TenantID, name string) error
+}
+
+// Config of the public API. Engine, Store, Blobs, Broker and Root are required.
+type Config struct {
+	Engine *engine.Engine
+	Store  *store.Store
+	Blobs  transfer.Blobs
+	Broker Broker
+	// Root that logins and join codes pin.
+	Root func() (*x509.Certificate, error)
+	// RunnerAddress is where runners reach this server, host:port.
+	RunnerAddress string
+	Version       string
+	// MaxBlobBytes bounds one artifact. Default 512 MiB.
+	MaxBlobBytes int64
+	// UnaryTimeout bounds a call that is no stream. Default 30 s.
+	UnaryTimeout time.Duration
+	// Stopping is closed when the server begins to stop: streams end then.
+	Stopping <-chan struct{}
+	Log      *slog.Logger
+}
+
+// Handler serves every service of the contract.
+func Handler(c Config) http.Handler {
+	if c.MaxBlobBytes == 0 {
+		c.MaxBlobBytes = 512 << 20
+	}
+	if c.UnaryTimeout == 0 {
+		c.UnaryTimeout = 30 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	mux := http.NewServeMux()
+	opts := intercept.Options(c.UnaryTimeout, authenticator{c.Store})
+	mount := func(path string, h http.Handler) { mux.Handle(path, h) }
+	mount(apiv1connect.NewSessionServiceHandler(sessions{c}, opts...))
+	mount(apiv1connect.NewTurnServiceHandler(turns{c}, opts...))
+	mount(apiv1connect.NewEventServiceHandler(events{c}, opts...))
+	mount(apiv1connect.NewApprovalServiceHandler(approvals{c}, opts...))
+	mount(apiv1connect.NewArtifactServiceHandler(artifacts{c}, opts...))
+	mount(apiv1connect.NewAgentServiceHandler(agents{c}, opts...))
+	mount(apiv1connect.NewPrincipalServiceHandler(principals{c}, opts...))
+	mount(apiv1connect.NewRunnerAdminServiceHandler(runners{c}, opts...))
+	mount(apiv1connect.NewGrantServiceHandler(grants{c}, opts...))
+	mount(apiv1connect.NewCredentialServiceHandler(credentials{c}, opts...))
+	mount("/", notFound())
+	return intercept.Handler(c.Log, curlJSON(mux))
+}
+
+// notFound answers a path that is no method in the API's own form.
+func notFound() http.Handler {
+	refuse := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := protocol.Errorf(protocol.CodeNotFound,
+			"%s is no method of this API: methods look like /bivouac.v1.PrincipalService/WhoAmI, with POST", r.URL.Path)
+		r.Header.Set("Content-Type", "application/json")
+		_ = refuse.Write(w, r, protocol.ToConnect(err))
+	})
+}
+
+// curlJSON reads the content type that curl -d sends by itself as JSON. A
+// browser form could send it too, but no browser adds a bearer token.
+func curlJSON(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && r.Header.Get("Content-Type") == "application/x-www-form-urlencoded" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		next.ServeHTTP(w, r)
+	})
+}

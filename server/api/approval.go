@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/engine"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+type approvals struct{ Config }
+
+func (s approvals) ListApprovals(ctx context.Context, r *apiv1.ListApprovalsRequest) (*apiv1.ListApprovalsResponse, error) {
+	out := &apiv1.ListApprovalsResponse{}
+	err := s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
+		out.Approvals = nil
+		list, err := tx.Approvals(r.GetIncludeDecided())
+		if err != nil {
+			return err
+		}
+		for _, a := range list {
+			one, err := wholeApproval(tx, a)
+			if err != nil {
+				return err
+			}
+			out.Approvals = append(out.Approvals, one)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// wholeApproval adds what a person needs to judge it: the effect class and,
+// for a device action, the machine's name.
+func wholeApproval(tx *store.Tx, a session.Approval) (*apiv1.Approval, error) {
+	out := approvalOut(a)
+	action, err := tx.Action(a.Action)
+	if err != nil {
+		return nil, err
+	}
+	out.Effect = effectOut(action.Effect)
+	if id, err := protocol.ParseID[protocol.RunnerKind](a.Destination); err == nil {
+		names, err := runnerNames(tx)
+		if err != nil {
+			return nil, err
+		}
+		out.RunnerName = names[id]
+	}
+	return out, nil
+}
+
+func (s approvals) GetApproval(ctx context.Context, r *apiv1.GetApprovalRequest) (*apiv1.GetApprovalResponse, error) {
+	id, err := protocol.ParseID[protocol.ApprovalKind](r.GetApprovalId())
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.one(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.GetApprovalResponse{Approval: out}, nil
+}
+
+func (s approvals) one(ctx context.Context, id protocol.ApprovalID) (out *apiv1.Approval, err error) {
+	err = s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
+		a, err := tx.Approval(id)
+		if err != nil {
+			return err
+		}
+		out, err = wholeApproval(tx, a)
+		return err
+	})
+	return out, err
+}
+
+func (s approvals) DecideApproval(ctx context.Context, r *apiv1.DecideApprovalRequest) (*apiv1.DecideApprovalResponse, error) {
+	id, err := protocol.ParseID[protocol.ApprovalKind](r.GetApprovalId())
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.Engine.DecideApproval(ctx, callerOf(ctx), engine.ApprovalDecision{
+		Approval: id, Digest: r.GetDigest(), Approve: r.GetApprove(), Reason: r.GetReason(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.one(ctx, a.ID)
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.DecideApprovalResponse{Approval: out}, nil
+}

@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/intercept"
+	"bivouac/server/policy"
+	"bivouac/server/store"
+)
+
+// login is who calls, as the durable store says it: there is no cache, so a
+// disabled principal's next call is refused.
+type login struct {
+	principal policy.Principal
+	tenant    policy.Tenant
+}
+
+// caller of the store for this login.
+func (l login) caller() store.Caller {
+	return store.AsPrincipal(l.tenant.ID, l.principal.ID, l.principal.Admin)
+}
+
+type loginKey struct{}
+
+// loginOf is the login of an authenticated call. The authenticator ran before
+// every handler, so its absence is a fault of ours and answered as nobody.
+func loginOf(ctx context.Context) login {
+	l, _ := ctx.Value(loginKey{}).(login)
+	return l
+}
+
+// callerOf turns the login into the parameter that every store method takes.
+func callerOf(ctx context.Context) store.Caller { return loginOf(ctx).caller() }
+
+// requireAdmin refuses a principal that does not manage its tenant.
+func requireAdmin(ctx context.Context, what string) error {
+	l := loginOf(ctx)
+	if l.principal.Admin {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodePermissionDenied,
+		"%s may not %s: only an admin of %s may; ask one, or log in as one with bivouac login", l.principal.Name, what, l.tenant.Name)
+}
+
+// authenticator finds the principal of the bearer token. INV-9 begins here.
+type authenticator struct{ store *store.Store }
+
+func (a authenticator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		ctx, err := a.authenticate(ctx, req.Header())
+		if err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}
+}
+
+func (a authenticator) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (a authenticator) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		ctx, err := a.authenticate(ctx, conn.RequestHeader())
+		if err != nil {
+			return err
+		}
+		return next(ctx, conn)
+	}
+}
+
+func (a authenticator) authenticate(ctx context.Context, h http.Header) (context.Context, error) {
+	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
+	token = strings.TrimSpace(token)
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return nil, refused("the call has no bearer token")
+	}
+	// Every token that is presented costs one hash and one lookup, whatever it
+	// looks like, so that time tells nothing about which tokens exist.
+	var l login
+	err := a.store.View(ctx, store.AsLoop("authenticate"), func(tx *store.Tx) (err error) {
+		l.principal, l.tenant, err = tx.PrincipalByToken(hashToken(token))
+		return err
+	})
+	switch {
+	case err == nil && l.principal.DisabledAt.IsZero():
+	case err == nil || errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound}):
+		if !wellFormed(token) {
+			return nil, refused("the bearer token is malformed: it must be bvt_ and 52 letters and digits")
+		}
+		return nil, refused("the bearer token is not valid here: it is unknown, or its principal is disabled")
+	default:
+		return nil, err
+	}
+	intercept.Annotate(ctx, slog.String("principal", l.principal.ID.String()), slog.String("tenant", l.tenant.ID.String()))
+	return context.WithValue(ctx, loginKey{}, l), nil
+}
+
+func refused(why string) error {
+	return protocol.Errorf(protocol.CodeUnauthenticated, "%s; log in with bivouac login", why)
+}

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"bivouac/edge/protocol"
+)
+
+// file is server.hcl. Every attribute is optional; what is absent keeps its
+// default.
+//
+//	data_dir = "/var/lib/bivouac/server"
+//	grace    = "3s"
+//	public  { address = "127.0.0.1:7400"  tls_cert = "…"  tls_key = "…" }
+//	runners { address = "0.0.0.0:7401"    advertise = "bivouac.example.org:7401" }
+//	broker  { address = "10.0.0.7:7402"   advertise = "…"  code_file = "…" }
+//	store   { dsn_file = "/etc/bivouac/dsn" }
+//	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100 }
+type file struct {
+	DataDir *string      `hcl:"data_dir"`
+	Grace   *string      `hcl:"grace"`
+	Public  *publicFile  `hcl:"public,block"`
+	Runners *runnersFile `hcl:"runners,block"`
+	Broker  *brokerFile  `hcl:"broker,block"`
+	Store   *storeFile   `hcl:"store,block"`
+	Limits  *limitsFile  `hcl:"limits,block"`
+}
+
+type publicFile struct {
+	Address *string `hcl:"address"`
+	TLSCert *string `hcl:"tls_cert"`
+	TLSKey  *string `hcl:"tls_key"`
+}
+
+type runnersFile struct {
+	Address   *string `hcl:"address"`
+	Advertise *string `hcl:"advertise"`
+}
+
+type brokerFile struct {
+	Address   *string `hcl:"address"`
+	Advertise *string `hcl:"advertise"`
+	CodeFile  *string `hcl:"code_file"`
+}
+
+type storeFile struct {
+	DSNFile *string `hcl:"dsn_file"`
+}
+
+type limitsFile struct {
+	MaxBlobBytes       *int64 `hcl:"max_blob_bytes"`
+	MaxQueuedTenant    *int   `hcl:"max_queued_tenant"`
+	MaxQueuedPrincipal *int   `hcl:"max_queued_principal"`
+}
+
+// LoadFile reads server.hcl over c. Errors name file, line and reason, all of
+// them at once.
+func LoadFile(c Config, path string) (Config, error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return c, protocol.Errorf(protocol.CodeInvalidArgument, "the configuration file cannot be read: %w", err)
+	}
+	parsed, diags := hclparse.NewParser().ParseHCL(src, path)
+	var f file
+	if !diags.HasErrors() {
+		diags = gohcl.DecodeBody(parsed.Body, nil, &f)
+	}
+	if diags.HasErrors() {
+		return c, protocol.Errorf(protocol.CodeInvalidArgument, "the configuration file is not usable:\n%w", listed(diags))
+	}
+	return f.over(c)
+}
+
+func listed(diags hcl.Diagnostics) error {
+	var all []error
+	for _, d := range diags {
+		all = append(all, errors.New("  "+d.Error()))
+	}
+	return errors.Join(all...)
+}
+
+// over lays what the file says over c.
+func (f file) over(c Config) (Config, error) {
+	set(&c.DataDir, f.DataDir)
+	if f.Grace != nil {
+		d, err := time.ParseDuration(*f.Grace)
+		if err != nil {
+			return c, protocol.Errorf(protocol.CodeInvalidArgument, `grace: %q is no duration: write it as "3s"`, *f.Grace)
+		}
+		c.Grace = d
+	}
+	if p := f.Public; p != nil {
+		set(&c.PublicAddress, p.Address)
+		set(&c.TLSCertFile, p.TLSCert)
+		set(&c.TLSKeyFile, p.TLSKey)
+	}
+	if r := f.Runners; r != nil {
+		set(&c.RunnerAddress, r.Address)
+		set(&c.AdvertiseRunner, r.Advertise)
+	}
+	if b := f.Broker; b != nil {
+		set(&c.BrokerAddress, b.Address)
+		set(&c.AdvertiseBroker, b.Advertise)
+		set(&c.BrokerCodeFile, b.CodeFile)
+	}
+	if s := f.Store; s != nil {
+		set(&c.DSNFile, s.DSNFile)
+	}
+	if l := f.Limits; l != nil {
+		set(&c.MaxBlobBytes, l.MaxBlobBytes)
+		set(&c.Limits.MaxQueuedTenant, l.MaxQueuedTenant)
+		set(&c.Limits.MaxQueuedPrincipal, l.MaxQueuedPrincipal)
+	}
+	return c, nil
+}
+
+func set[T any](dst *T, v *T) {
+	if v != nil {
+		*dst = *v
+	}
+}

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/store"
+)
+
+// Names inside the data directory.
+const (
+	databaseFile = "bivouac.db"
+	blobDir      = "blobs"
+	replicaFile  = "replica"
+	resetKeyFile = "quic-reset.key"
+)
+
+// openStore makes the data directory if it is not there and opens the database
+// in it. The database locks the directory: a second server is told so.
+func openStore(ctx context.Context, c Config) (*store.Store, error) {
+	if err := makeDataDir(c.DataDir); err != nil {
+		return nil, err
+	}
+	if c.DSNFile == "" {
+		return store.Open(ctx, store.Config{Path: filepath.Join(c.DataDir, databaseFile), Log: c.Log})
+	}
+	dsn, err := os.ReadFile(c.DSNFile)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "store.dsn_file: %w", err)
+	}
+	return store.Open(ctx, store.Config{DSN: strings.TrimSpace(string(dsn)), Log: c.Log})
+}
+
+func makeDataDir(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
+			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		}
+	}
+	if err != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition,
+			"the data directory %s cannot be written: %w; make it writable for this user, or choose another one with --data", dir, err)
+	}
+	return nil
+}
+
+// replica is the name of this data directory's server in owner rows: the same
+// after a restart, so that it takes its own turns up at once.
+func replica(dir string) (protocol.ReplicaID, error) {
+	path := filepath.Join(dir, replicaFile)
+	text, err := keep(path, 0o644, func() []byte {
+		return []byte(protocol.NewID[protocol.ReplicaKind](time.Now(), rand.Reader))
+	})
+	if err != nil {
+		return "", err
+	}
+	id, err := protocol.ParseID[protocol.ReplicaKind](strings.TrimSpace(string(text)))
+	if err != nil {
+		return "", protocol.Errorf(protocol.CodeDataLoss, "%s is damaged: %w; remove it and start again", path, err)
+	}
+	return id, nil
+}
+
+// resetKey lets clients of an earlier run learn at once that it is gone.
+func resetKey(dir string) (*[32]byte, error) {
+	text, err := keep(filepath.Join(dir, resetKeyFile), 0o600, func() []byte {
+		b := make([]byte, 32)
+		rand.Read(b) //nolint:errcheck // never fails
+		return b
+	})
+	if err != nil || len(text) != 32 {
+		return nil, err // a damaged one costs clients their idle timeout, no more
+	}
+	return (*[32]byte)(text), nil
+}
+
+// keep reads a small file, or makes it.
+func keep(path string, mode fs.FileMode, fresh func() []byte) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return text, err
+	}
+	text = fresh()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(text)
+	return text, errors.Join(err, f.Sync(), f.Close())
+}

@@ -1,0 +1,119 @@
+package runnerapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/identity"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+	"bivouac/server/execution"
+	"bivouac/server/intercept"
+	"bivouac/server/store"
+)
+
+// gate lets each role to its own methods only, and asks the durable store about
+// every runner: a certificate proves a key, not that it is still welcome.
+type gate struct{ store *store.Store }
+
+func (g gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		if err := g.admit(ctx, req.Spec().Procedure); err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}
+}
+
+func (g gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (g gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		if err := g.admit(ctx, conn.Spec().Procedure); err != nil {
+			return err
+		}
+		return next(ctx, conn)
+	}
+}
+
+func (g gate) admit(ctx context.Context, procedure string) error {
+	peer, err := link.PeerFrom(ctx)
+	if err != nil {
+		return err
+	}
+	intercept.Annotate(ctx, slog.String("peer", string(peer.Role)+" "+peer.ID))
+	switch procedure {
+	case runnerv1connect.RunnerServiceEnrollProcedure:
+		return stranger(peer)
+	case brokerv1connect.FeedServiceFeedProcedure:
+		if peer.Role != identity.RoleBroker {
+			return protocol.Errorf(protocol.CodePermissionDenied, "the feed is for brokers; this certificate is of %s", roleName(peer.Role))
+		}
+		return nil
+	}
+	if peer.Role != identity.RoleRunner {
+		return protocol.Errorf(protocol.CodePermissionDenied,
+			"only an enrolled runner may call %s; this certificate is of %s: run bivouac-edge join with a new code", procedure, roleName(peer.Role))
+	}
+	return welcome(ctx, g.store, peer)
+}
+
+func stranger(p identity.Peer) error {
+	if p.Role == identity.RoleNone {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition,
+		"this key is already enrolled as %s %s: run bivouac-edge leave before you join again", p.Role, p.ID)
+}
+
+// welcome checks that the runner of a certificate is known and active. A runner
+// that is not must enrol again; retrying does not help it.
+func welcome(ctx context.Context, s *store.Store, p identity.Peer) error {
+	var r execution.Runner
+	err := s.View(ctx, store.AsLoop("runner gate"), func(tx *store.Tx) (err error) {
+		r, err = tx.Runner(protocol.RunnerID(p.ID))
+		return err
+	})
+	switch {
+	case errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound}):
+		return again("this server does not know the runner %s", p.ID)
+	case err != nil:
+		return err
+	case r.Thumbprint != p.Thumbprint || r.Tenant != p.Tenant:
+		return again("the runner %s is enrolled with another key", p.ID)
+	case r.State == execution.RunnerRevoked:
+		return again("the runner %s (%s) was revoked", r.Name, r.ID)
+	case r.State != execution.RunnerActive:
+		return again("the runner %s (%s) has left", r.Name, r.ID)
+	}
+	return nil
+}
+
+func again(format string, args ...any) error {
+	return protocol.Errorf(protocol.CodePermissionDenied,
+		format+": enrol again with a new code of bivouac edge invite and bivouac-edge join", args...)
+}
+
+func roleName(r identity.Role) string {
+	if r == identity.RoleNone {
+		return "nobody yet"
+	}
+	return "a " + string(r)
+}
+
+// runnerOf is the peer of a call that the gate admitted, as the store's caller.
+// The request never names the runner. INV-9.
+func runnerOf(ctx context.Context) (identity.Peer, store.Caller, error) {
+	p, err := link.PeerFrom(ctx)
+	if err != nil {
+		return p, store.Caller{}, err
+	}
+	return p, store.AsRunner(p.Tenant, protocol.RunnerID(p.ID)), nil
+}

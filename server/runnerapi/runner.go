@@ -1,0 +1,145 @@
+package runnerapi
+
+import (
+	"context"
+	"strings"
+
+	"bivouac/edge/identity"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/engine"
+)
+
+// runners is the RunnerService: the engine's use cases under the identity of
+// the certificate.
+type runners struct{ Config }
+
+// Enroll makes a runner of a code and a self-signed certificate.
+func (s runners) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*runnerv1.EnrollResponse, error) {
+	peer, err := link.PeerFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	code, err := identity.ParseCode(identity.CodeJoin, r.GetCode())
+	if err != nil {
+		return nil, err
+	}
+	root, err := s.Trust.Root()
+	if err != nil {
+		return nil, err
+	}
+	if !strings.EqualFold(code.Fingerprint, identity.Fingerprint(root)) {
+		return nil, protocol.Errorf(protocol.CodeUnauthenticated, "the code is of another server: ask the owner of this one for a code")
+	}
+	version, err := protocol.Agree(r.GetOldestCapabilityVersion(), r.GetCapabilityVersion())
+	if err != nil {
+		return nil, err
+	}
+	rn, err := s.Engine.EnrollRunner(ctx, engine.Enrolment{
+		CodeHash: code.Hash(), Runner: identity.RunnerID(peer.PublicKey), Name: r.GetName(),
+		PublicKey: peer.PublicKey, Thumbprint: peer.Thumbprint,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// A crash from here on is mended by the same code and key again.
+	chain, rootPEM, err := s.Trust.CertifyRunner(ctx, rn.ID, rn.Tenant, peer.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.EnrollResponse{
+		RunnerId: rn.ID.String(), TenantId: rn.Tenant.String(), OwnerPrincipalId: rn.Owner.String(),
+		CertificateChain: chain, RootCertificate: rootPEM, CapabilityVersion: version, BrokerAddress: s.BrokerAddress,
+	}, nil
+}
+
+// RenewCertificate certifies the key of the connection again.
+func (s runners) RenewCertificate(ctx context.Context, _ *runnerv1.RenewCertificateRequest) (*runnerv1.RenewCertificateResponse, error) {
+	peer, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	chain, _, err := s.Trust.CertifyRunner(ctx, c.Runner(), c.Tenant(), peer.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.RenewCertificateResponse{CertificateChain: chain}, nil
+}
+
+func (s runners) Connect(ctx context.Context, r *runnerv1.ConnectRequest) (*runnerv1.ConnectResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.Engine.Connect(ctx, c, transportOf(ctx), r)
+	if err != nil {
+		return nil, err
+	}
+	res.BrokerAddress = s.BrokerAddress
+	return res, nil
+}
+
+func (s runners) Acknowledge(ctx context.Context, r *runnerv1.AcknowledgeRequest) (*runnerv1.AcknowledgeResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.AcknowledgeResponse{}, s.Engine.Acknowledge(ctx, c, r)
+}
+
+func (s runners) Claim(ctx context.Context, r *runnerv1.ClaimRequest) (*runnerv1.ClaimResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Engine.Claim(ctx, c, r)
+}
+
+func (s runners) Decline(ctx context.Context, r *runnerv1.DeclineRequest) (*runnerv1.DeclineResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.DeclineResponse{}, s.Engine.Decline(ctx, c, r)
+}
+
+func (s runners) Renew(ctx context.Context, r *runnerv1.RenewRequest) (*runnerv1.RenewResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Engine.Renew(ctx, c, r)
+}
+
+func (s runners) Report(ctx context.Context, r *runnerv1.ReportRequest) (*runnerv1.ReportResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Engine.Report(ctx, c, r)
+}
+
+func (s runners) Live(ctx context.Context, r *runnerv1.LiveRequest) (*runnerv1.LiveResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.LiveResponse{}, s.Engine.Live(ctx, c, r)
+}
+
+func (s runners) Announce(ctx context.Context, r *runnerv1.AnnounceRequest) (*runnerv1.AnnounceResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.AnnounceResponse{}, s.Engine.Announce(ctx, c, r)
+}
+
+func (s runners) Leave(ctx context.Context, _ *runnerv1.LeaveRequest) (*runnerv1.LeaveResponse, error) {
+	_, c, err := runnerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runnerv1.LeaveResponse{}, s.Engine.Leave(ctx, c)
+}

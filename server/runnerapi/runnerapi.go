@@ -1,0 +1,83 @@
+package runnerapi
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+	"bivouac/server/engine"
+	"bivouac/server/intercept"
+	"bivouac/server/store"
+	"bivouac/server/transfer"
+)
+
+// Trust is the root's side: it alone makes certificates.
+type Trust interface {
+	Root() (*x509.Certificate, error)
+	CertifyRunner(ctx context.Context, runner protocol.RunnerID, tenant protocol.TenantID, spki []byte) (chain, root []byte, err error)
+}
+
+// Config of the listener's handlers. All fields but the last four are required.
+type Config struct {
+	Engine *engine.Engine
+	Store  *store.Store
+	Blobs  transfer.Blobs
+	Trust  Trust
+	Feed   *Feed
+	// BrokerAddress is where runners' relays reach the broker, host:port.
+	BrokerAddress string
+	// MaxBlobBytes bounds one blob. Default 512 MiB.
+	MaxBlobBytes int64
+	// UnaryTimeout bounds a call that is no stream. Default 30 s.
+	UnaryTimeout time.Duration
+	// Stopping is closed when the server begins to stop: streams end then.
+	Stopping <-chan struct{}
+	Log      *slog.Logger
+}
+
+// Handler serves runners and brokers. It must stand behind link.Server, which
+// proves who calls.
+func Handler(c Config) http.Handler {
+	if c.MaxBlobBytes == 0 {
+		c.MaxBlobBytes = 512 << 20
+	}
+	if c.UnaryTimeout == 0 {
+		c.UnaryTimeout = 30 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	mux := http.NewServeMux()
+	opts := intercept.Options(c.UnaryTimeout, gate{c.Store})
+	mux.Handle(runnerv1connect.NewRunnerServiceHandler(runners{c}, opts...))
+	mux.Handle(brokerv1connect.NewFeedServiceHandler(feeds{c}, opts...))
+	return intercept.Handler(c.Log, withTransport(mux))
+}
+
+type transportKey struct{}
+
+// withTransport remembers by which transport a request came, for status and
+// explain.
+func withTransport(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := "http/2"
+		if r.ProtoMajor == 3 {
+			name = "http/3"
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), transportKey{}, name)))
+	})
+}
+
+func transportOf(ctx context.Context) string {
+	name, _ := ctx.Value(transportKey{}).(string)
+	return name
+}
+
+func stopping() error {
+	return protocol.Errorf(protocol.CodeUnavailable, "the server is stopping; connect again with the last cursor")
+}

@@ -1,0 +1,220 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/link"
+	"bivouac/server/api"
+	"bivouac/server/brokerlink"
+	"bivouac/server/capability"
+	"bivouac/server/engine"
+	"bivouac/server/runnerapi"
+	"bivouac/server/scheduler"
+	"bivouac/server/store"
+	"bivouac/server/store/blob"
+	"bivouac/server/transfer"
+)
+
+// Server is one control plane. Make it with New, run it once.
+type Server struct {
+	cfg Config
+	// listening is closed when the sockets are open.
+	listening chan struct{}
+	sockets   sockets
+}
+
+// New checks the configuration and starts nothing.
+func New(c Config) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: c, listening: make(chan struct{})}, nil
+}
+
+// Listening is closed once the sockets are open; PublicAddr and RunnerAddr are
+// known then.
+func (s *Server) Listening() <-chan struct{} { return s.listening }
+
+// PublicAddr is where the API listens.
+func (s *Server) PublicAddr() string { return s.sockets.public.Addr().String() }
+
+// RunnerAddr is where runners and brokers are heard.
+func (s *Server) RunnerAddr() string {
+	if s.sockets.runners != nil {
+		return s.sockets.runners.Addr().String()
+	}
+	return s.sockets.packets.LocalAddr().String()
+}
+
+// Run serves until ctx ends, then lets running calls finish for Grace and
+// returns when everything is gone. A stop on request is no error.
+func (s *Server) Run(ctx context.Context) (err error) {
+	if s.sockets, err = listen(ctx, s.cfg); err != nil {
+		return err
+	}
+	defer s.sockets.close()
+	close(s.listening)
+	st, err := openStore(ctx, s.cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	p, err := assemble(s.cfg, s.sockets, st)
+	if err != nil {
+		return err
+	}
+	err = p.run(ctx)
+	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
+}
+
+// plane is the assembled control plane.
+type plane struct {
+	cfg      Config
+	sockets  sockets
+	broker   *brokerlink.Link
+	engine   *engine.Engine
+	feed     *runnerapi.Feed
+	public   publicServer
+	machines runnerapi.Config
+	stopping chan struct{}
+	resetKey *[32]byte
+}
+
+func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
+	p := &plane{cfg: c, sockets: sk, stopping: make(chan struct{})}
+	code, err := c.code()
+	if err != nil {
+		return nil, err
+	}
+	signer := &capability.Signer{}
+	p.broker, err = brokerlink.Open(brokerlink.Config{
+		Address: c.BrokerAddress, Dir: c.DataDir, Code: code, Names: c.names(),
+		Network: c.Network, Signer: signer, Log: c.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	rep, err := replica(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	if p.resetKey, err = resetKey(c.DataDir); err != nil {
+		return nil, err
+	}
+	blobs, err := blob.Open(filepath.Join(c.DataDir, blobDir))
+	if err != nil {
+		return nil, err
+	}
+	p.engine = engine.New(engine.Config{
+		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
+		Thumbprint: p.broker.Thumbprint(), Elapsed: lease.Boottime, Log: c.Log, Limits: c.Limits,
+	})
+	p.feed = runnerapi.NewFeed(st, p.broker, c.Log)
+	return p, p.handlers(st, blobs)
+}
+
+// handlers joins the listeners to what they serve.
+func (p *plane) handlers(st *store.Store, blobs transfer.Blobs) error {
+	tls, err := loadTLS(p.cfg)
+	if err != nil {
+		return err
+	}
+	advertised := p.cfg.advertisedRunner()
+	if p.cfg.AdvertiseRunner == "" && p.sockets.runners != nil {
+		advertised = p.sockets.runners.Addr().String() // with the port that was really given
+	}
+	people := api.Handler(api.Config{
+		Engine: p.engine, Store: st, Blobs: blobs, Broker: p.broker, Root: p.broker.Root,
+		RunnerAddress: advertised, Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
+		Stopping: p.stopping, Log: p.cfg.Log,
+	})
+	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
+	p.public = publicServer{
+		listener: p.sockets.public, tls: tls, grace: p.cfg.Grace, log: p.cfg.Log,
+		handler: probes(people, ready, p.stopping),
+	}
+	p.machines = runnerapi.Config{
+		Engine: p.engine, Store: st, Blobs: blobs, Trust: p.broker, Feed: p.feed,
+		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes,
+		Stopping: p.stopping, Log: p.cfg.Log,
+	}
+	return nil
+}
+
+// run starts every loop and returns when all are gone. Listeners end first, so
+// that a call that is being answered still has an engine behind it.
+func (p *plane) run(ctx context.Context) error {
+	inner, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	g, gctx := errgroup.WithContext(inner)
+	g.Go(func() error { return p.broker.Run(gctx) })
+	g.Go(func() error { return p.engine.Run(gctx) })
+	g.Go(func() error { return p.feed.Run(gctx) })
+	g.Go(func() error {
+		err := p.serve(ctx, gctx)
+		stop(errStopped)
+		return err
+	})
+	err := g.Wait()
+	if errors.Is(err, errStopped) || (err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil) {
+		return nil
+	}
+	return err
+}
+
+var errStopped = errors.New("the server was asked to stop")
+
+// serve runs both listeners until ctx ends or something behind them failed.
+func (p *plane) serve(ctx, behind context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(behind, cancel)()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		<-ctx.Done()
+		close(p.stopping)
+		return nil
+	})
+	g.Go(func() error { return p.public.run(ctx) })
+	g.Go(func() error { return p.serveMachines(ctx) })
+	started := time.Now()
+	p.cfg.Log.Info("listening", "public", p.sockets.public.Addr(), "runners", p.cfg.RunnerAddress, "broker", p.cfg.BrokerAddress)
+	err := g.Wait()
+	p.cfg.Log.Info("stopped listening", "up", time.Since(started).Round(time.Second))
+	return err
+}
+
+// serveMachines waits for the server's certificate, then answers runners and
+// brokers.
+func (p *plane) serveMachines(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.broker.Enrolled():
+	}
+	root, err := p.broker.Root()
+	if err != nil {
+		return err
+	}
+	s, err := link.NewServer(link.ServerConfig{
+		Handler: runnerapi.Handler(p.machines), Root: root, Certificate: p.broker.Certificate,
+		ResetKey: p.resetKey, Grace: p.cfg.Grace, Logger: p.cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	return s.Serve(ctx, p.sockets.packets, p.sockets.runners)
+}
