@@ -59,7 +59,8 @@ func (t turn) answered(done *runtimev1.ModelDone) (*runtimev1.LoopState, []Comma
 		t.Usage.CostMicroUsd += max(0, u.CostMicroUsd)
 	}
 	a := read(done.Message, t.ModelCalls)
-	if len(a.message.Blocks) > 0 {
+	blank := strings.TrimSpace(a.text) == ""
+	if len(a.calls) > 0 || !blank {
 		t.append(a.message)
 	}
 	t.Pending = a.calls
@@ -74,7 +75,7 @@ func (t turn) answered(done *runtimev1.ModelDone) (*runtimev1.LoopState, []Comma
 		return t.nextCall()
 	case done.StopReason == runtimev1.StopReason_STOP_REASON_LENGTH:
 		return t.fail(ReasonMaxOutputTokens, "The model's answer was cut at the limit of output tokens.")
-	case strings.TrimSpace(a.text) == "":
+	case blank:
 		if t.correct() {
 			return t.tooManyCorrections()
 		}
