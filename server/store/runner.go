@@ -3,94 +3,88 @@ package store
 import (
 	"bivouac/edge/protocol"
 	"bivouac/server/execution"
-	"time"
 )
 
-func (tx *Tx) InsertRunner(r execution.Runner) error {
-	panic("store: not built")
+const runnerColumns = `r.id, r.tenant, r.owner, r.name, r.thumbprint, r.public_key, r.state, r.facts,
+	r.enrolled_at, r.last_seen_at, r.mailbox_seq, r.acked_seq`
+
+func scanRunner(r scanner) (v execution.Runner, err error) {
+	err = r.Scan(&v.ID, &v.Tenant, &v.Owner, &v.Name, &v.Thumbprint, blob(&v.PublicKey), &v.State, document(&v.Facts),
+		at(&v.EnrolledAt), at(&v.LastSeenAt), &v.MailboxSeq, &v.AckedSeq)
+	return v, err
 }
 
+var insertRunner = define(`INSERT INTO runners
+	(id, tenant, owner, name, thumbprint, public_key, prior_state, state, facts, enrolled_at, last_seen_at)
+	VALUES ($1, $2, $3, $4, $5, $6, '', $7, $8, $9, $10) ON CONFLICT DO NOTHING`)
+
+// InsertRunner stores a newly enrolled machine; id and key are unique.
+func (tx *Tx) InsertRunner(r execution.Runner) error {
+	if tx.administers("", r.Tenant) != nil {
+		if err := tx.concerns("a runner", r.Tenant, r.Owner); err != nil {
+			return err
+		}
+	}
+	n, err := tx.exec(insertRunner, r.ID, r.Tenant, r.Owner, r.Name, r.Thumbprint, r.PublicKey, r.State, toJSON(r.Facts),
+		r.EnrolledAt, r.LastSeenAt)
+	if err == nil && n == 0 {
+		return protocol.Errorf(protocol.CodeAlreadyExists, "runner %s is enrolled already", r.ID)
+	}
+	tx.touch(TopicAttempts)
+	return err
+}
+
+var (
+	runnerByID         = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.id = $4`)
+	runnerByThumbprint = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.thumbprint = $4`)
+	runnersOf          = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.state = 'ACTIVE'
+		ORDER BY r.tenant, r.name, r.id`)
+)
+
 func (tx *Tx) Runner(id protocol.RunnerID) (execution.Runner, error) {
-	panic("store: not built")
+	return one(tx, "runner", id, scanRunner, runnerByID, tx.managing(id))
 }
 
 func (tx *Tx) RunnerByThumbprint(thumbprint string) (execution.Runner, error) {
-	panic("store: not built")
+	return one(tx, "runner with key", thumbprint, scanRunner, runnerByThumbprint, tx.managing(thumbprint))
 }
 
-// Runners of the caller: its own and those bound to it; an admin's: the tenant's; internal: all active.
+// Runners that are active: a principal's own and those bound to it; an admin's: the tenant's; internal: all.
 func (tx *Tx) Runners() ([]execution.Runner, error) {
-	panic("store: not built")
+	return list(tx, scanRunner, runnersOf, tx.managing())
 }
+
+var saveRunner = define(`UPDATE runners SET
+	prior_state = CASE WHEN state = $3 THEN prior_state ELSE state END, state = $3, name = $4, facts = $5, last_seen_at = $6
+	WHERE id = $1 AND state = $2`)
 
 // SaveRunner writes name, state, facts and last-seen, guarded by the prior state.
+// The machine itself, its owner and an admin may; a bound principal may not.
 func (tx *Tx) SaveRunner(r execution.Runner, prior execution.RunnerState) error {
-	panic("store: not built")
+	now, err := tx.commanded("changing a runner", r.ID)
+	if err != nil {
+		return err
+	}
+	n, err := tx.exec(saveRunner, r.ID, prior, r.State, r.Name, toJSON(r.Facts), r.LastSeenAt)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return protocol.Errorf(protocol.CodeConflict, "runner %s is %s, not %s", r.ID, now.State, prior)
+	}
+	tx.touch(TopicAttempts)
+	return nil
 }
 
-func (tx *Tx) PutBinding(b execution.Binding) (execution.Binding, error) {
-	panic("store: not built")
-}
-
-func (tx *Tx) RemoveBinding(id protocol.BindingID) error {
-	panic("store: not built")
-}
-
-// BindingsOf a principal that are in force.
-func (tx *Tx) BindingsOf(p protocol.PrincipalID) ([]execution.Binding, error) {
-	panic("store: not built")
-}
-
-func (tx *Tx) BindingsOfRunner(r protocol.RunnerID) ([]execution.Binding, error) {
-	panic("store: not built")
-}
-
-func (tx *Tx) InsertJoinCode(c execution.JoinCode) error {
-	panic("store: not built")
-}
-
-func (tx *Tx) JoinCode(hash []byte) (execution.JoinCode, error) {
-	panic("store: not built")
-}
-
-// UseJoinCode is single use: the same key may repeat, another key or an expired code is refused.
-func (tx *Tx) UseJoinCode(hash []byte, thumbprint string, runner protocol.RunnerID) error {
-	panic("store: not built")
-}
-
-// TakeConnection raises the epoch by compare-and-set and leases the row to the replica.
-func (tx *Tx) TakeConnection(c execution.Connection, lastEpoch int64) (execution.Connection, error) {
-	panic("store: not built")
-}
-
-func (tx *Tx) Connection(r protocol.RunnerID) (execution.Connection, error) {
-	panic("store: not built")
-}
-
-func (tx *Tx) Connections() ([]execution.Connection, error) {
-	panic("store: not built")
-}
-
-// RenewConnections extends the replica's rows; rows that were taken over are left alone.
-func (tx *Tx) RenewConnections(r protocol.ReplicaID, runners []protocol.RunnerID, until time.Time) error {
-	panic("store: not built")
-}
-
-// ReleaseConnection expires the row now, if the epoch is still current.
-func (tx *Tx) ReleaseConnection(r protocol.RunnerID, epoch int64) error {
-	panic("store: not built")
-}
-
-// PutMail appends a command to the runner's mailbox and returns its sequence.
-func (tx *Tx) PutMail(m execution.MailboxItem) (int64, error) {
-	panic("store: not built")
-}
-
-func (tx *Tx) Mail(r protocol.RunnerID, after int64, limit int) ([]execution.MailboxItem, error) {
-	panic("store: not built")
-}
-
-// AckMail deletes everything up to seq.
-func (tx *Tx) AckMail(r protocol.RunnerID, seq int64) error {
-	panic("store: not built")
+// commanded is a runner that the caller may change: itself, its owner's, or one
+// of the admin's tenant. Absent stays absent for everybody else.
+func (tx *Tx) commanded(what string, id protocol.RunnerID) (execution.Runner, error) {
+	r, err := tx.Runner(id)
+	if err != nil {
+		return r, err
+	}
+	if c := tx.caller; !c.Internal() && c.runner != id && c.principal != r.Owner && !c.Admin() {
+		return r, protocol.Errorf(protocol.CodePermissionDenied, "%s needs its owner or an admin of the tenant", what)
+	}
+	return r, nil
 }

@@ -1,0 +1,64 @@
+package store
+
+import (
+	"bivouac/edge/protocol"
+	"bivouac/server/policy"
+)
+
+const cleanupColumns = `c.id, c.tenant, c.kind, c.subject, c.created_at, c.tries, c.next_at, c.done_at, c.evidence`
+
+func scanCleanup(r scanner) (c policy.Cleanup, err error) {
+	err = r.Scan(&c.ID, &c.Tenant, &c.Kind, &c.Subject, at(&c.CreatedAt), &c.Tries, at(&c.NextAt), at(&c.DoneAt), &c.Evidence)
+	return c, err
+}
+
+var (
+	insertCleanup = define(`INSERT INTO cleanups (id, tenant, kind, subject, created_at, tries, next_at, done_at, evidence)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`)
+	cleanupsDue = define(`SELECT ` + cleanupColumns + ` FROM cleanups c WHERE c.done_at = 0 AND c.next_at <= $1
+		ORDER BY c.next_at, c.id LIMIT $2`)
+	cleanupsOpen = define(`SELECT COUNT(*) FROM cleanups c WHERE c.done_at = 0`)
+	saveCleanup  = define(`UPDATE cleanups SET tries = $2, next_at = $3, done_at = $4, evidence = $5 WHERE id = $1 AND done_at = 0`)
+)
+
+// InsertCleanup asks for a cleanup in the transaction that ends what needs it. INV-18.
+func (tx *Tx) InsertCleanup(c policy.Cleanup) error {
+	if k := tx.caller; !k.Internal() && (k.kind != callerPrincipal || k.tenant != c.Tenant) {
+		return protocol.Errorf(protocol.CodePermissionDenied, "%s cannot ask for a cleanup of another", k)
+	}
+	n, err := tx.exec(insertCleanup, c.ID, c.Tenant, c.Kind, c.Subject, c.CreatedAt, c.Tries, c.NextAt, c.DoneAt, c.Evidence)
+	if err == nil && n == 0 {
+		return protocol.Errorf(protocol.CodeAlreadyExists, "cleanup %s exists already", c.ID)
+	}
+	tx.touch(TopicTurns)
+	return err
+}
+
+// CleanupsDue are open cleanups whose next try has come.
+func (tx *Tx) CleanupsDue(limit int) ([]policy.Cleanup, error) {
+	if err := tx.internal("cleaning up"); err != nil {
+		return nil, err
+	}
+	return list(tx, scanCleanup, cleanupsDue, []any{tx.Now, limited(limit)})
+}
+
+// CleanupDebt counts what is not cleaned up yet. INV-18.
+func (tx *Tx) CleanupDebt() (int, error) {
+	if err := tx.internal("cleaning up"); err != nil {
+		return 0, err
+	}
+	n, err := first(tx, number, cleanupsOpen, nil)
+	return int(n), err
+}
+
+// SaveCleanup records a try; one that is done stays done.
+func (tx *Tx) SaveCleanup(c policy.Cleanup) error {
+	if err := tx.internal("cleaning up"); err != nil {
+		return err
+	}
+	n, err := tx.exec(saveCleanup, c.ID, c.Tries, c.NextAt, c.DoneAt, c.Evidence)
+	if err == nil && n == 0 {
+		return absent("open cleanup", c.ID)
+	}
+	return err
+}

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"bivouac/edge/protocol"
+	"bivouac/server/policy"
+)
+
+const grantColumns = `g.id, g.tenant, g.principal, g.agent, g.credentials, g.sealed, g.created_at, g.revoked_at`
+
+func scanGrant(r scanner) (g policy.Grant, err error) {
+	err = r.Scan(&g.ID, &g.Tenant, &g.Principal, &g.Agent, document(&g.Credentials), blob(&g.Sealed), at(&g.CreatedAt), at(&g.RevokedAt))
+	return g, err
+}
+
+var (
+	insertGrant = define(`INSERT INTO grants (id, tenant, principal, agent, credentials, sealed, created_at, revoked_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, 0) ON CONFLICT DO NOTHING`)
+	grantByID   = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + ` AND g.id = $4`)
+	activeGrant = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
+		AND g.principal = $4 AND g.agent = $5 AND g.revoked_at = 0 ORDER BY g.created_at DESC, g.id DESC LIMIT 1`)
+	grantsOf = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
+		AND ($4 = 1 OR g.revoked_at = 0) ORDER BY g.created_at, g.id`)
+	revokeGrant = define(`UPDATE grants SET revoked_at = $2 WHERE id = $1 AND revoked_at = 0`)
+)
+
+// InsertGrant stores what the broker sealed for a principal and an agent.
+func (tx *Tx) InsertGrant(g policy.Grant) error {
+	if tx.administers("", g.Tenant) != nil {
+		if err := tx.concerns("a grant", g.Tenant, g.Principal); err != nil {
+			return err
+		}
+	}
+	n, err := tx.exec(insertGrant, g.ID, g.Tenant, g.Principal, g.Agent, toJSON(g.Credentials), g.Sealed, g.CreatedAt)
+	if err == nil && n == 0 {
+		return protocol.Errorf(protocol.CodeAlreadyExists, "grant %s exists already", g.ID)
+	}
+	tx.touch(TopicTurns)
+	return err
+}
+
+func (tx *Tx) Grant(id protocol.GrantID) (policy.Grant, error) {
+	return one(tx, "grant", id, scanGrant, grantByID, tx.managing(id))
+}
+
+// ActiveGrant is the newest grant of a principal to an agent that is not revoked.
+func (tx *Tx) ActiveGrant(p protocol.PrincipalID, agent string) (policy.Grant, error) {
+	return one(tx, "grant to agent", agent, scanGrant, activeGrant, tx.managing(p, agent))
+}
+
+// Grants of the caller, and of its tenant for an admin.
+func (tx *Tx) Grants(includeRevoked bool) ([]policy.Grant, error) {
+	return list(tx, scanGrant, grantsOf, tx.managing(includeRevoked))
+}
+
+// RevokeGrant records the revocation once; the caller adds the floor in the same transaction. INV-13.
+func (tx *Tx) RevokeGrant(id protocol.GrantID) (policy.Grant, error) {
+	g, err := tx.Grant(id)
+	if err != nil || !g.RevokedAt.IsZero() {
+		return g, err
+	}
+	if _, err := tx.exec(revokeGrant, id, tx.Now); err != nil {
+		return g, err
+	}
+	g.RevokedAt = tx.Now
+	tx.touch(TopicTurns)
+	return g, nil
+}
