@@ -51,10 +51,12 @@ func TestEachClassRaisesTheCount(t *testing.T) {
 		return len(files) + len(execs)
 	}
 	for class, plant := range map[string]func(t *testing.T, dir string){
-		"nothing":     func(*testing.T, string) {},
-		"file":        func(t *testing.T, dir string) { write(t, dir, "files/log", "x "+canary) },
-		"file name":   func(t *testing.T, dir string) { write(t, dir, "files/"+hex.EncodeToString([]byte(canary)), "") },
-		"argument":    func(t *testing.T, dir string) { write(t, dir, "exec.jsonl", `{"pid":1,"argv":["--key=`+canary+`"]}`+"\n") },
+		"nothing":   func(*testing.T, string) {},
+		"file":      func(t *testing.T, dir string) { write(t, dir, "files/log", "x "+canary) },
+		"file name": func(t *testing.T, dir string) { write(t, dir, "files/"+hex.EncodeToString([]byte(canary)), "") },
+		"argument": func(t *testing.T, dir string) {
+			write(t, dir, "exec.jsonl", `{"pid":1,"argv":["--key=`+canary+`"]}`+"\n")
+		},
 		"environment": func(t *testing.T, dir string) { write(t, dir, "exec.jsonl", `{"pid":1,"env":["KEY=`+canary+`"]}`+"\n") },
 	} {
 		dir := t.TempDir()
