@@ -1,0 +1,8 @@
+// Package owner reads edge.hcl, in which the owner of a machine says what a
+// runner may do there. It only narrows: a server, an agent or a profile can ask
+// for less than it allows, never for more (INV-10).
+//
+// A fresh file allows nothing on the machine itself: no folder, no toolchain.
+// Validate lists every problem with its line. Other packages act on the Policy;
+// this one refuses I/O beyond reading the file and looking at the named paths.
+package owner

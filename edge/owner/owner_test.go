@@ -1,0 +1,146 @@
+package owner_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"bivouac/edge/device"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+)
+
+func TestFreshFileAllowsNothingOnTheMachine(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "edge.hcl")
+	for _, write := range []bool{false, true} {
+		if write {
+			if err := os.WriteFile(name, owner.Render(owner.Default()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := owner.Load(name)
+		if err != nil || len(p.Folders)+len(p.Toolchains) != 0 || p.Slots != 1 {
+			t.Errorf("written %v: %+v, %v", write, p, err)
+		}
+	}
+}
+
+func TestRenderReadsBack(t *testing.T) {
+	dir := t.TempDir()
+	folder, err := owner.FolderFlag("notes=" + dir + ":rw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool, err := owner.ToolchainFlag("go=" + dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := owner.Policy{Slots: 3, Broker: "b.example:7402", Folders: []device.Folder{folder}, Toolchains: []owner.Toolchain{tool}}
+	got, err := owner.Parse("edge.hcl", owner.Render(want))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
+	}
+	// The documented example is a valid file when it is uncommented.
+	var lines []string
+	for line := range strings.SplitSeq(string(owner.Render(owner.Default())), "\n") {
+		if rest, ok := strings.CutPrefix(line, "# "); ok && (strings.ContainsAny(rest, "={}") || strings.HasPrefix(rest, "  ")) {
+			line = rest
+		}
+		lines = append(lines, line)
+	}
+	src := strings.ReplaceAll(strings.ReplaceAll(strings.Join(lines, "\n"), "/home/me/notes", dir), "/usr/local/go", dir)
+	p, err := owner.Parse("edge.hcl", []byte(src))
+	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
+		t.Errorf("the example reads as %+v, %v", p, err)
+	}
+}
+
+func TestEveryProblemIsNamedWithItsLine(t *testing.T) {
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	file := filepath.Join(dir, "file")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src := fmt.Sprintf(`slots = 900
+folder "Notes" {
+  path    = "relative"
+  actions = ["files.delete"]
+}
+folder "own" {
+  path    = %q
+  actions = []
+}
+folder "f" {
+  path = %q
+}
+toolchain "t" { path = "/proc/self" }
+toolchain "t" { path = %q }
+limits { pids = "many" }
+broker = "no-port"
+sandbox = "off"
+`, state, file, dir)
+	_, err := owner.Parse("edge.hcl", []byte(src), state)
+	if protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{
+		"edge.hcl:1: slots must be a whole number from 0 to 64",
+		`edge.hcl:2: folder "Notes": a name has`,
+		`edge.hcl:3: folder Notes: "relative" is not absolute`,
+		`edge.hcl:4: "files.delete" is no action`,
+		"edge.hcl:7: folder own: ", "lies in Bivouac's own directory",
+		`edge.hcl:8: folder "own" allows no action`,
+		"edge.hcl:10: Missing required argument",
+		"edge.hcl:11: folder f: ", "is not a directory",
+		"edge.hcl:13: toolchain t: \"/proc/self\" is a place of the whole machine",
+		`edge.hcl:14: there are two toolchains named "t"`,
+		"edge.hcl:14: toolchain t: ", "would show Bivouac's own directory",
+		"edge.hcl:15: pids must be number",
+		"edge.hcl:16: broker must be host:port",
+		"edge.hcl:17: Unsupported argument",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("missing %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(err)
+	}
+	if _, err := owner.Parse("edge.hcl", []byte("slots = \n")); err == nil || !strings.Contains(err.Error(), "edge.hcl:1") {
+		t.Errorf("a syntax error: %v", err)
+	}
+}
+
+func TestLimitsOnlyNarrow(t *testing.T) {
+	l := owner.Limits{MemoryBytes: 100, PIDs: 50}
+	got := l.Narrow(&runnerv1.SandboxLimits{MemoryBytes: 200, Pids: 10, CpuMillis: 7, OutputBytes: 9})
+	if got.MemoryBytes != 100 || got.Pids != 10 || got.CpuMillis != 7 || got.OutputBytes != 9 || got.DiskBytes != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestFolderFlag(t *testing.T) {
+	for flag, want := range map[string]string{
+		"n=/a":    "n /a files.list,files.read",
+		"n=/a:r":  "n /a files.list,files.read",
+		"n=/a:rw": "n /a files.list,files.read,files.write",
+	} {
+		f, err := owner.FolderFlag(flag)
+		if got := fmt.Sprintf("%s %s %s", f.Name, filepath.ToSlash(f.Path), strings.Join(f.Actions, ",")); err != nil || got != want {
+			t.Errorf("%s: %s, %v", flag, got, err)
+		}
+	}
+	for _, flag := range []string{"", "n", "=/a", "n="} {
+		if _, err := owner.FolderFlag(flag); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+			t.Errorf("%q: %v", flag, err)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package owner
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+	"github.com/zclconf/go-cty/cty/gocty"
+
+	"bivouac/edge/device"
+	"bivouac/edge/protocol"
+)
+
+var (
+	fileSchema = &hcl.BodySchema{
+		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}},
+		Blocks:     []hcl.BlockHeaderSchema{{Type: "folder", LabelNames: []string{"name"}}, {Type: "toolchain", LabelNames: []string{"name"}}, {Type: "limits"}},
+	}
+	folderSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}, {Name: "actions", Required: true}}}
+	toolSchema   = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}}}
+	limitsSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "memory_mb"}, {Name: "cpu_millis"}, {Name: "pids"}, {Name: "disk_mb"}}}
+)
+
+// Load reads and validates a file. A missing file is the default policy. private
+// are directories that no path may open.
+func Load(name string, private ...string) (Policy, error) {
+	src, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Default(), nil
+	}
+	if err != nil {
+		return Policy{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the owner's policy cannot be read: %w", err)
+	}
+	return Parse(name, src, private...)
+}
+
+// Parse is Load for text. The error lists all problems, one a line, as
+// file:line: what and why.
+func Parse(name string, src []byte, private ...string) (Policy, error) {
+	r := &reader{}
+	file, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	if r.note(diags); diags.HasErrors() {
+		return Policy{}, r.err(name)
+	}
+	content, diags := file.Body.Content(fileSchema)
+	r.note(diags)
+	p := Default()
+	number(r, content, "slots", 0, 64, &p.Slots)
+	text(r, content, "broker", &p.Broker)
+	if p.Broker != "" {
+		r.hostPort(content.Attributes["broker"].Range, p.Broker)
+	}
+	limitsSeen := false
+	for _, b := range content.Blocks {
+		switch b.Type {
+		case "folder":
+			r.folder(b, &p, private)
+		case "toolchain":
+			r.toolchain(b, &p, private)
+		case "limits":
+			if limitsSeen {
+				r.say(b.DefRange, "there is more than one limits block: keep one")
+			}
+			limitsSeen = true
+			r.limits(b, &p.Limits)
+		}
+	}
+	return p, r.err(name)
+}
+
+// reader gathers problems.
+type reader struct{ problems []string }
+
+func (r *reader) say(at hcl.Range, format string, args ...any) {
+	r.problems = append(r.problems, fmt.Sprintf("%s:%d: ", at.Filename, at.Start.Line)+fmt.Sprintf(format, args...))
+}
+
+func (r *reader) note(diags hcl.Diagnostics) {
+	for _, d := range diags {
+		if d.Severity != hcl.DiagError {
+			continue
+		}
+		at := hcl.Range{}
+		if d.Subject != nil {
+			at = *d.Subject
+		}
+		r.say(at, "%s: %s", d.Summary, d.Detail)
+	}
+}
+
+func (r *reader) err(name string) error {
+	if len(r.problems) == 0 {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "%s has %d problem(s):\n  %s", name, len(r.problems), strings.Join(r.problems, "\n  "))
+}
+
+// value evaluates an attribute without variables or functions.
+func (r *reader) value(c *hcl.BodyContent, name string, want cty.Type) (cty.Value, bool) {
+	a, ok := c.Attributes[name]
+	if !ok {
+		return cty.NilVal, false
+	}
+	v, diags := a.Expr.Value(nil)
+	if r.note(diags); diags.HasErrors() {
+		return cty.NilVal, false
+	}
+	v, err := convert.Convert(v, want)
+	if err != nil || v.IsNull() {
+		r.say(a.Range, "%s must be %s", name, want.FriendlyName())
+		return cty.NilVal, false
+	}
+	return v, true
+}
+
+func text(r *reader, c *hcl.BodyContent, name string, into *string) {
+	if v, ok := r.value(c, name, cty.String); ok {
+		*into = v.AsString()
+	}
+}
+
+func number[T int | int32 | int64](r *reader, c *hcl.BodyContent, name string, low, high int64, into *T) {
+	v, ok := r.value(c, name, cty.Number)
+	if !ok {
+		return
+	}
+	var n int64
+	if err := gocty.FromCtyValue(v, &n); err != nil || n < low || n > high {
+		r.say(c.Attributes[name].Range, "%s must be a whole number from %d to %d", name, low, high)
+		return
+	}
+	*into = T(n)
+}
+
+func (r *reader) folder(b *hcl.Block, p *Policy, private []string) {
+	f := device.Folder{Name: b.Labels[0]}
+	c, diags := b.Body.Content(folderSchema)
+	r.note(diags)
+	r.name(b, "folder", slices.ContainsFunc(p.Folders, func(o device.Folder) bool { return o.Name == f.Name }))
+	text(r, c, "path", &f.Path)
+	if f.Path != "" {
+		r.directory(c.Attributes["path"].Range, "folder "+f.Name, f.Path)
+		r.notInside(c.Attributes["path"].Range, "folder "+f.Name, f.Path, private)
+	}
+	if v, ok := r.value(c, "actions", cty.List(cty.String)); ok {
+		for it := v.ElementIterator(); it.Next(); {
+			_, a := it.Element()
+			action := a.AsString()
+			if !slices.Contains([]string{device.List, device.Read, device.Write}, action) {
+				r.say(c.Attributes["actions"].Range, "%q is no action: %s, %s and %s are", action, device.List, device.Read, device.Write)
+			}
+			f.Actions = append(f.Actions, action)
+		}
+		if len(f.Actions) == 0 {
+			r.say(c.Attributes["actions"].Range, "folder %q allows no action: name some, or remove it", f.Name)
+		}
+	}
+	p.Folders = append(p.Folders, f)
+}
+
+func (r *reader) toolchain(b *hcl.Block, p *Policy, private []string) {
+	t := Toolchain{Name: b.Labels[0]}
+	c, diags := b.Body.Content(toolSchema)
+	r.note(diags)
+	r.name(b, "toolchain", slices.ContainsFunc(p.Toolchains, func(o Toolchain) bool { return o.Name == t.Name }))
+	text(r, c, "path", &t.Path)
+	if t.Path != "" {
+		at := c.Attributes["path"].Range
+		r.directory(at, "toolchain "+t.Name, t.Path)
+		r.toolPath(at, t, private)
+	}
+	p.Toolchains = append(p.Toolchains, t)
+}
+
+func (r *reader) limits(b *hcl.Block, l *Limits) {
+	c, diags := b.Body.Content(limitsSchema)
+	r.note(diags)
+	var memory, disk int64
+	number(r, c, "memory_mb", 64, 1<<24, &memory)
+	number(r, c, "disk_mb", 64, 1<<30, &disk)
+	number(r, c, "cpu_millis", 100, 1<<20, &l.CPUMillis)
+	number(r, c, "pids", 16, 1<<20, &l.PIDs)
+	l.MemoryBytes, l.DiskBytes = memory<<20, disk<<20
+}

@@ -1,0 +1,99 @@
+package owner
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/zclconf/go-cty/cty"
+
+	"bivouac/edge/device"
+	"bivouac/edge/protocol"
+)
+
+const header = `# What a runner may do on this machine. It only narrows what the server asks.
+# Check it with: bivouac-edge status    A change takes effect when bivouac-edge restarts.
+
+# Turns that may run at once in sandboxes; 0 refuses them.
+`
+
+const example = `
+# A folder that agents may use, by action:
+#
+# folder "notes" {
+#   path    = "/home/me/notes"
+#   actions = ["files.list", "files.read", "files.write"]
+# }
+#
+# A host path that sandboxed code sees, read-only:
+#
+# toolchain "go" {
+#   path = "/usr/local/go"
+# }
+#
+# Upper bounds of one sandboxed turn:
+#
+# limits {
+#   memory_mb  = 4096
+#   cpu_millis = 2000 # 1000 is one core
+#   pids       = 512
+#   disk_mb    = 8192
+# }
+#
+# Another way to the broker than the server names:
+#
+# broker = "broker.example.org:7402"
+`
+
+// Render is the text of edge.hcl for a policy, with the documented example.
+func Render(p Policy) []byte {
+	f := hclwrite.NewEmptyFile()
+	body := f.Body()
+	body.SetAttributeValue("slots", cty.NumberIntVal(int64(p.Slots)))
+	if p.Broker != "" {
+		body.SetAttributeValue("broker", cty.StringVal(p.Broker))
+	}
+	for _, d := range p.Folders {
+		body.AppendNewline()
+		b := body.AppendNewBlock("folder", []string{d.Name}).Body()
+		b.SetAttributeValue("path", cty.StringVal(d.Path))
+		var actions []cty.Value
+		for _, a := range d.Actions {
+			actions = append(actions, cty.StringVal(a))
+		}
+		b.SetAttributeValue("actions", cty.ListVal(actions))
+	}
+	for _, t := range p.Toolchains {
+		body.AppendNewline()
+		body.AppendNewBlock("toolchain", []string{t.Name}).Body().SetAttributeValue("path", cty.StringVal(t.Path))
+	}
+	return append(append([]byte(header), hclwrite.Format(f.Bytes())...), example...)
+}
+
+// FolderFlag reads name=path with an optional :r or :rw, as join takes it.
+// Reading is the default.
+func FolderFlag(flag string) (device.Folder, error) {
+	name, path, ok := strings.Cut(flag, "=")
+	if !ok || name == "" || path == "" {
+		return device.Folder{}, protocol.Errorf(protocol.CodeInvalidArgument, "--allow-folder %q: write name=/absolute/path, with :rw at its end to allow writing", flag)
+	}
+	f := device.Folder{Name: name, Actions: []string{device.List, device.Read}}
+	if rest, ok := strings.CutSuffix(path, ":rw"); ok {
+		path, f.Actions = rest, append(f.Actions, device.Write)
+	} else {
+		path = strings.TrimSuffix(path, ":r")
+	}
+	abs, err := filepath.Abs(path)
+	f.Path = abs
+	return f, err
+}
+
+// ToolchainFlag reads name=path.
+func ToolchainFlag(flag string) (Toolchain, error) {
+	name, path, ok := strings.Cut(flag, "=")
+	if !ok || name == "" || path == "" {
+		return Toolchain{}, protocol.Errorf(protocol.CodeInvalidArgument, "--allow-toolchain %q: write name=/absolute/path", flag)
+	}
+	abs, err := filepath.Abs(path)
+	return Toolchain{Name: name, Path: abs}, err
+}

@@ -1,0 +1,203 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"bivouac/edge/protocol"
+)
+
+// Dir is a runner's state directory.
+type Dir struct{ path string }
+
+// Enrolment is what join learned. It holds no secret.
+type Enrolment struct {
+	Server string               `json:"server"` // host:port of the runner listener
+	Broker string               `json:"broker"` // host:port, as the server last said
+	Name   string               `json:"name"`
+	Runner protocol.RunnerID    `json:"runner_id"`
+	Tenant protocol.TenantID    `json:"tenant_id"`
+	Owner  protocol.PrincipalID `json:"owner_principal_id"`
+}
+
+// Default is where a runner keeps its state when nobody says otherwise.
+func Default() string {
+	if d := os.Getenv("BIVOUAC_EDGE_STATE"); d != "" {
+		return d
+	}
+	if d := os.Getenv("XDG_STATE_HOME"); d != "" {
+		return filepath.Join(d, "bivouac-edge")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "bivouac-edge")
+	}
+	return "bivouac-edge-state"
+}
+
+// Create makes the directory, or takes an existing one of this user.
+func Create(path string) (*Dir, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another one with --state", abs, err)
+	}
+	d := &Dir{path: abs}
+	return d, d.private()
+}
+
+// Open opens the directory of a runner that has joined.
+func Open(path string) (*Dir, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{path: abs}
+	if !d.Joined() {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
+			"there is no runner in %s: run `bivouac-edge join URL CODE` first, or name its directory with --state", abs)
+	}
+	return d, d.private()
+}
+
+// private refuses a directory that others can read.
+func (d *Dir) private() error {
+	info, err := os.Stat(d.path)
+	if err != nil {
+		return err
+	}
+	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		if err := os.Chmod(d.path, 0o700); err != nil {
+			return protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s is open to other users: run `chmod 700 %s`", d.path, d.path)
+		}
+	}
+	return nil
+}
+
+// Path of the directory, absolute.
+func (d *Dir) Path() string { return d.path }
+
+func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
+
+// Policy is the path of edge.hcl.
+func (d *Dir) Policy() string { return d.file("edge.hcl") }
+
+// Control is the path of the daemon's control socket.
+func (d *Dir) Control() string { return d.file("control.sock") }
+
+// Journal is the directory of the journal of device attempts.
+func (d *Dir) Journal() string { return d.file("journal") }
+
+// Joined reports whether an enrolment is stored.
+func (d *Dir) Joined() bool {
+	_, err := os.Stat(d.file("enrolment.json"))
+	return err == nil
+}
+
+// Enrolment reads what join stored.
+func (d *Dir) Enrolment() (Enrolment, error) {
+	var e Enrolment
+	b, err := os.ReadFile(d.file("enrolment.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &e)
+	}
+	if err != nil {
+		return e, protocol.Errorf(protocol.CodeDataLoss, "%s cannot be read: %w; run `bivouac-edge join URL CODE` again", d.file("enrolment.json"), err)
+	}
+	return e, nil
+}
+
+// SaveEnrolment stores it: from then on the directory is a runner's.
+func (d *Dir) SaveEnrolment(e Enrolment) error {
+	b, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return err
+	}
+	return d.write("enrolment.json", append(b, '\n'), 0o600)
+}
+
+// Epoch last held; zero at first.
+func (d *Dir) Epoch() int64 {
+	b, err := os.ReadFile(d.file("epoch"))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil || n < 0 {
+		return 0 // the server's compare-and-set decides; this is only our memory of it
+	}
+	return n
+}
+
+// SaveEpoch remembers it.
+func (d *Dir) SaveEpoch(n int64) error {
+	return d.write("epoch", strconv.AppendInt(nil, n, 10), 0o600)
+}
+
+// Paused reports the owner's switch.
+func (d *Dir) Paused() bool {
+	_, err := os.Stat(d.file("paused"))
+	return !errors.Is(err, fs.ErrNotExist) // what cannot be read counts as paused
+}
+
+// SetPaused is durable when it returns.
+func (d *Dir) SetPaused(paused bool) error {
+	if paused {
+		return d.write("paused", nil, 0o600)
+	}
+	if err := os.Remove(d.file("paused")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return SyncDir(d.path)
+}
+
+// Wipe forgets the runner: key, certificates, enrolment, journal and attempts.
+// The owner's edge.hcl stays.
+func (d *Dir) Wipe() error {
+	var errs []error
+	// The enrolment goes first: a half-wiped directory is not a runner any more.
+	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "paused", "control.sock", "journal", "attempts"} {
+		errs = append(errs, os.RemoveAll(d.file(name)))
+	}
+	return errors.Join(append(errs, SyncDir(d.path))...)
+}
+
+func (d *Dir) write(name string, b []byte, mode fs.FileMode) error {
+	return WriteFile(d.file(name), b, mode)
+}
+
+// WriteFile replaces a file whole; it is on the disk when WriteFile returns.
+func WriteFile(name string, b []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(name))
+}
+
+// SyncDir makes names in dir last.
+func SyncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,20 @@
+// Package state is the one directory of a runner on disk, 0700:
+//
+//	device.key     the device key, PKCS #8 PEM, 0600; made at join, never sent
+//	runner.crt     its certificate chain, PEM, leaf first; renewed
+//	root.crt       the pinned root
+//	enrolment.json what join learned: server, broker, ids
+//	edge.hcl       the owner's policy
+//	epoch          the connection epoch last held
+//	paused         there while the owner has paused the runner
+//	lock           held by the one daemon
+//	control.sock   the daemon's local control socket
+//	journal/       device attempts, package journal
+//	attempts/<attempt id>/
+//	               one turn attempt: boot_nonce, claim, blobs/<hex digest>,
+//	               supervise.sock and whatever its supervisor keeps
+//
+// It guarantees that files are replaced whole and survive a crash, and that a
+// directory is used by one daemon at a time. All state is here: a machine whose
+// directory is gone has to enrol again.
+package state
