@@ -31,6 +31,8 @@ const (
 	// maxInteger is the largest integer up to which every one has its own
 	// double: 2^53.
 	maxInteger = 1 << 53
+	// fromExponent is where the canonical form begins to have an exponent.
+	fromExponent = 1e21
 )
 
 // Canonical returns the RFC 8785 form of one JSON document, or an
@@ -142,13 +144,17 @@ func closing(dec *json.Decoder) error {
 }
 
 // number refuses what a double cannot hold: an integer beyond 2^53 would share
-// its canonical form, and so its digest, with a neighbour.
+// its canonical form, and so its digest, with a neighbour. The same goes for any
+// number whose canonical form is such an integer, however it is written, so that
+// canonical bytes are always accepted again. From 1e21 on the canonical form has
+// an exponent and says itself that it is no exact integer.
 func number(s string) error {
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil {
 		return refuse("the number %s is out of range", clip(s))
 	}
-	if !strings.ContainsAny(s, ".eE") && math.Abs(f) >= maxInteger && !exactly(s) {
+	plain := !strings.ContainsAny(s, ".eE")
+	if size := math.Abs(f); size >= maxInteger && (plain || size < fromExponent) && !exactly(s) {
 		return refuse("the integer %s is beyond 2^53: write it as a string", clip(s))
 	}
 	return nil
