@@ -249,7 +249,7 @@ func TestKeyFromFile(t *testing.T) {
 	if err != nil || !k.Equal("sk-0123456789") {
 		t.Error(err)
 	}
-	if _, err := KeyFromFile(path+"x"); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+	if _, err := KeyFromFile(path + "x"); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
 		t.Error(err)
 	}
 }

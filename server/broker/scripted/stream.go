@@ -100,14 +100,17 @@ func (s *stream) stream() {
 	fmt.Fprint(s.w, "data: [DONE]\n\n")
 }
 
-// paced sends a piece after the rule's delay, or breaks the connection where the
+// paced sends a piece, the rule's delay after the one before, or breaks the connection where the
 // rule says so.
 func (s *stream) paced(d *reply) bool {
 	if s.rule.CutAfter != nil && s.sent >= *s.rule.CutAfter {
 		panic(http.ErrAbortHandler) // closes the connection without an end
 	}
 	s.sent++
-	return wait(s.ctx, s.rule.chunkDelay) && s.delta(d)
+	if s.sent > 1 && !wait(s.ctx, s.rule.chunkDelay) {
+		return false
+	}
+	return s.delta(d)
 }
 
 func (s *stream) delta(d *reply) bool {
