@@ -16,46 +16,40 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// Applied says what a patch changed.
-type Applied struct {
-	Written []string
-	Deleted []string
-}
-
 // Apply brings a canonical patch into a folder. Git computes the result in a
 // directory of its own, from what the patched files hold now; this package then
 // checks every name and link of the result and replaces the files one by one. A
 // patch that does not apply exactly changes nothing, and there is no three-way
 // merge behind the person's back.
-func Apply(ctx context.Context, dir string, patch []byte) (Applied, error) {
+func Apply(ctx context.Context, dir string, patch []byte) error {
 	if len(patch) > MaxPatchBytes {
-		return Applied{}, protocol.Errorf(protocol.CodeInvalidArgument, "the patch has %s, at most %s are applied", bytesText(int64(len(patch))), bytesText(MaxPatchBytes))
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the patch has %s, at most %s are applied", bytesText(int64(len(patch))), bytesText(MaxPatchBytes))
 	}
 	if len(bytes.TrimSpace(patch)) == 0 {
-		return Applied{}, nil
+		return nil
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return Applied{}, err
+		return err
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {
-		return Applied{}, protocol.Errorf(protocol.CodeInvalidArgument, "the folder cannot be opened: %w", err)
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the folder cannot be opened: %w", err)
 	}
 	defer root.Close()
 	scratch, err := os.MkdirTemp("", "bivouac-apply-")
 	if err != nil {
-		return Applied{}, err
+		return err
 	}
 	defer os.RemoveAll(scratch)
 	gitDir := filepath.Join(scratch, "git")
 	if err := makeGitDir(gitDir); err != nil {
-		return Applied{}, err
+		return err
 	}
 	a := applying{Repo: Repo{gitDir: gitDir, workTree: abs}, root: root, dir: abs, patch: patch}
 	results, err := a.results(ctx)
 	if err != nil {
-		return Applied{}, err
+		return err
 	}
 	return replace(root, results)
 }

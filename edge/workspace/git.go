@@ -30,7 +30,7 @@ type git struct {
 // commands that this package uses: ls-files, rev-parse, check-ignore, init,
 // fast-import, diff-tree, apply.
 var disarmed = []string{
-	"--no-pager", "--no-replace-objects", "--literal-pathspecs", "--no-optional-locks",
+	"--no-pager", "--no-replace-objects", "--no-optional-locks",
 	"-c", "core.fsmonitor=false",
 	"-c", "core.hooksPath=/dev/null",
 	"-c", "core.attributesFile=/dev/null",

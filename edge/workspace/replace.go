@@ -71,7 +71,7 @@ func (r *Repo) fill(ctx context.Context, res *result, mode, id string) (err erro
 // replace writes every new content into a temporary file first; when all of that
 // went well, the files are renamed into place. So a full disk or a missing right
 // is found before anything changed.
-func replace(root *os.Root, results []result) (done Applied, err error) {
+func replace(root *os.Root, results []result) error {
 	suffix := make([]byte, 6)
 	rand.Read(suffix)
 	defer func() {
@@ -82,37 +82,40 @@ func replace(root *os.Root, results []result) (done Applied, err error) {
 		}
 	}()
 	for i := range results {
-		if err = results[i].prepare(root, fmt.Sprintf(".bivouac-%x-%d", suffix, i)); err != nil {
-			return done, protocol.Errorf(protocol.CodeFailedPrecondition, "%q cannot be written: %w; nothing was changed", results[i].name, err)
+		if err := results[i].prepare(root, fmt.Sprintf(".bivouac-%x-%d", suffix, i)); err != nil {
+			return protocol.Errorf(protocol.CodeFailedPrecondition, "%q cannot be written: %w; nothing was changed", results[i].name, err)
 		}
 	}
-	for _, res := range results { // first: a deleted file may make room for a folder
-		if !res.deleted {
-			continue
+	var done []string
+	for _, deletions := range []bool{true, false} { // first: a deleted file may make room for a folder
+		for i := range results {
+			res := &results[i]
+			if res.deleted != deletions {
+				continue
+			}
+			if err := res.commit(root); err != nil {
+				return protocol.Errorf(protocol.CodeDataLoss, "%q cannot be replaced: %w; already changed: %s", res.name, err, strings.Join(done, ", "))
+			}
+			done = append(done, res.name)
 		}
-		if err = root.Remove(res.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return done, partly(done, res.name, err)
-		}
-		pruneEmpty(root, path.Dir(res.name))
-		done.Deleted = append(done.Deleted, res.name)
 	}
-	for i := range results {
-		res := &results[i]
-		if res.deleted {
-			continue
-		}
-		if err = errors.Join(root.MkdirAll(path.Dir(res.name), 0o777), root.Rename(res.temp, res.name)); err != nil {
-			return done, partly(done, res.name, err)
-		}
-		res.temp = ""
-		done.Written = append(done.Written, res.name)
-	}
-	return done, nil
+	return nil
 }
 
-func partly(done Applied, name string, err error) error {
-	return protocol.Errorf(protocol.CodeDataLoss, "%q cannot be replaced: %w; %d files were already changed: %s",
-		name, err, len(done.Written)+len(done.Deleted), strings.Join(append(done.Written, done.Deleted...), ", "))
+func (res *result) commit(root *os.Root) error {
+	if res.deleted {
+		err := root.Remove(res.name)
+		pruneEmpty(root, path.Dir(res.name))
+		return err
+	}
+	if err := root.MkdirAll(path.Dir(res.name), 0o777); err != nil {
+		return err
+	}
+	if err := root.Rename(res.temp, res.name); err != nil {
+		return err
+	}
+	res.temp = ""
+	return nil
 }
 
 // prepare writes the new content under a temporary name in the nearest folder

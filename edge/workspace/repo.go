@@ -196,7 +196,7 @@ func (r *Repo) ignored(ctx context.Context, all []entry) (map[string]bool, error
 	var names bytes.Buffer
 	for _, e := range all {
 		if _, known := r.base[e.name]; !known {
-			names.WriteString(e.name)
+			names.WriteString("./" + e.name) // a name may begin with ":", which is magic
 			names.WriteByte(0)
 		}
 	}
@@ -209,7 +209,7 @@ func (r *Repo) ignored(ctx context.Context, all []entry) (map[string]bool, error
 	}
 	ignored := map[string]bool{}
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		ignored[name] = true
+		ignored[strings.TrimPrefix(name, "./")] = true
 	}
 	return ignored, nil
 }
