@@ -193,6 +193,9 @@ func (t *transcript) messages() []*runtimev1.Message {
 		out = append(out, t.prompt)
 	}
 	for i, r := range t.rounds {
+		if len(r.answer.Blocks) == 0 {
+			continue // an empty answer, which the loop corrected
+		}
 		out = append(out, r.answer)
 		over := t.ended || i < len(t.rounds)-1
 		seen := map[string]bool{}
