@@ -48,6 +48,8 @@ var layers = []layer{
 	{"server/store", []string{"edge/protocol", "edge/runtime/runtimev1", "server/session", "server/execution", "server/policy"}, nil, "the store knows records, not decisions"},
 	{"server/store/blob", []string{"edge/protocol"}, nil, "blobs are bytes"},
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
+	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
+	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
 	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/store", "server/broker/protocol"}, nil, "the engine speaks no wire format and knows no transport"},
 }
 
