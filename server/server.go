@@ -114,7 +114,7 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	if p.resetKey, err = resetKey(c.DataDir); err != nil {
 		return nil, err
 	}
-	blobs, err := blob.Open(filepath.Join(c.DataDir, blobDir))
+	blobs, err := blob.Open(blob.Config{Path: filepath.Join(c.DataDir, blobDir), MaxBytes: c.MaxBlobBytes})
 	if err != nil {
 		return nil, err
 	}

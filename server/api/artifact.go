@@ -68,7 +68,7 @@ func (s artifacts) GetArtifact(ctx context.Context, r *apiv1.GetArtifactRequest,
 	if err != nil {
 		return err
 	}
-	blob, err := s.Blobs.Open(ctx, r.GetDigest())
+	blob, _, err := s.Blobs.Open(ctx, r.GetDigest())
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (s runners) GetBlob(ctx context.Context, r *runnerv1.GetBlobRequest, stream
 	if err := s.Engine.MayGetBlob(ctx, c, attempt, protocol.Fence(r.GetFence()), r.GetDigest()); err != nil {
 		return err
 	}
-	blob, err := s.Blobs.Open(ctx, r.GetDigest())
+	blob, _, err := s.Blobs.Open(ctx, r.GetDigest())
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,8 @@ const MaxTime = 15 * time.Minute
 type Blobs interface {
 	// Put stores what r gives when it has exactly this digest and size.
 	Put(ctx context.Context, digest string, size int64, r io.Reader) error
-	Open(ctx context.Context, digest string) (io.ReadCloser, error)
+	// Open reads a blob; wrong bytes end it as data_loss.
+	Open(ctx context.Context, digest string) (content io.ReadCloser, size int64, err error)
 }
 
 // CheckDigest refuses a text that is no digest.

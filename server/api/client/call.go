@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1/apiv1connect"
@@ -69,6 +70,10 @@ func (c caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		if c.token != "" {
 			req.Header().Set("Authorization", "Bearer "+c.token)
+		}
+		if m, ok := req.Any().(proto.Message); ok && proto.Size(m) > maxMessageBytes {
+			// Sent all the same, it would arrive as an empty request.
+			return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the request has %d bytes: at most %d", proto.Size(m), maxMessageBytes)
 		}
 		for try := 0; ; try++ {
 			res, err := next(ctx, req)
