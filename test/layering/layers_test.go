@@ -51,6 +51,17 @@ var layers = []layer{
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
 	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/store", "server/broker/protocol"}, nil, "the engine speaks no wire format and knows no transport"},
+
+	// listeners and assembly
+	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "what happens around a call knows no state, so that a broker may use it"},
+	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
+	{"server/brokerlink", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability", "server/engine"}, nil, "the server's side of the trust: no store"},
+	{"server/brokerlink/brokerlinktest", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "a small real broker"},
+	{"server/api", []string{"edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
+	{"server/api/client", []string{"edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
+	{"server/runnerapi", []string{"edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
+	{"server", []string{"edge/protocol", "edge/identity", "edge/lease", "edge/link"}, nil, "the server assembles"},
+	{"cmd/bivouac-server", []string{"edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 }
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
