@@ -1,0 +1,91 @@
+// Package authority holds the words of the Authority port: grants, credentials
+// and the question whether one may be used for the other. Implementations are a
+// keyring file and, later, Vault or OpenBao; the suite authoritytest holds for
+// all of them. It has no behaviour but its checks.
+package authority
+
+import (
+	"regexp"
+	"slices"
+	"time"
+
+	"bivouac/edge/protocol"
+)
+
+// Grant is the renewable authority of a principal to an agent: which credentials
+// may be injected on the agent's behalf. INV-10: it is one of the factors that
+// only narrow.
+type Grant struct {
+	ID          protocol.GrantID
+	Tenant      protocol.TenantID
+	Principal   protocol.PrincipalID
+	Agent       string
+	Credentials []string
+	CreatedAt   time.Time
+	RevokedAt   time.Time // zero: alive
+}
+
+// SameAs reports whether two grants give the same to the same.
+func (g Grant) SameAs(o Grant) bool {
+	return g.ID == o.ID && g.Tenant == o.Tenant && g.Principal == o.Principal && g.Agent == o.Agent && slices.Equal(g.Credentials, o.Credentials)
+}
+
+// Check refuses a grant that names nothing or names it badly.
+func (g Grant) Check() error {
+	if g.ID == "" || g.Tenant == "" || g.Principal == "" || g.Agent == "" {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "a grant needs an id, a tenant, a principal and an agent")
+	}
+	if len(g.Credentials) > 64 {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "a grant names at most 64 credentials")
+	}
+	for _, c := range g.Credentials {
+		if err := CheckName(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Use is what a request wants to do under a grant, as its capability says.
+type Use struct {
+	Grant     protocol.GrantID
+	Sealed    []byte
+	Tenant    protocol.TenantID
+	Principal protocol.PrincipalID
+	Agent     string
+	// Credential that is to be injected.
+	Credential string
+}
+
+// Allows checks a use against an opened grant.
+func (g Grant) Allows(u Use) error {
+	denied := func(format string, args ...any) error {
+		return protocol.Errorf(protocol.CodePermissionDenied, format, args...)
+	}
+	switch {
+	case !g.RevokedAt.IsZero():
+		return denied("grant %s was revoked", g.ID)
+	case g.ID != u.Grant || g.Tenant != u.Tenant || g.Principal != u.Principal || g.Agent != u.Agent:
+		return denied("the sealed grant belongs to another principal, agent or tenant")
+	case !slices.Contains(g.Credentials, u.Credential):
+		return denied("grant %s does not include the credential %q: the principal must grant it to agent %s: bivouac grant create", g.ID, u.Credential, g.Agent)
+	}
+	return nil
+}
+
+// Credential without its value.
+type Credential struct {
+	Name      string
+	UpdatedAt time.Time
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// CheckName of a credential.
+func CheckName(name string) error {
+	if !nameForm.MatchString(name) {
+		return protocol.Errorf(protocol.CodeInvalidArgument,
+			"%q is no credential name: up to 64 lower-case letters, digits, dots, hyphens and underscores", name)
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package keyring
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/secret"
+)
+
+// revokedTTL is how long a revoked grant stays listed. Forgetting it later is
+// safe: a sealed grant that is not listed does not open.
+const revokedTTL = 90 * 24 * time.Hour
+
+var grantContext = []byte("bivouac grant v1")
+
+// CreateGrant lists a grant and returns it sealed. The same grant again is the
+// same answer; another one under its id is a conflict.
+func (k *Keyring) CreateGrant(_ context.Context, g authority.Grant) ([]byte, error) {
+	if err := g.Check(); err != nil {
+		return nil, err
+	}
+	g.CreatedAt, g.RevokedAt = now(), time.Time{}
+	err := k.update(func(c *content) error {
+		if i := indexGrant(c.Grants, g.ID); i >= 0 {
+			if !c.Grants[i].SameAs(g) {
+				return protocol.Errorf(protocol.CodeConflict, "grant %s exists with other content", g.ID)
+			}
+			if !c.Grants[i].RevokedAt.IsZero() {
+				return protocol.Errorf(protocol.CodeConflict, "grant %s was revoked: make a new one", g.ID)
+			}
+			g = c.Grants[i]
+			return nil
+		}
+		old := now().Add(-revokedTTL)
+		c.Grants = slices.DeleteFunc(c.Grants, func(g authority.Grant) bool { return !g.RevokedAt.IsZero() && g.RevokedAt.Before(old) })
+		c.Grants = append(c.Grants, g)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	plain, err := json.Marshal(g)
+	if err != nil {
+		return nil, err
+	}
+	return k.grants.Seal(nil, nil, plain, grantContext), nil
+}
+
+func indexGrant(gs []authority.Grant, id protocol.GrantID) int {
+	return slices.IndexFunc(gs, func(g authority.Grant) bool { return g.ID == id })
+}
+
+// Grants of a tenant, oldest first, revoked ones too.
+func (k *Keyring) Grants(_ context.Context, tenant protocol.TenantID) ([]authority.Grant, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []authority.Grant
+	for _, g := range k.content.Grants {
+		if g.Tenant == tenant {
+			out = append(out, g)
+		}
+	}
+	return out, nil
+}
+
+// RevokeGrant makes the grant unusable, durably and at once. INV-13. Repeating
+// it answers the same.
+func (k *Keyring) RevokeGrant(_ context.Context, id protocol.GrantID) (authority.Grant, error) {
+	var out authority.Grant
+	k.mu.Lock()
+	i := indexGrant(k.content.Grants, id)
+	if i >= 0 {
+		out = k.content.Grants[i]
+	}
+	k.mu.Unlock()
+	if i < 0 {
+		return out, protocol.Errorf(protocol.CodeNotFound, "the broker has no grant %s", id)
+	}
+	if !out.RevokedAt.IsZero() {
+		return out, nil
+	}
+	err := k.update(func(c *content) error {
+		i := indexGrant(c.Grants, id)
+		if i < 0 {
+			return protocol.Errorf(protocol.CodeNotFound, "the broker has no grant %s", id)
+		}
+		if c.Grants[i].RevokedAt.IsZero() {
+			c.Grants[i].RevokedAt = now()
+		}
+		out = c.Grants[i]
+		return nil
+	})
+	return out, err
+}
+
+// Alive says whether a listed grant may still be used.
+func (k *Keyring) Alive(_ context.Context, id protocol.GrantID) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.aliveLocked(id)
+}
+
+func (k *Keyring) aliveLocked(id protocol.GrantID) error {
+	i := indexGrant(k.content.Grants, id)
+	if i < 0 {
+		return protocol.Errorf(protocol.CodePermissionDenied, "grant %s is not known to this broker", id)
+	}
+	if !k.content.Grants[i].RevokedAt.IsZero() {
+		return protocol.Errorf(protocol.CodePermissionDenied, "grant %s was revoked", id)
+	}
+	return nil
+}
+
+// Mint hands out the one credential of one request. The sealed grant and the
+// list must agree, so that neither a stolen list nor an old ciphertext is enough.
+func (k *Keyring) Mint(_ context.Context, u authority.Use) (secret.Value, error) {
+	plain, err := k.grants.Open(nil, nil, u.Sealed, grantContext)
+	if err != nil {
+		return secret.Value{}, protocol.Errorf(protocol.CodePermissionDenied, "the sealed grant was not made by this broker")
+	}
+	var sealed authority.Grant
+	if err := json.Unmarshal(plain, &sealed); err != nil {
+		return secret.Value{}, protocol.Errorf(protocol.CodePermissionDenied, "the sealed grant cannot be read")
+	}
+	if err := sealed.Allows(u); err != nil {
+		return secret.Value{}, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.aliveLocked(sealed.ID); err != nil {
+		return secret.Value{}, err
+	}
+	listed := k.content.Grants[indexGrant(k.content.Grants, sealed.ID)]
+	if err := listed.Allows(u); err != nil {
+		return secret.Value{}, err
+	}
+	return k.valueLocked(u.Tenant, u.Credential)
+}
+
+// RouteKey is the key of a model route, which the operator bound to the route in
+// broker.hcl: no grant is asked.
+func (k *Keyring) RouteKey(_ context.Context, tenant protocol.TenantID, name string) (secret.Value, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.valueLocked(tenant, name)
+}
+
+func (k *Keyring) valueLocked(tenant protocol.TenantID, name string) (secret.Value, error) {
+	v, ok := k.content.credential(tenant, name)
+	if !ok {
+		return v, protocol.Errorf(protocol.CodeFailedPrecondition, "the tenant has no credential %q: store it with: bivouac credential set %s", name, name)
+	}
+	return v, nil
+}
+
+// Recipient to which credentials are sealed, and the root's word for it.
+func (k *Keyring) Recipient() (recipient, statement string) {
+	return k.seal.Recipient().String(), k.statement
+}
+
+// PutCredential opens what the command line sealed: {"name": …, "value": …}. The
+// server in between has seen ciphertext only.
+func (k *Keyring) PutCredential(_ context.Context, tenant protocol.TenantID, name string, sealed []byte) error {
+	if err := authority.CheckName(name); err != nil {
+		return err
+	}
+	if tenant == "" || len(sealed) > maxSealed {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "a credential needs a tenant and at most %d sealed bytes", maxSealed)
+	}
+	plain, err := decrypt(sealed, k.seal, maxSealed)
+	if err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the credential was not sealed for this broker: fetch the recipient anew and seal again")
+	}
+	defer clear(plain)
+	var said struct{ Name, Value, Tenant string }
+	if err := json.Unmarshal(plain, &said); err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the sealed credential cannot be read")
+	}
+	// What was sealed under one name must not be stored under another.
+	if said.Name != name || (said.Tenant != "" && said.Tenant != tenant.String()) {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the credential was sealed under another name or tenant")
+	}
+	if _, err := secret.New(said.Value); err != nil {
+		return err
+	}
+	return k.update(func(c *content) error {
+		put := storedCredential{tenant, name, said.Value, now()}
+		c.Credentials = slices.DeleteFunc(c.Credentials, func(s storedCredential) bool { return s.Tenant == tenant && s.Name == name })
+		c.Credentials = append(c.Credentials, put)
+		return nil
+	})
+}
+
+// Credentials of a tenant by name, never with their values.
+func (k *Keyring) Credentials(_ context.Context, tenant protocol.TenantID) ([]authority.Credential, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []authority.Credential
+	for _, s := range k.content.Credentials {
+		if s.Tenant == tenant {
+			out = append(out, authority.Credential{Name: s.Name, UpdatedAt: s.UpdatedAt})
+		}
+	}
+	slices.SortFunc(out, func(a, b authority.Credential) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// DeleteCredential forgets one.
+func (k *Keyring) DeleteCredential(_ context.Context, tenant protocol.TenantID, name string) error {
+	return k.update(func(c *content) error {
+		before := len(c.Credentials)
+		c.Credentials = slices.DeleteFunc(c.Credentials, func(s storedCredential) bool { return s.Tenant == tenant && s.Name == name })
+		if len(c.Credentials) == before {
+			return protocol.Errorf(protocol.CodeNotFound, "the tenant has no credential %q", name)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,110 @@
+package keyring
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"filippo.io/age"
+
+	"bivouac/edge/protocol"
+)
+
+const (
+	keyringFile = "keyring.age"
+	keyFile     = "keyring.key"
+	codesDir    = "server-codes"
+	lockFile    = "lock"
+
+	maxKeyring = 64 << 20
+	maxSealed  = 64 << 10 // of one credential
+)
+
+// checkPrivate refuses a file or directory that others can touch.
+func checkPrivate(path string, mode fs.FileMode) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if got := info.Mode().Perm(); got&^mode != 0 {
+		return protocol.Errorf(protocol.CodeFailedPrecondition,
+			"%s has mode %04o: others can read or change it; mend it with: chmod %o %s", path, got, mode, path)
+	}
+	return nil
+}
+
+// readPrivate reads a small file that only its owner may touch.
+func readPrivate(path string) ([]byte, error) {
+	if err := checkPrivate(path, 0o600); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
+// replace makes content durable under path, or leaves the old one.
+func replace(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // gone after the rename
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// decrypt reads an age file up to a limit.
+func decrypt(sealed []byte, with age.Identity, limit int64) ([]byte, error) {
+	r, err := age.Decrypt(bytes.NewReader(sealed), with)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "it does not open with its key")
+	}
+	plain, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil || int64(len(plain)) > limit {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "it is damaged or larger than %d bytes", limit)
+	}
+	return plain, nil
+}
+
+// readIdentity reads keyring.key.
+func readIdentity(dir string) (*age.X25519Identity, error) {
+	path := filepath.Join(dir, keyFile)
+	text, err := readPrivate(path)
+	if err != nil {
+		return nil, absent(dir, path, err)
+	}
+	defer clear(text)
+	ids, err := age.ParseIdentities(bytes.NewReader(text))
+	if err != nil || len(ids) != 1 {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "%s holds no age identity: restore it from a backup", path)
+	}
+	id, ok := ids[0].(*age.X25519Identity)
+	if !ok {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "%s holds another kind of age identity than X25519", path)
+	}
+	return id, nil
+}
+
+// absent tells a missing keyring from an unreadable one.
+func absent(dir, path string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "there is no keyring in %s: %s is missing; make one with: bivouac-broker init --data %s", dir, filepath.Base(path), dir)
+	}
+	if protocol.CodeOf(err) != protocol.CodeInternal {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be read: %w", path, err)
+}

@@ -1,0 +1,195 @@
+package keyring
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"filippo.io/age"
+
+	"bivouac/edge/identity"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/secret"
+)
+
+// Keyring is an open keyring. It implements the broker's Authority and Root
+// ports and prints as REDACTED.
+type Keyring struct {
+	dir  string
+	id   *age.X25519Identity
+	lock io.Closer
+
+	root        ed25519.PrivateKey
+	rootCert    *x509.Certificate
+	receipt     ed25519.PrivateKey
+	receiptCert *x509.Certificate
+	seal        *age.X25519Identity
+	grants      cipher.AEAD
+	statement   string // the root's word about the seal recipient
+
+	mu      sync.Mutex // guards content; held while a change becomes durable
+	content *content
+}
+
+// Format keeps every verb of fmt away from the keys.
+func (k *Keyring) Format(s fmt.State, _ rune) { io.WriteString(s, "keyring REDACTED") } //nolint:errcheck // like fmt itself
+
+// Init makes a new keyring in dir and returns the fingerprint of its root. An
+// existing one is never touched.
+func Init(dir string) (fingerprint string, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w; choose another --data or mend its permissions", dir, err)
+	}
+	if err := checkPrivate(dir, 0o700); err != nil {
+		return "", err
+	}
+	for _, name := range []string{keyringFile, keyFile} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return "", protocol.Errorf(protocol.CodeAlreadyExists,
+				"%s is there already: a keyring is never overwritten, because everything that trusts it would be lost; use it, or choose another --data", filepath.Join(dir, name))
+		}
+	}
+	c, err := newContent(time.Now())
+	if err != nil {
+		return "", err
+	}
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		return "", err
+	}
+	sealed, err := c.seal(id.Recipient())
+	if err != nil {
+		return "", err
+	}
+	text := "# age identity of the Bivouac keyring beside it. Keep both together, readable by their owner alone.\n" + id.String() + "\n"
+	if err := replace(filepath.Join(dir, keyFile), []byte(text)); err != nil {
+		return "", writeError(dir, err)
+	}
+	if err := replace(filepath.Join(dir, keyringFile), sealed); err != nil {
+		return "", writeError(dir, err)
+	}
+	root, err := x509.ParseCertificate(c.RootCert)
+	if err != nil {
+		return "", err
+	}
+	return identity.Fingerprint(root), nil
+}
+
+func writeError(dir string, err error) error {
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the keyring in %s cannot be written: %w; check the disk and the directory's permissions", dir, err)
+}
+
+// Open opens the keyring for the one broker that may change it.
+func Open(dir string) (*Keyring, error) {
+	if err := checkPrivate(dir, 0o700); err != nil {
+		return nil, absent(dir, filepath.Join(dir, keyringFile), err)
+	}
+	held, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	k, err := read(dir)
+	if err != nil {
+		held.Close() //nolint:errcheck // the first error says it
+		return nil, err
+	}
+	k.lock = held
+	return k, nil
+}
+
+// read opens without the lock.
+func read(dir string) (*Keyring, error) {
+	id, err := readIdentity(dir)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, keyringFile)
+	sealed, err := readPrivate(path)
+	if err != nil {
+		return nil, absent(dir, path, err)
+	}
+	c, err := unseal(sealed, id)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeOf(err), "%s: %w; restore keyring.age and keyring.key from one backup", path, err)
+	}
+	return assemble(dir, id, c)
+}
+
+func assemble(dir string, id *age.X25519Identity, c *content) (*Keyring, error) {
+	k := &Keyring{dir: dir, id: id, content: c, root: ed25519.NewKeyFromSeed(c.RootSeed), receipt: ed25519.NewKeyFromSeed(c.ReceiptSeed)}
+	block, err := aes.NewCipher(c.GrantKey)
+	if err != nil {
+		return nil, err
+	}
+	var errs [5]error
+	k.grants, errs[0] = cipher.NewGCMWithRandomNonce(block)
+	k.rootCert, errs[1] = x509.ParseCertificate(c.RootCert)
+	k.receiptCert, errs[2] = x509.ParseCertificate(c.ReceiptCert)
+	k.seal, errs[3] = age.ParseX25519Identity(c.Seal)
+	if err := errors.Join(errs[:4]...); err != nil {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "the keyring in %s is damaged: restore it from a backup", dir)
+	}
+	k.statement, errs[4] = signJWS(k.root, sealType, []byte(`{"recipient":"`+k.seal.Recipient().String()+`"}`), nil)
+	return k, errs[4]
+}
+
+// Close forgets nothing but the lock.
+func (k *Keyring) Close() error {
+	if k.lock == nil {
+		return nil
+	}
+	return k.lock.Close()
+}
+
+// BrokerID is stable over restarts.
+func (k *Keyring) BrokerID() string { return k.content.BrokerID }
+
+// update changes the content and makes it durable before it counts.
+func (k *Keyring) update(change func(*content) error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	next := k.content.clone()
+	if err := change(next); err != nil {
+		return err
+	}
+	sealed, err := next.seal(k.id.Recipient())
+	if err != nil {
+		return err
+	}
+	if err := replace(filepath.Join(k.dir, keyringFile), sealed); err != nil {
+		return writeError(k.dir, err)
+	}
+	k.content = next
+	return nil
+}
+
+func (c *content) clone() *content {
+	next := *c
+	next.Servers = append([]server(nil), c.Servers...)
+	next.Credentials = append([]storedCredential(nil), c.Credentials...)
+	next.Grants = append(next.Grants[:0:0], c.Grants...)
+	return &next
+}
+
+// now in whole microseconds: what is stored is what is compared.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// credential finds a value.
+func (c *content) credential(tenant protocol.TenantID, name string) (secret.Value, bool) {
+	for _, s := range c.Credentials {
+		if s.Tenant == tenant && s.Name == name {
+			v, err := secret.New(s.Value)
+			return v, err == nil
+		}
+	}
+	return secret.Value{}, false
+}
