@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"bivouac/edge/identity"
+	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
@@ -58,6 +59,9 @@ type Config struct {
 	RunnerPacketConn net.PacketConn
 	// Network gives the sockets towards the broker.
 	Network link.Network
+	// Elapsed is the clock of leases; nil: the one that counts suspend. Virtual
+	// time has its own.
+	Elapsed lease.Elapsed
 	Log     *slog.Logger
 }
 

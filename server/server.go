@@ -38,6 +38,9 @@ func New(c Config) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Elapsed == nil {
+		c.Elapsed = lease.Boottime
+	}
 	return &Server{cfg: c, listening: make(chan struct{})}, nil
 }
 
@@ -120,7 +123,7 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	}
 	p.engine = engine.New(engine.Config{
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
-		Thumbprint: p.broker.Thumbprint(), Elapsed: lease.Boottime, Log: c.Log, Limits: c.Limits,
+		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits,
 	})
 	p.feed = runnerapi.NewFeed(st, p.broker, c.Log)
 	return p, p.handlers(st, blobs)

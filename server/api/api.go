@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
 	"bivouac/server/api/apiv1/apiv1connect"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/engine"
@@ -70,14 +71,26 @@ func Handler(c Config) http.Handler {
 	mount(apiv1connect.NewRunnerAdminServiceHandler(runners{c}, opts...))
 	mount(apiv1connect.NewGrantServiceHandler(grants{c}, opts...))
 	mount(apiv1connect.NewCredentialServiceHandler(credentials{c}, opts...))
-	mount("/", notFound())
-	return intercept.Handler(c.Log, curlJSON(mux))
+	return intercept.Handler(c.Log, methodsOnly(curlJSON(mux)))
 }
 
-// notFound answers a path that is no method in the API's own form.
-func notFound() http.Handler {
+// methodsOnly answers a path that is no method of the contract in the API's own
+// form.
+func methodsOnly(next http.Handler) http.Handler {
+	methods := map[string]bool{}
+	services := apiv1.File_bivouac_v1_api_proto.Services()
+	for i := range services.Len() {
+		s := services.Get(i)
+		for j := range s.Methods().Len() {
+			methods["/"+string(s.FullName())+"/"+string(s.Methods().Get(j).Name())] = true
+		}
+	}
 	refuse := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if methods[r.URL.Path] {
+			next.ServeHTTP(w, r)
+			return
+		}
 		err := protocol.Errorf(protocol.CodeNotFound,
 			"%s is no method of this API: methods look like /bivouac.v1.PrincipalService/WhoAmI, with POST", r.URL.Path)
 		r.Header.Set("Content-Type", "application/json")
