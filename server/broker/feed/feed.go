@@ -1,0 +1,152 @@
+package feed
+
+import (
+	"crypto/ed25519"
+	"log/slog"
+	"sync"
+	"time"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/capability"
+)
+
+// Feed is what one broker knows from its server. It is safe for concurrent use.
+type Feed struct {
+	root ed25519.PublicKey
+	log  *slog.Logger
+
+	mu     sync.Mutex // guards below
+	clock  clock
+	known  state
+	cursor int64
+	// next is a snapshot of which parts are still to come: until it is whole the
+	// old state judges.
+	next *state
+}
+
+// state is what capabilities are judged by.
+type state struct {
+	floors floors
+	keys   map[string]capability.Statement
+}
+
+func newState(now time.Duration) state {
+	return state{floors: floors{by: map[floorKey]floor{}, swept: now}, keys: map[string]capability.Statement{}}
+}
+
+// New knows nothing: Age is negative.
+func New(root ed25519.PublicKey, elapsed lease.Elapsed, log *slog.Logger) *Feed {
+	return &Feed{root: root, log: log, clock: clock{elapsed: elapsed}, known: newState(elapsed())}
+}
+
+// Begin notes that a stream is being asked for and returns the cursor to ask
+// from.
+func (f *Feed) Begin() (cursor int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clock.begin()
+	f.next = nil
+	return f.cursor
+}
+
+// Apply takes one message of the stream. changed says that capabilities that
+// were good may no longer be; an error asks for a new stream.
+func (f *Feed) Apply(m *brokerv1.FeedResponse) (changed bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.clock.elapsed()
+	if m.GetSnapshot() {
+		s := newState(now)
+		f.next = &s
+	} else if f.next == nil && m.GetCursor() < f.cursor {
+		return false, anew("the server's cursor went back")
+	}
+	for _, fl := range m.GetFloors() {
+		changed = f.known.floors.raise(fl, now) || changed
+		if f.next != nil {
+			f.next.floors.raise(fl, now)
+		}
+	}
+	for _, jws := range m.GetSigningStatements() {
+		f.certifyLocked(jws)
+	}
+	// A message without a time is a part: more floors follow.
+	if m.GetStoreReadUs() <= 0 {
+		return changed, nil
+	}
+	if f.next != nil {
+		f.known, f.next, changed, f.cursor = *f.next, nil, true, 0
+	}
+	f.cursor = max(f.cursor, m.GetCursor())
+	f.known.floors.sweep(now)
+	return changed, f.clock.observe(m.GetStoreReadUs())
+}
+
+func (f *Feed) certifyLocked(jws string) {
+	s, err := capability.VerifyStatement(jws, f.root)
+	if err != nil {
+		f.log.Error("a key statement of the feed is refused", "error", err)
+		return
+	}
+	if f.next != nil {
+		f.next.keys[s.KeyID] = s
+	}
+	f.known.keys[s.KeyID] = s
+	if now, ok := f.clock.now(); ok {
+		for id, k := range f.known.keys {
+			if !now.Before(k.NotAfter) {
+				delete(f.known.keys, id)
+			}
+		}
+	}
+}
+
+// Age of the newest reading of the server's store; negative before the first.
+func (f *Feed) Age() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.clock.age()
+}
+
+// Now is the feed's time plus what has elapsed since.
+func (f *Feed) Now() (time.Time, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.clock.now()
+}
+
+// Key finds a signing key that is certified and in force; it is a
+// capability.KeyFunc.
+func (f *Feed) Key(id string) (ed25519.PublicKey, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, ok := f.known.keys[id]
+	if !ok {
+		return nil, false
+	}
+	if now, known := f.clock.now(); !known || !s.InForce(now) {
+		return nil, false
+	}
+	return s.PublicKey, true
+}
+
+// Below reports that a subject's value is under its floor. INV-13, INV-16.
+func (f *Feed) Below(kind brokerv1.FloorKind, id string, value int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl, ok := f.known.floors.by[floorKey{kind, id}]
+	return ok && value < fl.minimum
+}
+
+// Check refuses when the feed is older than limit.
+func (f *Feed) Check(limit time.Duration) error {
+	switch age := f.Age(); {
+	case age < 0:
+		return protocol.Errorf(protocol.CodeUnavailable, "the broker has no feed of its server yet; check that bivouac-server runs")
+	case age > limit:
+		return protocol.Errorf(protocol.CodeUnavailable, "the broker's feed is %s old and nothing new is admitted; check that bivouac-server runs", age.Round(time.Millisecond))
+	}
+	return nil
+}
