@@ -5,16 +5,11 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
-
-// NewSession asks for a conversation with an agent.
-type NewSession struct {
-	Agent string
-	// IdempotencyKey: the same key returns the same session.
-	IdempotencyKey string
-}
 
 // NewTurn is one prompt.
 type NewTurn struct {
@@ -36,24 +31,202 @@ type Admission struct {
 	EstimatedWait time.Duration
 }
 
-// CreateSession opens a conversation.
-func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession) (session.Session, error) {
-	panic("engine: not built")
-}
+// maxMessageID bounds the client's own id of a message.
+const maxMessageID = 200
 
-// CloseSession takes no more turns, cancels queued ones and lets the active one
-// end. It is idempotent.
-func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.SessionID) (session.Session, error) {
-	panic("engine: not built")
-}
-
-// SubmitTurn queues a prompt. INV-15: a duplicate message returns its turn.
+// SubmitTurn queues a prompt, durably before the answer. INV-15: a duplicate
+// message returns its turn, whatever its state.
 func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Admission, error) {
-	panic("engine: not built")
+	if err := e.checkPrompt(p); err != nil {
+		return Admission{}, err
+	}
+	var a Admission
+	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		a = Admission{}
+		s, err := tx.Session(p.Session)
+		if err != nil {
+			return err
+		}
+		if a.Turn, err = tx.TurnByMessage(s.ID, p.MessageID); err == nil {
+			a.Duplicate = true
+			return e.again(tx, &a, p)
+		} else if !lost(err) {
+			return err
+		}
+		agent, err := e.mayQueue(tx, s)
+		if err != nil {
+			return err
+		}
+		if err := workspace(tx, s, p.WorkspaceDigest); err != nil {
+			return err
+		}
+		if a.Turn, err = e.queue(tx, s, agent, p); err != nil {
+			return err
+		}
+		return e.place(tx, &a)
+	})
+	if err == nil && !a.Duplicate {
+		e.Log.Info("turn queued", "turn", a.Turn.ID, "session", p.Session, "position", a.Position)
+	}
+	return a, err
 }
 
-// CancelTurn ends a queued turn at once and asks an active one to end. It is
-// idempotent; a turn that has ended is returned as it is.
-func (e *Engine) CancelTurn(ctx context.Context, c store.Caller, id protocol.TurnID) (session.Turn, error) {
-	panic("engine: not built")
+func (e *Engine) checkPrompt(p NewTurn) error {
+	switch {
+	case p.MessageID == "" || len(p.MessageID) > maxMessageID:
+		return protocol.Errorf(protocol.CodeInvalidArgument, "message_id must have 1 to %d bytes: the client makes one per prompt", maxMessageID)
+	case p.Prompt == "":
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is empty")
+	case len(p.Prompt) > e.Limits.MaxPrompt:
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt has %d bytes, at most %d are taken: put the rest into a file that the agent can read", len(p.Prompt), e.Limits.MaxPrompt)
+	}
+	return nil
+}
+
+// again answers a duplicate; the same id with another body is a conflict.
+func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
+	digest, err := messageDigest(p)
+	if err != nil {
+		return err
+	}
+	if digest != a.Turn.MessageDigest {
+		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace (turn %s): use a new message id", p.MessageID, a.Turn.ID)
+	}
+	return e.place(tx, a)
+}
+
+func messageDigest(p NewTurn) (string, error) {
+	b, err := canonical.Marshal(map[string]string{"prompt": p.Prompt, "workspace": p.WorkspaceDigest})
+	return canonical.Digest(b), err
+}
+
+// mayQueue holds session, agent and the bounds of the queue.
+func (e *Engine) mayQueue(tx *store.Tx, s session.Session) (policy.Agent, error) {
+	if s.Due(tx.Now) || s.State != session.Open {
+		state := s.State
+		if s.State == session.Open {
+			state = session.Expired
+		}
+		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s is %s: begin a new one with `bivouac chat --agent %s`", s.ID, state, s.Agent)
+	}
+	def, err := tx.Definition(s.Tenant, s.Agent, s.AgentDigest)
+	if err != nil {
+		return policy.Agent{}, err
+	}
+	agent, err := policy.ParseAgent(def.Filename, def.Source)
+	if err != nil {
+		return agent, err
+	}
+	for _, bound := range []struct {
+		what      string
+		most      int
+		tenant    protocol.TenantID
+		principal protocol.PrincipalID
+		session   protocol.SessionID
+	}{
+		{"this session", agent.Limits.MaxQueued, s.Tenant, s.Principal, s.ID},
+		{"you", e.Limits.MaxQueuedPrincipal, s.Tenant, s.Principal, ""},
+		{"this tenant", e.Limits.MaxQueuedTenant, s.Tenant, "", ""},
+	} {
+		depth, err := tx.QueueDepth(bound.tenant, bound.principal, bound.session)
+		if err != nil {
+			return agent, err
+		}
+		if depth >= bound.most {
+			return agent, e.queueFull(tx, s, bound.what, depth)
+		}
+	}
+	return agent, nil
+}
+
+func (e *Engine) queueFull(tx *store.Tx, s session.Session, what string, depth int) error {
+	typical, err := e.typical(tx, s.ID)
+	if err != nil {
+		return err
+	}
+	full := protocol.Errorf(protocol.CodeQueueFull, "%d turns wait for %s, which is the limit: try again later, or cancel one with `bivouac cancel TURN`", depth, what)
+	full.RetryAfter = typical
+	return full
+}
+
+// workspace checks that the artifact is the caller's own, and ties it to the
+// session that uses it.
+func workspace(tx *store.Tx, s session.Session, digest string) error {
+	if digest == "" {
+		return nil
+	}
+	a, err := tx.Artifact(digest)
+	if err != nil {
+		return err
+	}
+	if a.Principal != s.Principal {
+		return protocol.Errorf(protocol.CodeNotFound, "artifact %s not found", digest)
+	}
+	a.Session = s.ID
+	_, err = tx.PutArtifact(a)
+	return err
+}
+
+func (e *Engine) queue(tx *store.Tx, s session.Session, agent policy.Agent, p NewTurn) (session.Turn, error) {
+	digest, err := messageDigest(p)
+	if err != nil {
+		return session.Turn{}, err
+	}
+	t, err := tx.InsertTurn(session.Turn{
+		ID: newID[protocol.TurnKind](e, tx.Now), Session: s.ID, Tenant: s.Tenant, Principal: s.Principal,
+		MessageID: p.MessageID, MessageDigest: digest, Prompt: p.Prompt, WorkspaceDigest: p.WorkspaceDigest,
+		State: session.Queued, Placement: session.Placement(agent.Placement), QueuedAt: tx.Now,
+		QueueDeadline: tx.Now.Add(agent.Limits.QueueTTL), TraceParent: p.TraceParent,
+	})
+	if err != nil {
+		return t, err
+	}
+	s.LastActiveAt = tx.Now
+	if err := tx.SaveSession(s, s.State); err != nil {
+		return t, err
+	}
+	_, err = tx.AppendEvents(s.ID, session.Event{Type: session.TurnQueued, Turn: t.ID, Payload: p.Prompt,
+		Data: map[string]string{"message_id": p.MessageID}})
+	return t, err
+}
+
+// place says where in the queue the turn is and how long that may take.
+func (e *Engine) place(tx *store.Tx, a *Admission) error {
+	if a.Turn.State != session.Queued {
+		return nil
+	}
+	position, err := tx.QueuePosition(a.Turn.ID)
+	if err != nil {
+		return err
+	}
+	a.Position = position
+	typical, err := e.typical(tx, a.Turn.Session)
+	if err != nil {
+		return err
+	}
+	ahead := position - 1
+	if _, err := tx.ActiveTurn(a.Turn.Session); err == nil {
+		ahead++
+	} else if !lost(err) {
+		return err
+	}
+	a.EstimatedWait = time.Duration(ahead) * typical
+	return nil
+}
+
+// typical is how long the session's recent turns took.
+func (e *Engine) typical(tx *store.Tx, id protocol.SessionID) (time.Duration, error) {
+	const unknownYet, sample = 10 * time.Second, 10
+	turns, _, err := tx.Turns(id, sample, "")
+	var sum time.Duration
+	n := time.Duration(0)
+	for _, t := range turns {
+		if t.State.Terminal() && !t.ActivatedAt.IsZero() {
+			sum, n = sum+t.EndedAt.Sub(t.ActivatedAt), n+1
+		}
+	}
+	if n == 0 || err != nil {
+		return unknownYet, err
+	}
+	return max(sum/n, 100*time.Millisecond), nil
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/policy"
 	"bivouac/server/store"
 )
@@ -24,11 +25,57 @@ type AppliedAgent struct {
 // ApplyAgent checks a definition and stores it as the current version. Only an
 // admin of the tenant may.
 func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) (AppliedAgent, error) {
-	panic("engine: not built")
+	agent, err := policy.ParseAgent(p.Filename, p.Source)
+	if err != nil {
+		return AppliedAgent{}, err
+	}
+	out := AppliedAgent{Agent: agent, Definition: policy.Definition{Tenant: c.Tenant(), Name: agent.Name,
+		Digest: policy.DefinitionDigest(p.Source), Filename: p.Filename, Source: p.Source, CreatedBy: c.Principal()}}
+	if p.DryRun {
+		return out, e.Store.View(ctx, c, func(tx *store.Tx) error {
+			current, err := tx.Definition(c.Tenant(), agent.Name, "")
+			out.Changed = current.Digest != out.Definition.Digest
+			if err == nil {
+				out.Definition.Version = current.Version
+			}
+			if lost(err) {
+				return nil
+			}
+			return err
+		})
+	}
+	err = e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+		def := out.Definition
+		def.CreatedAt = tx.Now
+		out.Definition, out.Changed, err = tx.PutDefinition(def)
+		return err
+	})
+	return out, err
 }
 
 // RecreateInstance raises the generation of the caller's instance of an agent:
-// capabilities of earlier ones never work again. INV-16.
+// capabilities of earlier ones never work again, and what runs under them ends.
+// INV-16.
 func (e *Engine) RecreateInstance(ctx context.Context, c store.Caller, agent string) (policy.Instance, error) {
-	panic("engine: not built")
+	var inst policy.Instance
+	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+		if _, _, err := definition(tx, c.Tenant(), agent); err != nil {
+			return err
+		}
+		inst, err = tx.EnsureInstance(c.Tenant(), c.Principal(), agent)
+		return err
+	})
+	if err != nil {
+		return inst, err
+	}
+	floor := policy.Floor{Kind: policy.FloorInstance, ID: inst.ID.String(), Minimum: inst.Generation + 1}
+	err = e.takeBack(ctx, c, floor, func(tx *store.Tx) (err error) {
+		next, err := tx.RaiseGeneration(inst.ID)
+		if err == nil && next.Generation != floor.Minimum {
+			return protocol.Errorf(protocol.CodeConflict, "the instance of %s was recreated meanwhile: try again", agent)
+		}
+		inst = next
+		return err
+	})
+	return inst, err
 }

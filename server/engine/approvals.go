@@ -3,12 +3,13 @@ package engine
 import (
 	"context"
 
+	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
 
-// Decision of a person about an approval. Digest is what they were shown.
+// ApprovalDecision of a person. Digest is what they were shown.
 type ApprovalDecision struct {
 	Approval protocol.ApprovalID
 	Digest   string
@@ -19,5 +20,231 @@ type ApprovalDecision struct {
 // DecideApproval records the decision. The same decision again is harmless,
 // another one is a conflict. INV-6.
 func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalDecision) (session.Approval, error) {
-	panic("engine: not built")
+	var decided session.Approval
+	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		a, err := tx.Approval(p.Approval)
+		if err != nil {
+			return err
+		}
+		if same := decisionOf(a.State) == p.Approve && a.DecidedBy != "" && a.Digest == p.Digest; same {
+			decided = a
+			return nil
+		}
+		if a.State.Terminal() || a.State == session.ApprovalApproved {
+			return protocol.Errorf(protocol.CodeConflict, "approval %s cannot be decided any more: it is %s", a.ID, a.State)
+		}
+		decided, err = a.Decide(p.Approve, p.Digest, c.Principal(), p.Reason, tx.Now)
+		if err != nil {
+			return err
+		}
+		if err := tx.SaveApproval(decided, a.State); err != nil {
+			return err
+		}
+		_, err = tx.AppendEvents(a.Session, session.Event{Type: session.ApprovalDecided, Turn: a.Turn, Action: a.Action,
+			Approval: a.ID, Data: map[string]string{"state": string(decided.State), "by": c.Principal().String()}})
+		return err
+	})
+	return decided, err
+}
+
+// decisionOf reports whether a decided state means yes.
+func decisionOf(s session.ApprovalState) bool {
+	return s == session.ApprovalApproved || s == session.ApprovalConsumed
+}
+
+// askApproval stores the subject and the question. The turn waits without lease,
+// capability or op, and its wall time stands still meanwhile. INV-7.
+func (w *turnTx) askApproval(a session.Action) error {
+	snap, err := w.snapshot()
+	if err != nil {
+		return err
+	}
+	a.State = session.AwaitingApproval
+	if err := w.tx.InsertAction(a); err != nil {
+		return err
+	}
+	expires := w.tx.Now.Add(snap.Agent.Approvals.TTL)
+	approval := session.Approval{
+		ID: newID[protocol.ApprovalKind](w.e, w.tx.Now), Action: a.ID, Turn: a.Turn, Session: a.Session,
+		Tenant: a.Tenant, Principal: a.Principal, State: session.ApprovalPending, Tool: a.Tool,
+		Destination: a.Destination, Arguments: a.Arguments, CreatedAt: w.tx.Now, ExpiresAt: expires,
+		Digest: a.Subject(snap.DataBoundary, snap.PolicyDigest, expires).Digest(),
+	}
+	if err := w.tx.InsertApproval(approval); err != nil {
+		return err
+	}
+	if err := w.step(session.TurnAskApproval); err != nil {
+		return err
+	}
+	w.turn.Deadline = w.turn.Deadline.Add(snap.Agent.Approvals.TTL)
+	w.event(session.Event{Type: session.ApprovalAsked, Action: a.ID, Approval: approval.ID, Data: map[string]string{
+		session.DataCallID: a.CallID, "tool": a.Tool, "digest": approval.Digest}})
+	return nil
+}
+
+// resume lets the wall time run on: it stood still while a person thought.
+func (w *turnTx) resume(a session.Approval) {
+	if unused := a.ExpiresAt.Sub(w.tx.Now); unused > 0 {
+		w.turn.Deadline = w.turn.Deadline.Add(-unused)
+		w.touch()
+	}
+}
+
+// tickApprovals carries decisions out: an approved one becomes a new action, a
+// denied or expired one the model's result or the end of the turn, by policy.
+func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
+	var waiting []session.Turn
+	var overdue []session.Approval
+	err := e.Store.View(ctx, store.AsLoop("approvals"), func(tx *store.Tx) (err error) {
+		if overdue, err = tx.ApprovalsPastExpiry(100); err != nil {
+			return err
+		}
+		turns, err := tx.OwnedTurns(e.Replica)
+		for _, t := range turns {
+			if t.State == session.WaitingApproval {
+				waiting = append(waiting, t)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	expired, err := each(overdue, func(a session.Approval) (bool, error) { return true, e.expireApproval(ctx, a.ID) })
+	if err != nil {
+		return expired, err
+	}
+	decided, err := each(waiting, func(t session.Turn) (bool, error) { return e.carryDecision(ctx, t.ID) })
+	return expired || decided, err
+}
+
+func (e *Engine) expireApproval(ctx context.Context, id protocol.ApprovalID) error {
+	return e.Store.Update(ctx, store.AsLoop("approvals"), func(tx *store.Tx) error {
+		a, err := tx.Approval(id)
+		if err != nil || a.State.Terminal() {
+			return err
+		}
+		next, err := a.Step(session.ApprovalExpire, tx.Now)
+		if err != nil {
+			return err
+		}
+		if err := tx.SaveApproval(next, a.State); err != nil {
+			return err
+		}
+		_, err = tx.AppendEvents(a.Session, session.Event{Type: session.ApprovalDecided, Turn: a.Turn, Action: a.Action,
+			Approval: a.ID, Data: map[string]string{"state": string(next.State)}})
+		return err
+	})
+}
+
+// carryDecision carries out the decision that a waiting turn has, if any.
+func (e *Engine) carryDecision(ctx context.Context, id protocol.TurnID) (worked bool, err error) {
+	consumed := false
+	err = e.onTurn(ctx, "approvals", id, func(w *turnTx) error {
+		worked, consumed = false, false
+		if w.turn.State != session.WaitingApproval {
+			return nil
+		}
+		subject, approval, err := w.pendingSubject()
+		if err != nil || approval.State == session.ApprovalPending {
+			return err
+		}
+		worked = true
+		w.resume(approval)
+		if approval.State == session.ApprovalApproved {
+			consumed = true
+			return w.consume(subject, approval)
+		}
+		return w.refuseApproval(subject, approval)
+	})
+	if err == nil && consumed {
+		fault.Here(fault.ServerApprovalConsumed)
+	}
+	return worked, err
+}
+
+// pendingSubject is the action that waits and the question that was asked.
+func (w *turnTx) pendingSubject() (session.Action, session.Approval, error) {
+	approvals, err := w.tx.ApprovalsOfTurn(w.turn.ID)
+	if err != nil {
+		return session.Action{}, session.Approval{}, err
+	}
+	for _, a := range approvals {
+		subject, err := w.tx.Action(a.Action)
+		if err != nil {
+			return session.Action{}, session.Approval{}, err
+		}
+		if subject.State == session.AwaitingApproval {
+			return subject, a, nil
+		}
+	}
+	return session.Action{}, session.Approval{}, protocol.Errorf(protocol.CodeInternal, "turn %s waits for no approval", w.turn.ID)
+}
+
+// consume makes the new action that uses the approval up, under a higher fence.
+// Its subject is digested again, from what is true now. INV-6.
+func (w *turnTx) consume(subject session.Action, approval session.Approval) error {
+	snap, err := w.snapshot()
+	if err != nil {
+		return err
+	}
+	if w.turn.OwnerFence, err = w.turn.OwnerFence.Next(w.tx.Epoch()); err != nil {
+		return err
+	}
+	a := subject
+	a.ID, a.State = newID[protocol.ActionKind](w.e, w.tx.Now), session.Intended
+	a.Fence, a.Approval, a.IdempotencyKey, a.IntentAt = w.turn.OwnerFence, approval.ID, a.ID.String(), w.tx.Now
+	if err := w.tx.InsertAction(a); err != nil {
+		return err
+	}
+	digest := a.Subject(snap.DataBoundary, snap.PolicyDigest, approval.ExpiresAt).Digest()
+	if _, err := approval.Consume(a.ID, digest, w.tx.Now); err != nil {
+		return err
+	}
+	if err := w.tx.ConsumeApproval(approval.ID, a.ID, digest); err != nil {
+		return err
+	}
+	old, err := subject.Step(session.ActionSupersede, w.tx.Now)
+	if err != nil {
+		return err
+	}
+	old.SupersededBy = a.ID
+	if err := w.tx.SaveAction(old, subject.State, subject.Fence); err != nil {
+		return err
+	}
+	w.event(session.Event{Type: session.ApprovalUsed, Action: a.ID, Approval: approval.ID,
+		Data: map[string]string{session.DataCallID: a.CallID, "replaces": subject.ID.String()}})
+	if err := w.step(session.TurnApprove); err != nil {
+		return err
+	}
+	return nil
+}
+
+// refuseApproval ends the subject; the model is told, or the turn ends, as the
+// agent's policy says.
+func (w *turnTx) refuseApproval(subject session.Action, approval session.Approval) error {
+	snap, err := w.snapshot()
+	if err != nil {
+		return err
+	}
+	text := "A person denied this call. It did not run."
+	if approval.State == session.ApprovalExpired {
+		text = "Nobody approved this call in time. It did not run."
+	}
+	if approval.Reason != "" {
+		text += " Their reason: " + approval.Reason
+	}
+	r := refuse(subject.CallID, denied, protocol.CodePolicyDenied, text)
+	if snap.Agent.Approvals.OnDenied != "fail" {
+		return w.settle(subject, subject.Fence, outcome{event: session.ActionDeny, result: r})
+	}
+	next, err := subject.Step(session.ActionDeny, w.tx.Now)
+	if err != nil {
+		return err
+	}
+	next.Code = r.Code
+	if err := w.tx.SaveAction(next, subject.State, subject.Fence); err != nil {
+		return err
+	}
+	return w.failed(reasonApprovalDenied, text)
 }

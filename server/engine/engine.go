@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"context"
 	"crypto/rand"
 	"io"
 	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
@@ -40,9 +44,20 @@ type Config struct {
 }
 
 // Engine joins sessions and execution. Make it with New; Run starts its loops.
+// All that it holds in memory can be lost: the store is the truth, and the ticks
+// find again what was under way.
 type Engine struct {
 	Config
-	live *LiveHub
+	ids     ids
+	live    *LiveHub
+	settled *inbox  // completions of ops
+	leases  *leases // clocks of held attempts
+	links   *links  // runners that talk to this replica
+	floors  *floors // what was taken back
+	view    *view   // what the broker can reach
+	pauses  *pauses // what is not tried again yet
+	owned   *owned  // turns that this incarnation drives
+	calls   *calls  // gateway actions that it has under way
 }
 
 // New makes an engine and starts nothing.
@@ -53,5 +68,43 @@ func New(c Config) *Engine {
 	if c.Entropy == nil {
 		c.Entropy = rand.Reader
 	}
-	return &Engine{Config: c, live: newLiveHub()}
+	if c.Ops == nil {
+		c.Ops = NewGoroutines()
+	}
+	c.Limits = c.Limits.orDefault()
+	return &Engine{
+		Config:  c,
+		ids:     ids{entropy: c.Entropy},
+		live:    newLiveHub(),
+		settled: newInbox(),
+		leases:  newLeases(c.Elapsed),
+		links:   newLinks(),
+		floors:  newFloors(),
+		view:    &view{},
+		pauses:  newPauses(),
+		owned:   newOwned(),
+		calls:   newCalls(),
+	}
+}
+
+// Run starts one loop per tick and the op runner, and returns when all are gone.
+func (e *Engine) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.Ops.Run(ctx) })
+	for _, t := range e.Ticks() {
+		g.Go(func() error { return e.runTick(ctx, t) })
+	}
+	return g.Wait()
+}
+
+// Ready says whether a turn can really be taken now, and if not, why.
+func (e *Engine) Ready(ctx context.Context) error {
+	if err := e.Store.View(ctx, store.AsLoop("ready"), func(tx *store.Tx) error {
+		_, err := tx.Activatable(1)
+		return err
+	}); err != nil {
+		return err
+	}
+	_, err := e.view.current(time.Now())
+	return err
 }

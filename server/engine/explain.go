@@ -2,9 +2,14 @@ package engine
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+	"bivouac/server/placement"
+	"bivouac/server/session"
 	"bivouac/server/store"
 )
 
@@ -29,5 +34,175 @@ type RunnerVerdict struct {
 
 // Explain takes the id of a turn or of an attempt.
 func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explanation, error) {
-	panic("engine: not built")
+	kind, _, _ := strings.Cut(id, "_")
+	var x Explanation
+	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
+		switch kind {
+		case "trn":
+			turn, err := protocol.ParseID[protocol.TurnKind](id)
+			if err != nil {
+				return err
+			}
+			t, err := tx.Turn(turn)
+			if err != nil {
+				return err
+			}
+			x, err = e.explainTurn(tx, t)
+			return err
+		case "att":
+			attempt, err := protocol.ParseID[protocol.AttemptKind](id)
+			if err != nil {
+				return err
+			}
+			a, err := tx.Attempt(attempt)
+			if err != nil {
+				return err
+			}
+			x, err = explainAttempt(tx, a)
+			return err
+		}
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%q is neither a turn (trn_…) nor an attempt (att_…)", id)
+	})
+	return x, err
+}
+
+func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) {
+	x := Explanation{State: string(t.State), Waited: tx.Now.Sub(t.QueuedAt)}
+	var err error
+	switch t.State {
+	case session.Queued:
+		err = e.explainQueued(tx, t, &x)
+	case session.RunningModel:
+		if t.Attempt == "" {
+			x.WaitingFor = "the answer of the model"
+		} else {
+			x, err = explainOf(tx, t.Attempt, x)
+		}
+	case session.WaitingApproval:
+		err = explainApproval(tx, t, &x)
+	case session.WaitingReconciliation:
+		x.WaitingFor = "evidence of what became of an action, until " + t.ReconcileDeadline.UTC().Format(time.RFC3339)
+		x.Remedies = []string{"bivouac edge list", "bivouac unknown"}
+	case session.Received:
+		x, err = explainOf(tx, t.Attempt, x)
+	case session.WaitingAction, session.RunningAction:
+		err = explainAction(tx, t, &x)
+	default:
+		x.Waited, x.WaitingFor = 0, "nothing: it ended"
+		if t.Reason != "" {
+			x.WaitingFor += " with " + t.Reason + ": " + t.Message
+		}
+	}
+	return x, err
+}
+
+func (e *Engine) explainQueued(tx *store.Tx, t session.Turn, x *Explanation) error {
+	position, err := tx.QueuePosition(t.ID)
+	if err != nil {
+		return err
+	}
+	active, err := tx.ActiveTurn(t.Session)
+	switch {
+	case err == nil:
+		x.WaitingFor = fmt.Sprintf("turn %s of the same session, which is %s; it is number %d in the queue", active.ID, active.State, position)
+		x.Remedies = []string{"bivouac explain " + active.ID.String(), "bivouac cancel " + active.ID.String()}
+		return nil
+	case !lost(err):
+		return err
+	}
+	if _, err := e.view.current(tx.Now); err != nil {
+		x.WaitingFor = err.Error()
+		x.Remedies = []string{"bivouac-broker run"}
+		return nil
+	}
+	x.WaitingFor = fmt.Sprintf("its activation; it is number %d in the queue", position)
+	return nil
+}
+
+func explainApproval(tx *store.Tx, t session.Turn, x *Explanation) error {
+	approvals, err := tx.ApprovalsOfTurn(t.ID)
+	for _, a := range approvals {
+		if a.State == session.ApprovalPending {
+			x.WaitingFor = fmt.Sprintf("a person's decision about %s, until %s", a.Tool, a.ExpiresAt.UTC().Format(time.RFC3339))
+			x.Remedies = []string{"bivouac approve " + a.ID.String(), "bivouac deny " + a.ID.String()}
+		}
+	}
+	return err
+}
+
+func explainAction(tx *store.Tx, t session.Turn, x *Explanation) error {
+	actions, err := tx.ActionsOfTurn(t.ID)
+	if err != nil {
+		return err
+	}
+	for _, a := range actions {
+		if a.State != session.Intended && a.State != session.Dispatched {
+			continue
+		}
+		x.WaitingFor = "the result of " + a.Tool
+		if a.Attempt != "" {
+			*x, err = explainOf(tx, a.Attempt, *x)
+		}
+	}
+	return err
+}
+
+// explainOf explains a turn by the attempt that it waits for.
+func explainOf(tx *store.Tx, id protocol.AttemptID, x Explanation) (Explanation, error) {
+	a, err := tx.Attempt(id)
+	if err != nil {
+		return x, err
+	}
+	by, err := explainAttempt(tx, a)
+	x.WaitingFor, x.Runners, x.Remedies = by.WaitingFor, by.Runners, by.Remedies
+	return x, err
+}
+
+func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
+	x := Explanation{State: string(a.State), Waited: tx.Now.Sub(a.QueuedAt)}
+	name := a.Runner.String()
+	if r, err := tx.Runner(a.Runner); err == nil {
+		name = fmt.Sprintf("%q", r.Name)
+	} else if !lost(err) {
+		return x, err
+	}
+	switch a.State {
+	case execution.AttemptOffered:
+		x.WaitingFor = "runner " + name + " to claim it"
+	case execution.AttemptClaimed, execution.AttemptRunning:
+		x.WaitingFor = "the result from runner " + name
+	case execution.AttemptSuspect:
+		x.WaitingFor = fmt.Sprintf("runner %s, which has not renewed its lease; it goes elsewhere %s after its last renewal", name, a.Retention)
+		x.Remedies = []string{"on that machine: bivouac-edge run"}
+	case execution.AttemptQueued:
+		return x, rank(tx, a, &x)
+	default:
+		x.Waited, x.WaitingFor = 0, "nothing: it ended"
+		if a.Reason != "" {
+			x.WaitingFor += " with " + a.Reason + ": " + a.Message
+		}
+	}
+	return x, nil
+}
+
+// rank asks placement again, with the fleet that the caller may see.
+func rank(tx *store.Tx, a execution.Attempt, x *Explanation) error {
+	fleet, err := fleetOf(tx, []execution.Attempt{a})
+	if err != nil {
+		return err
+	}
+	r := placement.Rank(a, fleet)
+	x.WaitingFor = "a runner: " + r.Summary()
+	if len(r.Candidates) > 0 {
+		x.WaitingFor = "the scheduler to offer it"
+	}
+	x.Remedies = r.Remedies()
+	for _, v := range r.Verdicts {
+		verdict := RunnerVerdict{Runner: v.Runner, Name: v.Name, Eligible: v.Eligible()}
+		for _, reason := range v.Reasons {
+			verdict.Reasons = append(verdict.Reasons, reason.Text)
+		}
+		x.Runners = append(x.Runners, verdict)
+	}
+	return nil
 }

@@ -2,10 +2,12 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/execution"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/policy"
 	"bivouac/server/store"
 )
@@ -18,11 +20,11 @@ type NewGrant struct {
 
 // Layer is one place where authority lived, probed after a revocation.
 type Layer struct {
-	Name   string
-	Probe  string
-	Gone   bool
-	Detail string
-	Took   time.Duration // from our record of the revocation
+	Name   string        `json:"name"`
+	Probe  string        `json:"probe"`
+	Gone   bool          `json:"gone"`
+	Detail string        `json:"detail,omitempty"`
+	Took   time.Duration `json:"took_ns"` // from the begin of the revocation
 }
 
 // Revocation is the whole answer to "revoke": every layer, and the receipt.
@@ -32,22 +34,137 @@ type Revocation struct {
 	Receipt string // JWS by the broker's receipt key; empty while it is unreachable
 }
 
-// CreateGrant makes a grant, has the broker seal it, and stores it.
+// CreateGrant makes a grant, has the broker seal it, and stores it. What the
+// server keeps is ciphertext that only the broker opens.
 func (e *Engine) CreateGrant(ctx context.Context, c store.Caller, p NewGrant) (policy.Grant, error) {
-	panic("engine: not built")
+	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
+		_, _, err := definition(tx, c.Tenant(), p.Agent)
+		return err
+	})
+	if err != nil {
+		return policy.Grant{}, err
+	}
+	g := policy.Grant{ID: newID[protocol.GrantKind](e, time.Now()), Tenant: c.Tenant(), Principal: c.Principal(),
+		Agent: p.Agent, Credentials: p.Credentials}
+	g.Sealed, err = e.Broker.CreateGrant(ctx, &brokerv1.CreateGrantRequest{GrantId: g.ID.String(), TenantId: g.Tenant.String(),
+		PrincipalId: g.Principal.String(), Agent: g.Agent, Credentials: g.Credentials})
+	if err != nil {
+		return policy.Grant{}, err
+	}
+	err = e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		g.CreatedAt = tx.Now
+		return tx.InsertGrant(g)
+	})
+	return g, err
 }
 
-// RevokeGrant ends a grant and all work under it, in every layer. INV-13.
+// RevokeGrant ends a grant and all work under it, in every layer, and says per
+// layer what the probe found and when. INV-13.
 func (e *Engine) RevokeGrant(ctx context.Context, c store.Caller, id protocol.GrantID, reason string) (Revocation, error) {
-	panic("engine: not built")
+	r := revoking{e: e, begun: time.Now(), id: id, reason: reason}
+	probe, err := r.record(ctx, c)
+	if err != nil {
+		return Revocation{}, err
+	}
+	r.endWork(ctx)
+	r.revokeAtBroker(ctx)
+	r.probe(ctx, probe)
+	return Revocation{Grant: r.grant, Layers: r.layers, Receipt: r.receipt(ctx)}, nil
 }
 
-// RevokeRunner ends a runner's authority and all its work.
-func (e *Engine) RevokeRunner(ctx context.Context, c store.Caller, id protocol.RunnerID, reason string) (execution.Runner, error) {
-	panic("engine: not built")
+// revoking is one revocation under way. Once it is recorded nothing undoes it;
+// a layer that cannot be reached is said to be not gone.
+type revoking struct {
+	e      *Engine
+	begun  time.Time
+	id     protocol.GrantID
+	reason string
+	grant  policy.Grant
+	layers []Layer
 }
 
-// DisablePrincipal ends a principal's authority and all its work.
-func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protocol.PrincipalID) (policy.Principal, error) {
-	panic("engine: not built")
+func (r *revoking) layer(name, probe string, gone bool, detail string) {
+	r.layers = append(r.layers, Layer{Name: name, Probe: probe, Gone: gone, Detail: detail, Took: time.Since(r.begun)})
+}
+
+// record makes the revocation durable, with its floor. Before that it mints the
+// capability that is presented again at the end.
+func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, err error) {
+	if err := r.e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+		r.grant, err = tx.Grant(r.id)
+		return err
+	}); err != nil {
+		return "", err
+	}
+	if r.grant.RevokedAt.IsZero() {
+		probe = r.e.probeToken(ctx, r.grant)
+	}
+	err = r.e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorGrant, ID: r.id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {
+		r.grant, err = tx.RevokeGrant(r.id)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	r.layer("server", "mint refused", true, "recorded with its floor")
+	return probe, nil
+}
+
+// endWork ends conversations and turns under the grant. takeBack ended the
+// active turns of this replica already.
+func (r *revoking) endWork(ctx context.Context) {
+	owner := store.AsPrincipal(r.grant.Tenant, r.grant.Principal, false)
+	err := r.e.revokeSessions(ctx, owner, r.grant.Agent, "grant_revoked", "The grant was revoked: "+r.reason)
+	if err == nil {
+		_, err = r.e.endTaken(ctx)
+	}
+	detail := "turns ended, attempts told to stop, sessions revoked"
+	if err != nil {
+		detail = "not all ended yet: " + err.Error()
+	}
+	r.layer("turns", "no active turn under the grant", err == nil, detail)
+}
+
+func (r *revoking) revokeAtBroker(ctx context.Context) {
+	resp, err := r.e.Broker.RevokeGrant(ctx, r.id)
+	if err != nil {
+		r.layer("broker", "grant refused", false, "not reached, its feed carries the floor: "+err.Error())
+		return
+	}
+	detail := fmt.Sprintf("%d flows closed", resp.FlowsClosed)
+	if resp.LastAdmittedUs > 0 {
+		detail += ", last request admitted at " + time.UnixMicro(resp.LastAdmittedUs).UTC().Format(time.RFC3339Nano)
+	}
+	r.layer("broker", "grant refused, no flow open", resp.FlowsZeroUs > 0, detail)
+}
+
+// probe presents the capability that worked before the revocation once more.
+func (r *revoking) probe(ctx context.Context, token string) {
+	if token == "" {
+		return // no turn ran under the grant: there is no capability of it
+	}
+	resp, err := r.e.Broker.Probe(ctx, token, r.id)
+	switch {
+	case err != nil:
+		r.layer("capability", "same capability presented again", false, "not reached: "+err.Error())
+	case resp.Admitted || resp.OpenFlows > 0:
+		r.layer("capability", "same capability presented again", false, fmt.Sprintf("admitted=%t, %d flows open", resp.Admitted, resp.OpenFlows))
+	default:
+		r.layer("capability", "same capability presented again", true, "refused: "+resp.Code)
+	}
+}
+
+// receipt has the layers signed by the broker's receipt key.
+func (r *revoking) receipt(ctx context.Context) string {
+	body, err := canonical.Marshal(map[string]any{
+		"kind": "revocation", "grant": r.id, "tenant": r.grant.Tenant, "principal": r.grant.Principal, "agent": r.grant.Agent,
+		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers})
+	if err == nil {
+		var jws string
+		if jws, err = r.e.Broker.SignReceipt(ctx, body); err == nil {
+			return jws
+		}
+	}
+	r.e.Log.Warn("revocation has no receipt", "grant", r.id, "error", err)
+	return ""
 }

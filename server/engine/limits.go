@@ -8,23 +8,20 @@ type Limits struct {
 	// in its agent definition.
 	MaxQueuedTenant    int
 	MaxQueuedPrincipal int
-	// MaxPrompt bounds a prompt in bytes, MaxArguments a tool call's arguments.
-	MaxPrompt    int
-	MaxArguments int
+	// MaxPrompt bounds a prompt in bytes.
+	MaxPrompt int
 	// OwnerTTL is how long a replica that says nothing keeps its turns.
 	OwnerTTL time.Duration
 	// ConnectionTTL is how long a replica keeps a runner that says nothing.
 	ConnectionTTL time.Duration
 	// OfferTTL is how long an offer waits for its claim before it goes elsewhere.
 	OfferTTL time.Duration
-	// Reconcile is how long evidence is sought before an outcome is UNKNOWN.
-	Reconcile time.Duration
-	// Guard is added to retention before work goes to another machine.
-	Guard time.Duration
 	// CapabilityTTL of every capability.
 	CapabilityTTL time.Duration
 	// DescribeEvery is how old the view of the broker may become.
 	DescribeEvery time.Duration
+	// UsageEvery is how often the draw of open slices is asked.
+	UsageEvery time.Duration
 	// Poll is the slow poll behind every wake-up.
 	Poll time.Duration
 }
@@ -35,14 +32,33 @@ func DefaultLimits() Limits {
 		MaxQueuedTenant:    1000,
 		MaxQueuedPrincipal: 100,
 		MaxPrompt:          256 << 10,
-		MaxArguments:       256 << 10,
 		OwnerTTL:           15 * time.Second,
 		ConnectionTTL:      30 * time.Second,
 		OfferTTL:           10 * time.Second,
-		Reconcile:          60 * time.Second,
-		Guard:              2 * time.Second,
 		CapabilityTTL:      time.Minute,
 		DescribeEvery:      5 * time.Second,
+		UsageEvery:         2 * time.Second,
 		Poll:               time.Second,
 	}
+}
+
+// orDefault fills zero fields in.
+func (l Limits) orDefault() Limits {
+	d := DefaultLimits()
+	for _, n := range []struct{ is, or *int }{
+		{&l.MaxQueuedTenant, &d.MaxQueuedTenant}, {&l.MaxQueuedPrincipal, &d.MaxQueuedPrincipal}, {&l.MaxPrompt, &d.MaxPrompt},
+	} {
+		if *n.is == 0 {
+			*n.is = *n.or
+		}
+	}
+	for _, t := range []struct{ is, or *time.Duration }{
+		{&l.OwnerTTL, &d.OwnerTTL}, {&l.ConnectionTTL, &d.ConnectionTTL}, {&l.OfferTTL, &d.OfferTTL},
+		{&l.CapabilityTTL, &d.CapabilityTTL}, {&l.DescribeEvery, &d.DescribeEvery}, {&l.UsageEvery, &d.UsageEvery}, {&l.Poll, &d.Poll},
+	} {
+		if *t.is == 0 {
+			*t.is = *t.or
+		}
+	}
+	return l
 }

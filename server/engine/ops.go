@@ -1,6 +1,12 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"bivouac/edge/protocol"
+)
 
 // Ops runs long I/O outside the ticks. A tick starts an op; what the op has to
 // say becomes the input of a later tick. It is the only place with goroutines.
@@ -14,4 +20,174 @@ type Ops interface {
 	Running(key string) bool
 	// Run lets ops run until ctx ends, and returns when none is left.
 	Run(ctx context.Context) error
+}
+
+// Causes of the end of an op.
+var (
+	errOpStopped = protocol.Errorf(protocol.CodeCancelled, "the op was stopped: its work is no longer wanted")
+	errShutdown  = protocol.Errorf(protocol.CodeUnavailable, "the server is stopping")
+)
+
+// Goroutines is the Ops of a server: one goroutine an op, while Run runs.
+type Goroutines struct {
+	mu      sync.Mutex // guards below
+	ctx     context.Context
+	running map[string]context.CancelCauseFunc
+	wg      sync.WaitGroup
+}
+
+// NewGoroutines makes a runner that takes ops once Run runs.
+func NewGoroutines() *Goroutines {
+	return &Goroutines{running: map[string]context.CancelCauseFunc{}}
+}
+
+// Run takes ops until ctx ends, cancels what runs, and waits for it.
+func (g *Goroutines) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(errShutdown)
+	g.mu.Lock()
+	if g.ctx != nil {
+		g.mu.Unlock()
+		return errors.New("engine: the op runner runs already")
+	}
+	g.ctx = ctx
+	g.mu.Unlock()
+	<-ctx.Done()
+	g.mu.Lock()
+	g.ctx = nil // nothing starts from here
+	g.mu.Unlock()
+	g.wg.Wait()
+	return nil
+}
+
+// Start runs fn in its goroutine. Before Run and after its end nothing starts;
+// the tick that asked finds its work again.
+func (g *Goroutines) Start(key string, fn func(ctx context.Context)) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx == nil || g.running[key] != nil {
+		return false
+	}
+	ctx, cancel := context.WithCancelCause(g.ctx)
+	g.running[key] = cancel
+	g.wg.Go(func() {
+		defer cancel(nil)
+		defer g.ended(key)
+		fn(ctx)
+	})
+	return true
+}
+
+func (g *Goroutines) ended(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.running, key)
+}
+
+// Stop cancels one op.
+func (g *Goroutines) Stop(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if cancel := g.running[key]; cancel != nil {
+		cancel(errOpStopped)
+	}
+}
+
+// Running reports an op that has not ended.
+func (g *Goroutines) Running(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running[key] != nil
+}
+
+// Steps is the Ops of a simulation: ops wait until the driver runs them, one at
+// a time, in its own goroutine.
+type Steps struct {
+	mu    sync.Mutex // guards below
+	queue []step
+}
+
+type step struct {
+	key     string
+	fn      func(context.Context)
+	stopped bool
+}
+
+// Start queues fn.
+func (s *Steps) Start(key string, fn func(ctx context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, op := range s.queue {
+		if op.key == key {
+			return false
+		}
+	}
+	s.queue = append(s.queue, step{key: key, fn: fn})
+	return true
+}
+
+// Stop marks an op: it runs with a cancelled context.
+func (s *Steps) Stop(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.queue {
+		if s.queue[i].key == key {
+			s.queue[i].stopped = true
+		}
+	}
+}
+
+// Running reports an op that waits.
+func (s *Steps) Running(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, op := range s.queue {
+		if op.key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// Keys of the ops that wait, oldest first.
+func (s *Steps) Keys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]string, len(s.queue))
+	for i, op := range s.queue {
+		keys[i] = op.key
+	}
+	return keys
+}
+
+// Step runs the i-th waiting op to its end.
+func (s *Steps) Step(ctx context.Context, i int) bool {
+	s.mu.Lock()
+	if i < 0 || i >= len(s.queue) {
+		s.mu.Unlock()
+		return false
+	}
+	op := s.queue[i]
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if op.stopped {
+		cancel(errOpStopped)
+	}
+	op.fn(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.queue {
+		if s.queue[i].key == op.key {
+			s.queue = append(s.queue[:i], s.queue[i+1:]...)
+			break
+		}
+	}
+	return true
+}
+
+// Run waits for the end: a simulation calls Step itself.
+func (s *Steps) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
 }

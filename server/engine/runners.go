@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
@@ -22,38 +23,222 @@ type Enrolment struct {
 // transaction. The same code and key may repeat it. The caller certifies the
 // key afterwards.
 func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runner, error) {
-	panic("engine: not built")
+	var r execution.Runner
+	err := e.Store.Update(ctx, store.AsLoop("enroll"), func(tx *store.Tx) error {
+		code, err := tx.JoinCode(p.CodeHash)
+		if err != nil {
+			return err
+		}
+		repeat := !code.UsedAt.IsZero()
+		if err := tx.UseJoinCode(p.CodeHash, p.Thumbprint, p.Runner); err != nil {
+			return err
+		}
+		if repeat {
+			r, err = tx.Runner(p.Runner)
+			return err
+		}
+		if r, err = tx.Runner(p.Runner); err == nil {
+			return joinedAlready(r, code)
+		} else if !lost(err) {
+			return err
+		}
+		r = execution.Runner{ID: p.Runner, Tenant: code.Tenant, Owner: code.Principal, Name: p.Name, Thumbprint: p.Thumbprint,
+			PublicKey: p.PublicKey, State: execution.RunnerActive, EnrolledAt: tx.Now}
+		if r.Name == "" {
+			r.Name = code.Name
+		}
+		if err := tx.InsertRunner(r); err != nil {
+			return err
+		}
+		_, err = tx.PutBinding(execution.Binding{ID: newID[protocol.BindingKind](e, tx.Now), Tenant: r.Tenant,
+			Principal: r.Owner, Runner: r.ID, Actions: bindingActions(code.Actions), CreatedAt: tx.Now})
+		return err
+	})
+	if err == nil {
+		e.Log.Info("runner enrolled", "runner", r.ID, "name", r.Name, "owner", r.Owner)
+	}
+	return r, err
+}
+
+// bindingActions are the code's, with whole turns added; no list allows all that
+// the machine's owner allows.
+func bindingActions(actions []string) []string {
+	if len(actions) == 0 || slices.Contains(actions, execution.ActionTurn) {
+		return actions
+	}
+	return append(slices.Clone(actions), execution.ActionTurn)
+}
+
+// joinedAlready lets a machine that never left join again with its key, when the
+// code is of the same owner. Otherwise both names are said.
+func joinedAlready(r execution.Runner, code execution.JoinCode) error {
+	if r.State == execution.RunnerActive && r.Owner == code.Principal {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeAlreadyExists,
+		"this machine's key is already runner %s (%q, %s): on the machine run bivouac-edge leave, then join with a new code", r.ID, r.Name, r.State)
 }
 
 // Connect takes the runner's connection row by compare-and-set, restarts its
 // lease clocks and judges each lease that it holds. The transport fills in the
 // broker's address.
 func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, req *runnerv1.ConnectRequest) (*runnerv1.ConnectResponse, error) {
-	panic("engine: not built")
+	version, err := protocol.Agree(req.OldestCapabilityVersion, req.CapabilityVersion)
+	if err != nil {
+		return nil, err
+	}
+	var n connecting
+	err = e.Store.Update(ctx, store.AsLoop("connect"), func(tx *store.Tx) (err error) {
+		n = connecting{e: e, tx: tx, held: req.Held}
+		return n.take(c, transport, req)
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.links.take(c.Runner(), n.row.Epoch, n.runner.Thumbprint, n.ids())
+	resp := &runnerv1.ConnectResponse{Epoch: n.row.Epoch, CapabilityVersion: version, MailboxCursor: n.runner.AckedSeq,
+		ServerTimeUs: n.tx.Now.UnixMicro()}
+	for _, h := range n.alive {
+		e.leases.start(h.attempt, h.turn.turn.Session, h.authority)
+	}
+	for _, l := range req.Held {
+		resp.Leases = append(resp.Leases, e.verdict(n.alive, l))
+	}
+	e.Log.Info("runner connected", "runner", c.Runner(), "epoch", n.row.Epoch, "transport", transport, "leases", len(n.alive))
+	return resp, nil
 }
 
-// Disconnect says that the transport of an epoch is gone.
-func (e *Engine) Disconnect(ctx context.Context, c store.Caller, epoch int64) error {
-	panic("engine: not built")
+// connecting is one connect inside its transaction.
+type connecting struct {
+	e      *Engine
+	tx     *store.Tx
+	held   []*runnerv1.HeldLease
+	runner execution.Runner
+	row    execution.Connection
+	alive  []heldAttempt
 }
 
-// Mail returns deliveries after a cursor, oldest first. An epoch that was taken
-// over is stale_fence: the stream ends.
-func (e *Engine) Mail(ctx context.Context, c store.Caller, epoch, after int64, limit int) ([]*runnerv1.AttachResponse, error) {
-	panic("engine: not built")
+type heldAttempt struct {
+	attempt   execution.Attempt
+	turn      *turnTx
+	authority *authority
 }
 
-// Acknowledge forgets deliveries up to a sequence.
-func (e *Engine) Acknowledge(ctx context.Context, c store.Caller, req *runnerv1.AcknowledgeRequest) error {
-	panic("engine: not built")
+func (n *connecting) take(c store.Caller, transport string, req *runnerv1.ConnectRequest) error {
+	r, err := n.tx.Runner(c.Runner())
+	if err != nil || r.Tenant != c.Tenant() || r.State != execution.RunnerActive {
+		return protocol.Errorf(protocol.CodeUnauthenticated, "runner %s is not enrolled here any more: join again with bivouac-edge join", c.Runner())
+	}
+	last, err := n.tx.Connection(r.ID)
+	if err != nil && !lost(err) {
+		return err
+	}
+	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.Replica, BootNonce: req.BootNonce,
+		Transport: transport, TakenAt: n.tx.Now, ExpiresAt: n.tx.Now.Add(n.e.Limits.ConnectionTTL)}, last.Epoch)
+	if err != nil {
+		return err
+	}
+	r.Facts, r.LastSeenAt = facts(req.Facts), n.tx.Now
+	if err := n.tx.SaveRunner(r, r.State); err != nil {
+		return err
+	}
+	n.runner = r
+	return n.readHeld()
+}
+
+// readHeld finds the attempts that the runner holds by the store.
+func (n *connecting) readHeld() error {
+	attempts, err := n.tx.AttemptsOfRunner(n.runner.ID)
+	if err != nil {
+		return err
+	}
+	n.alive = nil
+	for _, a := range attempts {
+		if !a.State.Held() {
+			continue
+		}
+		w, err := n.e.openAttempt(n.tx, a.ID)
+		if err != nil {
+			return err
+		}
+		auth, err := w.attemptAuthority(a)
+		if isTaken(err) {
+			continue // its work ends by its own tick
+		} else if err != nil {
+			return err
+		}
+		n.alive = append(n.alive, heldAttempt{a, w, auth})
+	}
+	return nil
+}
+
+func (n *connecting) ids() []protocol.AttemptID {
+	out := make([]protocol.AttemptID, len(n.held))
+	for i, l := range n.held {
+		out[i] = protocol.AttemptID(l.AttemptId)
+	}
+	return out
+}
+
+// verdict on one lease that a runner says it holds.
+func (e *Engine) verdict(alive []heldAttempt, l *runnerv1.HeldLease) *runnerv1.LeaseVerdict {
+	v := &runnerv1.LeaseVerdict{AttemptId: l.AttemptId}
+	for _, h := range alive {
+		if h.attempt.ID.String() != l.AttemptId || h.attempt.Fence != protocol.Fence(l.Fence) {
+			continue
+		}
+		terms, err := e.terms(h.attempt, h.authority)
+		if err != nil {
+			e.Log.Warn("held lease got no terms", "attempt", l.AttemptId, "error", err)
+			return v
+		}
+		v.Alive, v.AcceptedSeq, v.Terms = true, h.attempt.AcceptedSeq, terms
+	}
+	return v
+}
+
+func facts(f *runnerv1.Facts) execution.Facts {
+	return execution.Facts{
+		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
+		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
+		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(),
+	}
 }
 
 // Announce records what the runner offers now.
 func (e *Engine) Announce(ctx context.Context, c store.Caller, req *runnerv1.AnnounceRequest) error {
-	panic("engine: not built")
+	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
+		return err
+	}
+	return e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		r, err := tx.Runner(c.Runner())
+		if err != nil {
+			return err
+		}
+		r.Facts, r.LastSeenAt = facts(req.Facts), tx.Now
+		return tx.SaveRunner(r, r.State)
+	})
 }
 
-// Leave ends the runner for good, at its owner's wish.
-func (e *Engine) Leave(ctx context.Context, c store.Caller) error {
-	panic("engine: not built")
+// Disconnect says that the transport of an epoch is gone. The row stays this
+// replica's, and so do the clocks of its leases.
+func (e *Engine) Disconnect(ctx context.Context, c store.Caller, epoch int64) error {
+	if !e.links.leave(c.Runner(), epoch) {
+		return nil // a later epoch is here
+	}
+	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		r, err := tx.Runner(c.Runner())
+		if err != nil {
+			return err
+		}
+		r.LastSeenAt = tx.Now
+		if err := tx.SaveRunner(r, r.State); err != nil {
+			return err
+		}
+		return tx.ReleaseConnection(c.Runner(), epoch)
+	})
+	if lost(err) {
+		return nil
+	}
+	return err
 }

@@ -1,10 +1,119 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/store"
+)
 
 // Tick is one loop's body. Do makes one pass: it never blocks on anything but
-// the store, and says whether there was something to do.
+// the store, and says whether there was something to do. A simulation calls Do
+// itself; Run calls it after each wake-up and, at the latest, every Limits.Poll.
 type Tick struct {
 	Name string
 	Do   func(ctx context.Context) (worked bool, err error)
+	// Topics whose commits may give it something to do.
+	Topics []store.Topic
+	// Wake is a wake-up from inside the engine; nil: none.
+	Wake <-chan struct{}
+	// Due is how soon it has something to do by time alone; nil: at the poll.
+	Due func() time.Duration
+}
+
+// Ticks are all loops of the engine, in the order in which a turn meets them.
+func (e *Engine) Ticks() []Tick {
+	turns, attempts := []store.Topic{store.TopicTurns}, []store.Topic{store.TopicAttempts}
+	both := []store.Topic{store.TopicTurns, store.TopicAttempts}
+	return []Tick{
+		{Name: "floors", Do: e.tickFloors, Topics: []store.Topic{store.TopicFloors}},
+		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
+		{Name: "takeover", Do: e.tickTakeover},
+		{Name: "activate", Do: e.tickActivate, Topics: turns, Wake: e.view.changed()},
+		{Name: "model", Do: e.tickModel, Topics: turns, Due: e.pauses.next},
+		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
+		{Name: "dispatch", Do: e.tickDispatch, Topics: turns},
+		{Name: "place", Do: e.tickPlace, Topics: attempts},
+		{Name: "approvals", Do: e.tickApprovals, Topics: turns},
+		{Name: "reap", Do: e.tickReap, Topics: attempts, Due: e.leases.next},
+		{Name: "reconcile", Do: e.tickReconcile, Topics: turns, Due: e.pauses.next},
+		{Name: "deadlines", Do: e.tickDeadlines},
+		{Name: "revoked", Do: e.tickRevoked, Topics: both, Wake: e.floors.changed()},
+		{Name: "sessions", Do: e.tickSessions, Topics: turns},
+		{Name: "owners", Do: e.tickOwners},
+		{Name: "usage", Do: e.tickUsage},
+		{Name: "cleanup", Do: e.tickCleanup, Topics: turns},
+	}
+}
+
+// runTick runs one tick until ctx ends: again at once while there is work, then
+// after a wake-up, when it is due, or at the poll.
+func (e *Engine) runTick(ctx context.Context, t Tick) error {
+	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}, {Dir: reflect.SelectRecv}}
+	for _, topic := range t.Topics {
+		wake, stop := e.Store.Subscribe(topic)
+		defer stop()
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(wake)})
+	}
+	if t.Wake != nil {
+		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(t.Wake)})
+	}
+	for ctx.Err() == nil {
+		worked, err := t.Do(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			e.Log.Error("tick failed; it runs again", "tick", t.Name, "error", err)
+		case worked:
+			continue
+		}
+		timer := time.NewTimer(e.waitFor(t, err))
+		cases[1].Chan = reflect.ValueOf(timer.C)
+		chosen, _, _ := reflect.Select(cases)
+		timer.Stop()
+		if chosen == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// waitFor is how long a tick without work or with an error rests.
+func (e *Engine) waitFor(t Tick, err error) time.Duration {
+	wait := e.Limits.Poll
+	if err == nil && t.Due != nil {
+		wait = min(wait, max(t.Due(), time.Millisecond))
+	}
+	return wait
+}
+
+// lost reports a refusal that only says that somebody else was faster: the state
+// moved on between reading and writing. The next pass sees it.
+func lost(err error) bool {
+	var e *protocol.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	return e.Code == protocol.CodeConflict || e.Code == protocol.CodeStaleFence || e.Code == protocol.CodeNotFound
+}
+
+// each applies do to every item and goes on after one that fails, so that one
+// sick row never stops the others. It reports whether any was worked on, and the
+// first error that is not a lost race.
+func each[T any](items []T, do func(T) (bool, error)) (worked bool, first error) {
+	for _, item := range items {
+		did, err := do(item)
+		if lost(err) {
+			err = nil
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+		worked = worked || did
+	}
+	return worked, first
 }

@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/capability"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// authority is everything that the capabilities of one turn may say, as one
+// transaction read it. INV-10.
+type authority struct {
+	turn       session.Turn
+	snap       *policy.Snapshot
+	tenant     string
+	instance   protocol.InstanceID
+	sealed     []byte
+	slice      policy.Slice
+	thumbprint string // of the runner that presents it; empty: the replica's
+}
+
+// authority reads what the turn stands on, and refuses when any of it was taken
+// back. INV-13.
+func (w *turnTx) authority() (*authority, error) {
+	snap, err := w.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	return readAuthority(w.tx, w.turn, snap)
+}
+
+func readAuthority(tx *store.Tx, t session.Turn, snap *policy.Snapshot) (*authority, error) {
+	if err := standing(tx, t, snap); err != nil {
+		return nil, err
+	}
+	a := &authority{turn: t, snap: snap}
+	s, err := tx.Session(t.Session)
+	if err != nil {
+		return nil, err
+	}
+	a.instance = s.Instance
+	tenant, err := tx.Tenant(t.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	a.tenant = tenant.Name
+	if snap.Grant != "" {
+		g, err := tx.Grant(protocol.GrantID(snap.Grant))
+		if err != nil {
+			return nil, err
+		}
+		a.sealed = g.Sealed
+	}
+	a.slice, err = tx.Slice(t.Slice)
+	return a, err
+}
+
+// taken says that authority was taken back: the work under it ends with reason.
+type taken struct {
+	reason  string
+	message string
+}
+
+func (t *taken) Error() string { return t.message }
+
+// Is makes it a refusal of permission for callers that only want the code.
+func (t *taken) Is(target error) bool {
+	e, ok := target.(*protocol.Error)
+	return ok && e.Message == "" && e.Code == protocol.CodePermissionDenied
+}
+
+func isTaken(err error) bool {
+	var t *taken
+	return errors.As(err, &t)
+}
+
+// standing reads what a turn's authority rests on: principal, session, grant and
+// generation. It is asked at activation, before every dispatch and for every
+// mint. INV-13, INV-16.
+func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
+	p, err := tx.Principal(t.Principal)
+	if err != nil {
+		return err
+	}
+	if !p.DisabledAt.IsZero() {
+		return &taken{"principal_disabled", "The principal was disabled."}
+	}
+	s, err := tx.Session(t.Session)
+	if err != nil {
+		return err
+	}
+	if s.State == session.Revoked {
+		return &taken{"session_revoked", "The session was revoked."}
+	}
+	if snap == nil {
+		return nil
+	}
+	inst, err := tx.EnsureInstance(t.Tenant, t.Principal, s.Agent)
+	if err != nil {
+		return err
+	}
+	if inst.Generation != snap.Generation {
+		return &taken{"instance_recreated", "The agent's instance was recreated: what ran under the earlier generation ended."}
+	}
+	if snap.Grant == "" {
+		return nil
+	}
+	g, err := tx.Grant(protocol.GrantID(snap.Grant))
+	if err != nil {
+		return err
+	}
+	if !g.RevokedAt.IsZero() {
+		return &taken{"grant_revoked", "The grant that the turn stood on was revoked."}
+	}
+	return nil
+}
+
+// mint signs one capability. narrow sets what it is for: without it a capability
+// allows nothing. INV-10, INV-13.
+func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Claims)) (string, error) {
+	c := capability.Claims{
+		ID: newID[protocol.CapabilityKind](e, now), Audience: a.snap.BrokerPool,
+		Tenant: a.turn.Tenant, TenantName: a.tenant, Principal: a.turn.Principal,
+		Agent: a.snap.Agent.Name, AgentDigest: a.snap.AgentDigest, Instance: a.instance, Generation: a.snap.Generation,
+		Session: a.turn.Session, Turn: a.turn.ID, Fence: a.turn.OwnerFence,
+		Grant: protocol.GrantID(a.snap.Grant), SealedGrant: a.sealed, Presenter: e.Thumbprint,
+		Slice: a.slice.ID, SliceBoot: a.slice.BrokerBoot, SliceCeiling: a.slice.CeilingMicroUSD,
+		PolicyDigest: a.snap.PolicyDigest, DataBoundary: a.snap.DataBoundary, TraceParent: a.turn.TraceParent,
+		IssuedAt: now, ExpiresAt: now.Add(e.Limits.CapabilityTTL), Deadline: a.turn.Deadline,
+	}
+	if a.thumbprint != "" {
+		c.Presenter = a.thumbprint
+	}
+	narrow(&c)
+	if t := e.floors.covers(c); t != nil {
+		return "", t
+	}
+	return e.Signer.Sign(c)
+}
+
+// forModel narrows a capability to the turn's model route.
+func (a *authority) forModel(c *capability.Claims) { c.Models = []string{a.snap.Agent.Model.Route} }
+
+// forAction narrows a capability to one gateway action and its arguments.
+func forAction(act session.Action) func(c *capability.Claims) {
+	return func(c *capability.Claims) {
+		c.Action, c.ArgsDigest, c.Fence = act.ID, act.ArgumentsDigest, act.Fence
+		c.Tools, c.Destinations = []string{act.Tool}, []string{act.Destination}
+	}
+}

@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/store"
+)
+
+// heldTurn reads the attempt of a turn that a runner holds under a fence.
+func heldTurn(tx *store.Tx, c store.Caller, id protocol.AttemptID, f protocol.Fence) (execution.Attempt, error) {
+	a, err := tx.Attempt(id)
+	if err != nil {
+		return a, err
+	}
+	if a.Runner != c.Runner() || a.SubjectKind != execution.SubjectTurn {
+		return a, protocol.Errorf(protocol.CodeNotFound, "attempt %s not found", id)
+	}
+	return a, a.CheckFence(f)
+}
+
+// MayPutBlob checks, before any byte is taken, that the attempt may store blobs.
+func (e *Engine) MayPutBlob(ctx context.Context, c store.Caller, attempt protocol.AttemptID, fence protocol.Fence) error {
+	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+		_, err := heldTurn(tx, c, attempt, fence)
+		return err
+	})
+}
+
+// BlobStored makes a stored blob an artifact of the attempt's turn.
+func (e *Engine) BlobStored(ctx context.Context, c store.Caller, attempt protocol.AttemptID, fence protocol.Fence, digest string, size int64) error {
+	if err := e.visible(ctx, c, attempt); err != nil {
+		return err
+	}
+	return e.Store.Update(ctx, store.AsLoop("blob"), func(tx *store.Tx) error {
+		if _, err := heldTurn(tx, c, attempt, fence); err != nil {
+			return err
+		}
+		t, err := tx.TurnOfAttempt(attempt)
+		if err != nil {
+			return err
+		}
+		_, err = tx.PutArtifact(policy.Artifact{Digest: digest, Tenant: t.Tenant, Principal: t.Principal, Session: t.Session,
+			Turn: t.ID, Kind: "patch", Size: size, CreatedAt: tx.Now})
+		return err
+	})
+}
+
+// MayGetBlob checks that the attempt's work names the blob: knowing a digest is
+// not enough.
+func (e *Engine) MayGetBlob(ctx context.Context, c store.Caller, attempt protocol.AttemptID, fence protocol.Fence, digest string) error {
+	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+		a, err := heldTurn(tx, c, attempt, fence)
+		if err != nil {
+			return err
+		}
+		work := &runnerv1.Work{}
+		if err := proto.Unmarshal(a.Work, work); err != nil {
+			return protocol.Errorf(protocol.CodeDataLoss, "work of attempt %s cannot be read: %w", attempt, err)
+		}
+		turn := work.GetTurn()
+		named := append([]string{turn.GetWorkspaceDigest(), turn.GetCheckpointPatchDigest()}, turn.GetPatchDigests()...)
+		for _, d := range named {
+			if d != "" && d == digest {
+				return nil
+			}
+		}
+		return protocol.Errorf(protocol.CodeNotFound, "blob %s not found", digest)
+	})
+}

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/capability"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// Claim gives an offered attempt to the first supervisor that asks, as the
+// runner to which it was offered. The same supervisor may ask again: its answer
+// may have been lost. INV-14.
+func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimRequest) (*runnerv1.ClaimResponse, error) {
+	id, err := protocol.ParseID[protocol.AttemptKind](req.AttemptId)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
+		return nil, err
+	}
+	if err := e.visible(ctx, c, id); err != nil {
+		return nil, err
+	}
+	var a execution.Attempt
+	var auth *authority
+	var w *turnTx
+	err = e.Store.Update(ctx, store.AsLoop("claim"), func(tx *store.Tx) (err error) {
+		if a, err = e.claimAttempt(tx, id, c.Runner(), req.BootNonce); err != nil {
+			return err
+		}
+		if w, err = e.openAttempt(tx, id); err != nil {
+			return err
+		}
+		if auth, err = w.claimed(a); err != nil {
+			return err
+		}
+		return w.close()
+	})
+	if err != nil {
+		return nil, claimRefused(err)
+	}
+	w.committed()
+	fault.Here(fault.ServerClaimCommitted)
+	e.leases.start(a, w.turn.Session, auth)
+	terms, err := e.terms(a, auth)
+	if err != nil {
+		return nil, err
+	}
+	e.Log.Info("attempt claimed", "attempt", a.ID, "runner", a.Runner, "turn", w.turn.ID, "fence", a.Fence)
+	return &runnerv1.ClaimResponse{Terms: terms, Work: a.Work, SpecDigest: a.SpecDigest}, nil
+}
+
+// visible asks the store, as the runner, whether the attempt exists for it. INV-9.
+func (e *Engine) visible(ctx context.Context, c store.Caller, id protocol.AttemptID) error {
+	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+		_, err := tx.Attempt(id)
+		return err
+	})
+}
+
+func (e *Engine) claimAttempt(tx *store.Tx, id protocol.AttemptID, r protocol.RunnerID, nonce string) (execution.Attempt, error) {
+	if plantedNoClaim {
+		if a, err := tx.Attempt(id); err == nil && a.State.Held() {
+			return a, nil
+		}
+	}
+	return tx.ClaimAttempt(id, r, nonce)
+}
+
+// openAttempt opens the turn that an attempt works for.
+func (e *Engine) openAttempt(tx *store.Tx, id protocol.AttemptID) (*turnTx, error) {
+	t, err := tx.TurnOfAttempt(id)
+	if err != nil {
+		return nil, err
+	}
+	return e.holdTurn(tx, t), nil
+}
+
+// claimed checks authority again, and lets a turn's wall time begin with its
+// first claim. INV-13.
+func (w *turnTx) claimed(a execution.Attempt) (*authority, error) {
+	snap, err := w.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	if err := standing(w.tx, w.turn, snap); err != nil {
+		return nil, err
+	}
+	if a.SubjectKind == execution.SubjectTurn && w.turn.State == session.Received {
+		if err := w.step(session.TurnRun); err != nil {
+			return nil, err
+		}
+		w.turn.Deadline = w.tx.Now.Add(snap.Agent.Limits.MaxWall)
+	}
+	if a.ClaimedAt.Equal(w.tx.Now) {
+		w.event(session.Event{Type: session.AttemptClaimed, Attempt: a.ID, Data: map[string]string{
+			"runner": a.Runner.String(), "fence": a.Fence.String()}})
+	}
+	return w.attemptAuthority(a)
+}
+
+// attemptAuthority is what the capabilities of an attempt may say; a device
+// action needs none, and gets none. INV-7, INV-12.
+func (w *turnTx) attemptAuthority(a execution.Attempt) (*authority, error) {
+	if a.SubjectKind != execution.SubjectTurn {
+		return nil, nil
+	}
+	auth, err := w.authority()
+	if err != nil {
+		return nil, err
+	}
+	r, err := w.tx.Runner(a.Runner)
+	if err != nil {
+		return nil, err
+	}
+	auth.thumbprint = r.Thumbprint
+	return auth, nil
+}
+
+// claimRefused tells a supervisor whose turn lost its authority that there is
+// nothing to claim.
+func claimRefused(err error) error {
+	var t *taken
+	if errors.As(err, &t) {
+		return protocol.Errorf(protocol.CodePermissionDenied, "%s", t.message)
+	}
+	return err
+}
+
+// terms are what a claim or renewal gives: durations, and for a turn a fresh
+// capability for the relay.
+func (e *Engine) terms(a execution.Attempt, auth *authority) (*runnerv1.LeaseTerms, error) {
+	return e.termsOf(held{clock: execution.Lease{AuthorityTTL: a.AuthorityTTL, Retention: a.Retention}, fence: a.Fence, authority: auth}, a.ID)
+}
+
+func (e *Engine) termsOf(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, error) {
+	t := &runnerv1.LeaseTerms{Fence: int64(h.fence), AuthorityTtlMs: h.clock.AuthorityTTL.Milliseconds(), RetentionMs: h.clock.Retention.Milliseconds()}
+	if h.authority == nil {
+		return t, nil
+	}
+	var err error
+	t.Capability, err = e.mint(h.authority, time.Now(), func(c *capability.Claims) {
+		h.authority.forModel(c)
+		c.Attempt, c.Fence = id, h.fence
+	})
+	return t, err
+}
+
+// Decline sends an offer elsewhere.
+func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.DeclineRequest) error {
+	id, err := protocol.ParseID[protocol.AttemptKind](req.AttemptId)
+	if err != nil {
+		return err
+	}
+	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
+		return err
+	}
+	var a execution.Attempt
+	err = e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+		a, err = tx.Attempt(id)
+		return err
+	})
+	if err != nil || a.State != execution.AttemptOffered || a.Runner != c.Runner() {
+		return err // gone elsewhere already
+	}
+	reason, _ := policy.Redact(req.Reason)
+	if err := e.withdraw(ctx, a, "the runner declined: "+reason); err != nil && !lost(err) {
+		return err
+	}
+	return nil
+}
+
+// Renew restarts lease clocks, one call for all leases of a runner. It reads and
+// writes nothing: what was taken back is known from memory. A lost lease is
+// absent from the answer. INV-13, INV-20.
+func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewRequest) (*runnerv1.RenewResponse, error) {
+	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
+		return nil, err
+	}
+	resp := &runnerv1.RenewResponse{}
+	for _, l := range req.Leases {
+		id := protocol.AttemptID(l.AttemptId)
+		h, alive := e.leases.renew(id, c.Runner(), protocol.Fence(l.Fence))
+		if !alive {
+			continue
+		}
+		terms, err := e.termsOf(h, id)
+		var t *taken
+		if errors.As(err, &t) {
+			continue
+		} else if err != nil {
+			return nil, err // the clock runs on: no signing key is no reason to lose work
+		}
+		resp.Leases = append(resp.Leases, &runnerv1.LeaseVerdict{AttemptId: l.AttemptId, Alive: true, AcceptedSeq: h.accepted, Terms: terms})
+	}
+	return resp, nil
+}
+
+// Live passes text of a running turn to whoever watches its session.
+func (e *Engine) Live(_ context.Context, c store.Caller, req *runnerv1.LiveRequest) error {
+	h, ok := e.leases.get(protocol.AttemptID(req.AttemptId), c.Runner(), protocol.Fence(req.Fence))
+	if !ok {
+		return protocol.Errorf(protocol.CodeStaleFence, "attempt %s is not held under that fence", req.AttemptId)
+	}
+	e.live.Publish(h.session, req.TextDelta)
+	return nil
+}

@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/protocol/brokerv1"
+)
+
+// view is what the broker said last of itself: pool, boot, routes, destinations.
+type view struct {
+	mu   sync.Mutex // guards below
+	desc *brokerv1.DescribeResponse
+	at   time.Time
+	err  error
+	wake chan struct{}
+}
+
+// staleView is how old the view may be for a turn to begin on it.
+const staleView = 30 * time.Second
+
+func (v *view) changed() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.wake == nil {
+		v.wake = make(chan struct{}, 1)
+	}
+	return v.wake
+}
+
+// current is the view that a turn may begin on.
+func (v *view) current(now time.Time) (*brokerv1.DescribeResponse, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.desc == nil && v.err != nil:
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "the broker cannot be reached: %w", v.err)
+	case v.desc == nil:
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "the broker has not answered yet: check that bivouac-broker runs")
+	case now.Sub(v.at) > staleView:
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "the broker has not answered since %s: check that bivouac-broker runs", v.at.UTC().Format(time.RFC3339))
+	}
+	return v.desc, nil
+}
+
+func (v *view) boot() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.desc.GetBootNonce()
+}
+
+func (v *view) set(d *brokerv1.DescribeResponse, err error, at time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.err = err
+	if err == nil {
+		v.desc, v.at = d, at
+	}
+	if v.wake == nil {
+		v.wake = make(chan struct{}, 1)
+	}
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (v *view) age(now time.Time) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return now.Sub(v.at)
+}
+
+const describeOp = "describe"
+
+// tickDescribe asks the broker again when the view grows old; a broker that
+// cannot be reached is asked every second.
+func (e *Engine) tickDescribe(context.Context) (bool, error) {
+	now := time.Now()
+	if e.view.age(now) < e.Limits.DescribeEvery || !e.pauses.over(describeOp, now) || e.busy(describeOp) {
+		return false, nil
+	}
+	e.pauses.set(describeOp, now.Add(time.Second))
+	return e.Ops.Start(describeOp, func(ctx context.Context) {
+		d, err := e.Broker.Describe(ctx)
+		at := time.Now()
+		e.settled.put(completion{op: describeOp, apply: func(context.Context) error {
+			e.view.set(d, err, at)
+			return nil
+		}})
+	}), nil
+}
+
+// describeIn is how soon the view has to be asked for.
+func (e *Engine) describeIn() time.Duration {
+	now := time.Now()
+	return min(max(e.Limits.DescribeEvery-e.view.age(now), 0), time.Second)
+}
+
+// route finds a model route of the broker and holds the data boundary against
+// it. A turn outside it is refused before the first call. INV-11.
+func route(d *brokerv1.DescribeResponse, name, boundary string) error {
+	for _, m := range d.GetModels() {
+		if m.Name != name {
+			continue
+		}
+		switch {
+		case !m.Priced:
+			return protocol.Errorf(protocol.CodePolicyDenied, "The broker has no price for the model route %q: give it one in the broker's file.", name)
+		case !slices.Contains(m.DataBoundaries, boundary):
+			return protocol.Errorf(protocol.CodePolicyDenied, "The model route %q may not receive data of the boundary %q.", name, boundary)
+		}
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeNotFound, "The broker has no model route %q.", name)
+}

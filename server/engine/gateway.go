@@ -1,0 +1,225 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"mime"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+)
+
+// invokeOp is the key of the op of one gateway action.
+func invokeOp(id protocol.ActionID) string { return "invoke/" + id.String() }
+
+// call is what a gateway action needs once its dispatch is durable.
+type call struct {
+	action  session.Action
+	request *brokerv1.InvokeRequest
+}
+
+// prepareCall mints the action's capability and makes its request.
+func (w *turnTx) prepareCall(a session.Action) (*call, error) {
+	auth, err := w.authority()
+	if err != nil {
+		return nil, err
+	}
+	tool, found := auth.snap.Tool(a.Tool)
+	if !found || tool.HTTP == nil {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "action %s has no http tool in its turn's snapshot", a.ID)
+	}
+	token, err := w.e.mint(auth, w.tx.Now, forAction(a))
+	if err != nil {
+		return nil, err
+	}
+	return &call{action: a, request: &brokerv1.InvokeRequest{
+		Capability: token, ActionId: a.ID.String(), Tool: httpTool(tool), Arguments: a.Arguments,
+		IdempotencyKey: a.IdempotencyKey, MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes,
+	}}, nil
+}
+
+func httpTool(t policy.Tool) *brokerv1.HttpTool {
+	return &brokerv1.HttpTool{
+		Ref: t.Ref, Destination: t.HTTP.Destination, Method: t.HTTP.Method, Path: t.HTTP.Path,
+		Credential: t.HTTP.Credential, Body: t.HTTP.Body, IdempotencyHeader: t.HTTP.IdempotencyHeader,
+		TimeoutMs: int32(t.HTTP.Timeout.Milliseconds()),
+	}
+}
+
+// startCall sends a dispatched action to the broker. An op that cannot start or
+// is cut off leaves the action to the reconcile tick.
+func (e *Engine) startCall(c *call) bool {
+	id := c.action.ID
+	started := e.Ops.Start(invokeOp(id), func(ctx context.Context) {
+		resp, err := e.Broker.Invoke(ctx, c.request)
+		if ctx.Err() != nil && err != nil {
+			e.calls.forget(id)
+			return
+		}
+		fault.Here(fault.ServerOutcomeReceived)
+		e.settled.put(completion{op: invokeOp(id), apply: func(ctx context.Context) error {
+			err := e.settleCall(ctx, c.action, resp, err)
+			if err == nil || lost(err) {
+				e.calls.forget(id)
+			}
+			return err
+		}})
+	})
+	if !started {
+		e.calls.forget(id)
+	}
+	return started
+}
+
+// settleCall makes the broker's answer the action's outcome. Without an answer
+// it is in doubt, unless the broker said that it refused.
+func (e *Engine) settleCall(ctx context.Context, started session.Action, resp *brokerv1.InvokeResponse, failure error) error {
+	return e.onTurn(ctx, "settle", started.Turn, func(w *turnTx) error {
+		a, err := w.tx.Action(started.ID)
+		if err != nil {
+			return err
+		}
+		if a.State.Terminal() {
+			return protocol.Errorf(protocol.CodeStaleFence, "action %s is %s already", a.ID, a.State)
+		}
+		switch {
+		case failure == nil:
+			return w.settle(a, started.Fence, answered(a, resp))
+		case refusedByBroker(failure):
+			return w.settle(a, started.Fence, notDone(a, failure))
+		}
+		return w.doubt(a, "no answer came back: "+string(protocol.CodeOf(failure)))
+	})
+}
+
+// answered reads an upstream's answer. An error status is a known outcome.
+func answered(a session.Action, resp *brokerv1.InvokeResponse) outcome {
+	r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok, Text: bodyText(resp), Truncated: resp.Truncated}
+	ev := session.ActionSucceed
+	if resp.HttpStatus >= 400 {
+		ev, r.Status, r.Code = session.ActionFail, failed, string(statusCode(resp.HttpStatus))
+		r.Text = strings.TrimSpace(fmt.Sprintf("HTTP %d\n%s", resp.HttpStatus, r.Text))
+	}
+	return outcome{event: ev, result: r, evidence: fmt.Sprintf("answered with HTTP %d, body %s", resp.HttpStatus, resp.BodyDigest)}
+}
+
+// bodyText is what a model may read of a body.
+func bodyText(resp *brokerv1.InvokeResponse) string {
+	kind, _, err := mime.ParseMediaType(resp.ContentType)
+	textual := err != nil || strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "json") ||
+		strings.HasSuffix(kind, "xml") || strings.HasSuffix(kind, "yaml") || kind == "application/x-www-form-urlencoded"
+	if textual && (utf8.Valid(resp.Body) || resp.Truncated) {
+		return strings.ToValidUTF8(string(resp.Body), "")
+	}
+	return fmt.Sprintf("[%d bytes of %s, digest %s: not text]", resp.BodyBytes, kind, resp.BodyDigest)
+}
+
+func statusCode(status int32) protocol.Code {
+	switch {
+	case status == 401 || status == 403:
+		return protocol.CodePermissionDenied
+	case status == 404 || status == 410:
+		return protocol.CodeNotFound
+	case status == 409:
+		return protocol.CodeConflict
+	case status == 429:
+		return protocol.CodeRateLimited
+	case status >= 500:
+		return protocol.CodeUnavailable
+	}
+	return protocol.CodeFailedPrecondition
+}
+
+// refusals are codes by which the broker says that it sent nothing. Every other
+// failure may have come after the sending.
+var refusals = map[protocol.Code]bool{
+	protocol.CodeInvalidArgument: true, protocol.CodeUnauthenticated: true, protocol.CodePermissionDenied: true,
+	protocol.CodePolicyDenied: true, protocol.CodeNotFound: true, protocol.CodeFailedPrecondition: true,
+	protocol.CodeStaleFence: true, protocol.CodeLeaseExpired: true, protocol.CodeRateLimited: true,
+	protocol.CodeBudgetExhausted: true, protocol.CodeIncompatible: true,
+}
+
+func refusedByBroker(err error) bool {
+	var e *protocol.Error
+	return errors.As(err, &e) && refusals[e.Code]
+}
+
+// notDone is the known outcome of a call that was refused before it left.
+func notDone(a session.Action, why error) outcome {
+	code, text := protocol.CodeOf(why), "It did not run: "+why.Error()
+	switch code {
+	case protocol.CodePermissionDenied, protocol.CodePolicyDenied, protocol.CodeStaleFence, protocol.CodeLeaseExpired:
+		return outcome{event: session.ActionDeny, result: refuse(a.CallID, denied, code, text), evidence: "refused before sending"}
+	}
+	return outcome{event: session.ActionFail, result: refuse(a.CallID, failed, code, text), evidence: "refused before sending"}
+}
+
+// lookupOp is the key of the op that asks the broker's call log.
+func lookupOp(id protocol.ActionID) string { return "lookup/" + id.String() }
+
+// startLookup asks what became of an action whose answer never came.
+func (e *Engine) startLookup(a session.Action) bool {
+	return e.Ops.Start(lookupOp(a.ID), func(ctx context.Context) {
+		found, err := e.Broker.LookupAction(ctx, a.ID)
+		if ctx.Err() != nil {
+			return
+		}
+		e.settled.put(completion{op: lookupOp(a.ID), apply: func(ctx context.Context) error {
+			return e.settleLookup(ctx, a, found, err)
+		}})
+	})
+}
+
+// settleLookup uses the evidence. What the log does not cover stays in doubt
+// until the reconcile deadline gives it up. INV-5.
+func (e *Engine) settleLookup(ctx context.Context, asked session.Action, found *brokerv1.LookupActionResponse, failure error) error {
+	o, known := evidenceOf(asked, found, failure)
+	if !known {
+		e.pauses.again(lookupOp(asked.ID), time.Now(), 500*time.Millisecond, 10*time.Second)
+		return nil
+	}
+	return e.onTurn(ctx, "settle", asked.Turn, func(w *turnTx) error {
+		a, err := w.tx.Action(asked.ID)
+		if err != nil {
+			return err
+		}
+		if a.State != session.Reconciling {
+			return protocol.Errorf(protocol.CodeStaleFence, "action %s is %s already", a.ID, a.State)
+		}
+		return w.settle(a, asked.Fence, o)
+	})
+}
+
+// evidenceOf reads the call log's word. "Not in the log" proves that nothing was
+// sent only when the log reaches back to the intent.
+func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure error) (outcome, bool) {
+	if failure != nil {
+		return outcome{}, false
+	}
+	switch found.State {
+	case brokerv1.CallState_CALL_STATE_ABSENT:
+		if found.LogSinceUs <= 0 || found.LogSinceUs > a.IntentAt.UnixMicro() {
+			return outcome{}, false
+		}
+		return outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, failed,
+			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}, true
+	case brokerv1.CallState_CALL_STATE_ANSWERED:
+		r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok,
+			Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}
+		ev := session.ActionSucceed
+		if found.HttpStatus >= 400 {
+			ev, r.Status, r.Code = session.ActionFail, failed, string(statusCode(found.HttpStatus))
+			r.Text = fmt.Sprintf("HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)
+		}
+		return outcome{event: ev, result: r, evidence: fmt.Sprintf("the broker's call log: answered with HTTP %d, body %s", found.HttpStatus, found.BodyDigest)}, true
+	}
+	return outcome{}, false
+}

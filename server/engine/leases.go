@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+)
+
+// leases are the clocks of held attempts. They are memory only: renewals cost no
+// write, and a server that starts, or takes a connection row over, starts all
+// durations anew. Only the replica in the connection row reaps by them. INV-20.
+type leases struct {
+	elapsed lease.Elapsed
+
+	mu   sync.Mutex // guards held and what it points to
+	held map[protocol.AttemptID]*held
+}
+
+// held is one lease.
+type held struct {
+	clock    execution.Lease
+	runner   protocol.RunnerID
+	fence    protocol.Fence
+	session  protocol.SessionID
+	accepted int64
+	// authority of the capability that each renewal brings; nil for a device
+	// action, which needs none.
+	authority *authority
+}
+
+func newLeases(e lease.Elapsed) *leases {
+	return &leases{elapsed: e, held: map[protocol.AttemptID]*held{}}
+}
+
+// start starts the clock of an attempt now.
+func (l *leases) start(a execution.Attempt, s protocol.SessionID, auth *authority) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held[a.ID] = &held{
+		clock: execution.NewLease(a.AuthorityTTL, a.Retention, l.elapsed()), runner: a.Runner, fence: a.Fence,
+		session: s, accepted: a.AcceptedSeq, authority: auth,
+	}
+}
+
+// get returns a copy of the lease that a runner holds under a fence.
+func (l *leases) get(id protocol.AttemptID, r protocol.RunnerID, f protocol.Fence) (held, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[id]
+	if h == nil || h.runner != r || h.fence != f {
+		return held{}, false
+	}
+	return *h, true
+}
+
+// renew starts the durations again, unless the lease is over.
+func (l *leases) renew(id protocol.AttemptID, r protocol.RunnerID, f protocol.Fence) (held, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[id]
+	now := l.elapsed()
+	if h == nil || h.runner != r || h.fence != f || h.clock.State(now) == execution.LeaseOver {
+		return held{}, false
+	}
+	h.clock = h.clock.Renewed(now)
+	return *h, true
+}
+
+// state of a lease; known is false for one that this replica has no clock of.
+func (l *leases) state(id protocol.AttemptID) (state execution.LeaseState, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[id]
+	if h == nil {
+		return "", false
+	}
+	return h.clock.State(l.elapsed()), true
+}
+
+func (l *leases) accept(id protocol.AttemptID, seq int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[id]; h != nil {
+		h.accepted = max(h.accepted, seq)
+	}
+}
+
+// useSlice makes later renewals carry a slice that was topped up or replaced.
+func (l *leases) useSlice(id protocol.AttemptID, s policy.Slice) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[id]; h != nil && h.authority != nil {
+		a := *h.authority
+		a.slice = s
+		h.authority = &a
+	}
+}
+
+func (l *leases) forget(id protocol.AttemptID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.held, id)
+}
+
+// next is how soon the first lease changes its state by time alone. One that is
+// over is the reap tick's at once; it does not keep the tick awake.
+func (l *leases) next() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, next := l.elapsed(), time.Hour
+	for _, h := range l.held {
+		if in := h.clock.NextIn(now); in > 0 {
+			next = min(next, in)
+		}
+	}
+	return next
+}

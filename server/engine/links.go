@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+
+	"bivouac/edge/protocol"
+)
+
+// links are the runners that talk to this replica, each by the epoch of its
+// connection row.
+type links struct {
+	mu    sync.Mutex // guards byRun
+	byRun map[protocol.RunnerID]*link
+}
+
+type link struct {
+	epoch int64
+	// here is false once the transport is gone; the row stays this replica's.
+	here       bool
+	thumbprint string
+	// holds are the attempts that the runner said it has, at its last connect.
+	holds map[protocol.AttemptID]bool
+}
+
+func newLinks() *links { return &links{byRun: map[protocol.RunnerID]*link{}} }
+
+// take replaces an earlier epoch's link.
+func (l *links) take(r protocol.RunnerID, epoch int64, thumbprint string, holds []protocol.AttemptID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old := l.byRun[r]; old != nil && old.epoch > epoch {
+		return
+	}
+	n := &link{epoch: epoch, here: true, thumbprint: thumbprint, holds: map[protocol.AttemptID]bool{}}
+	for _, id := range holds {
+		n.holds[id] = true
+	}
+	l.byRun[r] = n
+}
+
+// current refuses an epoch that is not the newest that this replica took. The
+// runner then connects again.
+func (l *links) current(r protocol.RunnerID, epoch int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.byRun[r]; n == nil || n.epoch != epoch {
+		return protocol.Errorf(protocol.CodeStaleFence, "connection epoch %d of runner %s is not the current one: connect again", epoch, r)
+	}
+	return nil
+}
+
+// leave marks the transport of an epoch as gone.
+func (l *links) leave(r protocol.RunnerID, epoch int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.byRun[r]
+	if n == nil || n.epoch != epoch {
+		return false
+	}
+	n.here = false
+	return true
+}
+
+func (l *links) forget(r protocol.RunnerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.byRun, r)
+}
+
+// lacks reports a runner that connected here and did not name the attempt among
+// those that it holds.
+func (l *links) lacks(r protocol.RunnerID, a protocol.AttemptID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.byRun[r]
+	return n != nil && !n.holds[a]
+}
+
+// attached runners, sorted.
+func (l *links) attached() []protocol.RunnerID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []protocol.RunnerID
+	for r, n := range l.byRun {
+		if n.here {
+			out = append(out, r)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// owned are the turns that this incarnation of the replica drives. A turn whose
+// owner row names the replica but which is not here was driven by an earlier
+// process: it is taken over under a higher fence.
+type owned struct {
+	mu    sync.Mutex // guards below
+	turns map[protocol.TurnID]bool
+	sweep int64
+}
+
+func newOwned() *owned { return &owned{turns: map[protocol.TurnID]bool{}, sweep: -1} }
+
+func (o *owned) keep(id protocol.TurnID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.turns[id] = true
+}
+
+func (o *owned) forget(id protocol.TurnID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.turns, id)
+}
+
+func (o *owned) has(id protocol.TurnID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.turns[id]
+}
+
+func (o *owned) swept() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.sweep
+}
+
+func (o *owned) sweptAt(n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sweep = n
+}
+
+// tickTakeover takes over the turns of a replica that is gone, and those of this
+// replica's earlier process at once.
+func (e *Engine) tickTakeover(ctx context.Context) (bool, error) {
+	var orphans []session.Turn
+	err := e.Store.View(ctx, store.AsLoop("takeover"), func(tx *store.Tx) error {
+		expired, err := tx.OrphanedTurns(100)
+		if err != nil {
+			return err
+		}
+		mine, err := tx.OwnedTurns(e.Replica)
+		for _, t := range append(expired, mine...) {
+			if t.Owner != e.Replica || !e.owned.has(t.ID) {
+				orphans = append(orphans, t)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	return each(orphans, func(t session.Turn) (bool, error) { return true, e.takeOver(ctx, t) })
+}
+
+// takeOver makes this incarnation the owner, under a higher fence: what the
+// earlier one still has under way changes nothing any more (INV-3), and its
+// capabilities are void. The other ticks go on from what is stored.
+func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
+	err := e.onTurn(ctx, "takeover", seen.ID, func(w *turnTx) (err error) {
+		if !w.turn.State.Active() || w.turn.OwnerFence != seen.OwnerFence {
+			return protocol.Errorf(protocol.CodeConflict, "turn %s moved on", seen.ID)
+		}
+		if w.turn.OwnerFence, err = w.turn.OwnerFence.Next(w.tx.Epoch()); err != nil {
+			return err
+		}
+		w.turn.Owner, w.turn.OwnerExpiresAt = e.Replica, w.tx.Now.Add(e.Limits.OwnerTTL)
+		w.touch()
+		if w.turn.Placement != session.PlacementService {
+			return nil // its capabilities are the attempt's
+		}
+		_, err = w.tx.AddFloor(policy.Floor{Kind: policy.FloorTurn, ID: w.turn.ID.String(),
+			Minimum: int64(w.turn.OwnerFence), At: w.tx.Now, ExpiresAt: w.tx.Now.Add(floorTTL)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	e.owned.keep(seen.ID)
+	e.Log.Info("turn taken over", "turn", seen.ID, "from", seen.Owner, "state", seen.State)
+	return nil
+}
+
+// tickOwners keeps the rows that say who drives which turn and who talks to
+// which runner. It never says that it worked: it is due by time alone.
+func (e *Engine) tickOwners(ctx context.Context) (bool, error) {
+	if !e.pauses.over("owners", time.Now()) {
+		return false, nil
+	}
+	attached := e.links.attached()
+	err := e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error {
+		if err := tx.RenewTurns(e.Replica, tx.Now.Add(e.Limits.OwnerTTL)); err != nil {
+			return err
+		}
+		return tx.RenewConnections(e.Replica, attached, tx.Now.Add(e.Limits.ConnectionTTL))
+	})
+	if err == nil {
+		e.pauses.set("owners", time.Now().Add(min(e.Limits.OwnerTTL, e.Limits.ConnectionTTL)/3))
+	}
+	return false, err
+}

@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/execution"
+	"bivouac/server/store"
+)
+
+// tickPlace offers queued attempts to runners, takes back offers that nobody
+// claimed, and keeps the reason of what fits nowhere. INV-11 is the scheduler's.
+func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
+	var queued, stale []execution.Attempt
+	var fleet Fleet
+	err := e.Store.View(ctx, store.AsLoop("place"), func(tx *store.Tx) (err error) {
+		queued, stale = nil, nil
+		waiting, err := tx.AttemptsIn(0, execution.AttemptQueued, execution.AttemptOffered)
+		if err != nil {
+			return err
+		}
+		for _, a := range waiting {
+			switch {
+			case a.State == execution.AttemptQueued:
+				queued = append(queued, a)
+			case !tx.Now.Before(a.OfferedAt.Add(e.Limits.OfferTTL)):
+				stale = append(stale, a)
+			}
+		}
+		if len(queued) > 0 {
+			fleet, err = fleetOf(tx, queued)
+		}
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	withdrawn, err := each(stale, func(a execution.Attempt) (bool, error) {
+		return true, e.withdraw(ctx, a, "the offer was not claimed in time")
+	})
+	if err != nil || len(queued) == 0 {
+		return withdrawn, err
+	}
+	offered, err := each(e.decide(queued, fleet), func(d Decision) (bool, error) { return e.offer(ctx, d) })
+	return withdrawn || offered, err
+}
+
+// fleetOf reads what placement may read.
+func fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
+	f := Fleet{Connections: map[protocol.RunnerID]execution.Connection{}, Busy: map[protocol.RunnerID]int{}}
+	var err error
+	if f.Runners, err = tx.Runners(); err != nil {
+		return f, err
+	}
+	connections, err := tx.Connections()
+	if err != nil {
+		return f, err
+	}
+	for _, c := range connections {
+		if c.Attached(tx.Now) {
+			f.Connections[c.Runner] = c
+		}
+	}
+	working, err := tx.AttemptsIn(0, execution.AttemptOffered, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
+	if err != nil {
+		return f, err
+	}
+	for _, a := range working {
+		if a.SubjectKind == execution.SubjectTurn {
+			f.Busy[a.Runner]++
+		}
+	}
+	var seen []protocol.PrincipalID
+	for _, a := range attempts {
+		if slices.Contains(seen, a.Principal) {
+			continue
+		}
+		seen = append(seen, a.Principal)
+		bindings, err := tx.BindingsOf(a.Principal)
+		if err != nil {
+			return f, err
+		}
+		f.Bindings = append(f.Bindings, bindings...)
+	}
+	return f, nil
+}
+
+// decide asks the scheduler. A runner that let an offer of an attempt lie, or
+// declined it, is passed over for a while when another could take it.
+func (e *Engine) decide(queued []execution.Attempt, fleet Fleet) []Decision {
+	var plain []execution.Attempt
+	var out []Decision
+	now := time.Now()
+	for _, a := range queued {
+		without := fleet
+		without.Connections = map[protocol.RunnerID]execution.Connection{}
+		for id, c := range fleet.Connections {
+			if e.pauses.over(passedOver(a.ID, id), now) {
+				without.Connections[id] = c
+			}
+		}
+		if len(without.Connections) == len(fleet.Connections) {
+			plain = append(plain, a)
+			continue
+		}
+		ds := e.Scheduler.Place([]execution.Attempt{a}, without)
+		if len(ds) == 0 || ds[0].Runner == "" {
+			ds = e.Scheduler.Place([]execution.Attempt{a}, fleet)
+		}
+		out = append(out, ds...)
+	}
+	return append(out, e.Scheduler.Place(plain, fleet)...)
+}
+
+func passedOver(a protocol.AttemptID, r protocol.RunnerID) string {
+	return "offer/" + a.String() + "/" + r.String()
+}
+
+// offer invites one runner to claim, by its mailbox: a command to a machine is
+// never lost on the way. Without a runner the reason is kept for explain.
+func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error) {
+	err = e.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
+		worked = false
+		a, err := tx.Attempt(d.Attempt)
+		if err != nil || a.State != execution.AttemptQueued {
+			return err
+		}
+		if d.Runner == "" {
+			if a.DeferReason == d.Reason {
+				return nil
+			}
+			next := a
+			next.DeferReason = d.Reason
+			return tx.SaveAttempt(next, a.State, a.Fence)
+		}
+		next, err := a.Offer(d.Runner, tx.Now)
+		if err != nil {
+			return err
+		}
+		worked = true
+		if err := tx.SaveAttempt(next, a.State, a.Fence); err != nil {
+			return err
+		}
+		return e.mail(tx, d.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{
+			AttemptId: a.ID.String(), SubjectKind: string(a.SubjectKind), Boundary: a.Requirements.Boundary,
+			DeadlineUs: tx.Now.Add(e.Limits.OfferTTL).UnixMicro()}}})
+	})
+	if worked && err == nil {
+		e.Log.Info("attempt offered", "attempt", d.Attempt, "runner", d.Runner)
+	}
+	return worked, err
+}
+
+// withdraw takes an offer back; another runner is asked first.
+func (e *Engine) withdraw(ctx context.Context, offered execution.Attempt, why string) error {
+	err := e.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
+		a, err := tx.Attempt(offered.ID)
+		if err != nil {
+			return err
+		}
+		if a.State != execution.AttemptOffered || a.Runner != offered.Runner || !a.OfferedAt.Equal(offered.OfferedAt) {
+			return protocol.Errorf(protocol.CodeConflict, "attempt %s moved on", a.ID)
+		}
+		next, err := a.Step(execution.AttemptWithdraw, tx.Now)
+		if err != nil {
+			return err
+		}
+		next.DeferReason = why
+		return tx.SaveAttempt(next, a.State, a.Fence)
+	})
+	if err == nil {
+		e.pauses.set(passedOver(offered.ID, offered.Runner), time.Now().Add(2*e.Limits.OfferTTL))
+	}
+	return err
+}

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// probeToken mints, before a revocation, the capability of a turn that runs
+// under the grant, for the probe afterwards. Empty: none runs here.
+func (e *Engine) probeToken(ctx context.Context, g policy.Grant) string {
+	var running []session.Turn
+	err := e.Store.View(ctx, store.AsLoop("probe"), func(tx *store.Tx) (err error) {
+		running, err = tx.OwnedTurns(e.Replica)
+		return err
+	})
+	if err != nil {
+		return ""
+	}
+	for _, t := range running {
+		if t.Principal != g.Principal || t.Placement != session.PlacementService {
+			continue
+		}
+		a, err := e.authorityOf(ctx, t)
+		if err != nil || a.snap.Grant != g.ID.String() {
+			continue
+		}
+		if token, err := e.mint(a, time.Now(), a.forModel); err == nil {
+			return token
+		}
+	}
+	return ""
+}

@@ -1,0 +1,155 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// tickReap judges the leases of held attempts by their clocks, as the replica
+// that the runner's connection row names, and as no other. Rows of a replica
+// that is gone are taken over first, which starts all durations anew. INV-20.
+func (e *Engine) tickReap(ctx context.Context) (bool, error) {
+	var attempts []execution.Attempt
+	rows := map[protocol.RunnerID]execution.Connection{}
+	err := e.Store.View(ctx, store.AsLoop("reap"), func(tx *store.Tx) (err error) {
+		attempts, err = tx.AttemptsIn(0, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
+		if err != nil || len(attempts) == 0 {
+			return err
+		}
+		connections, err := tx.Connections()
+		for _, c := range connections {
+			rows[c.Runner] = c
+		}
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	return each(attempts, func(a execution.Attempt) (bool, error) {
+		row, connected := rows[a.Runner]
+		switch {
+		case connected && row.Replica != e.Replica && row.Attached(time.Now()):
+			return false, nil // another replica's to reap
+		case connected && row.Replica != e.Replica:
+			return true, e.takeRow(ctx, row)
+		}
+		return e.reap(ctx, a)
+	})
+}
+
+// takeRow makes this replica the one that reaps a runner's leases.
+func (e *Engine) takeRow(ctx context.Context, row execution.Connection) error {
+	last := row.Epoch
+	row.Replica, row.TakenAt = e.Replica, zeroTime
+	return e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
+		row.ExpiresAt = tx.Now // nobody is attached
+		_, err := tx.TakeConnection(row, last)
+		return err
+	})
+}
+
+// reap makes the state of one attempt follow its clock. An attempt without a
+// clock was claimed before this process started: its clock starts now.
+func (e *Engine) reap(ctx context.Context, a execution.Attempt) (bool, error) {
+	state, known := e.leases.state(a.ID)
+	if !known {
+		return e.startClock(ctx, a)
+	}
+	device := a.SubjectKind == execution.SubjectAction
+	switch {
+	case state == execution.LeaseAlive && a.State == execution.AttemptSuspect:
+		return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error {
+			return w.moveAttempt(a, execution.AttemptRenew)
+		})
+	case state != execution.LeaseAlive && a.State != execution.AttemptSuspect:
+		return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error { return w.lapsed(a) })
+	case state == execution.LeaseOver && !device:
+		return e.reapTurn(ctx, a)
+	}
+	return false, nil
+}
+
+// startClock starts the clock of an attempt that this replica has none of.
+func (e *Engine) startClock(ctx context.Context, a execution.Attempt) (bool, error) {
+	return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error {
+		auth, err := w.attemptAuthority(a)
+		var t *taken
+		if err != nil && !errors.As(err, &t) {
+			return err // without authority the clock runs too: the work ends by its own tick
+		}
+		s := w.turn.Session
+		w.afterCommit(func() { e.leases.start(a, s, auth) })
+		return nil
+	})
+}
+
+// lapsed: no renewal for the authority ttl. The machine's authority is over; a
+// device action on it may have happened or not, so its outcome is in doubt.
+func (w *turnTx) lapsed(a execution.Attempt) error {
+	if err := w.moveAttempt(a, execution.AttemptLapse); err != nil {
+		return err
+	}
+	if a.SubjectKind != execution.SubjectAction {
+		return nil
+	}
+	action, err := w.tx.ActionOfAttempt(a.ID)
+	if err != nil || action.State != session.Dispatched {
+		return err
+	}
+	return w.doubt(action, "its machine has not renewed its lease")
+}
+
+func (w *turnTx) moveAttempt(a execution.Attempt, ev execution.AttemptEvent) error {
+	next, err := a.Step(ev, w.tx.Now)
+	if err != nil {
+		return err
+	}
+	w.afterCommit(func() { w.e.Log.Info("attempt moved", "attempt", a.ID, "runner", a.Runner, "state", next.State) })
+	return w.tx.SaveAttempt(next, a.State, a.Fence)
+}
+
+// reapTurn interrupts the attempt of a turn after retention and guard, once no
+// action that the server dispatched is in flight.
+func (e *Engine) reapTurn(ctx context.Context, a execution.Attempt) (worked bool, err error) {
+	err = e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error {
+		worked = false
+		if state := w.turn.State; state == session.WaitingAction || state == session.RunningAction || state == session.WaitingReconciliation {
+			return nil
+		}
+		worked = true
+		return w.interrupted(a, "it has not renewed its lease for "+a.Retention.String())
+	})
+	return worked, err
+}
+
+// onHeld changes a held attempt and its turn, if it is as it was seen.
+func (e *Engine) onHeld(ctx context.Context, seen execution.Attempt, fn func(w *turnTx, a execution.Attempt) error) error {
+	var w *turnTx
+	err := e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
+		a, err := tx.Attempt(seen.ID)
+		if err != nil {
+			return err
+		}
+		if a.State != seen.State || a.Fence != seen.Fence {
+			return protocol.Errorf(protocol.CodeConflict, "attempt %s moved on", a.ID)
+		}
+		if w, err = e.openAttempt(tx, a.ID); err != nil {
+			return err
+		}
+		if err := fn(w, a); err != nil {
+			return err
+		}
+		return w.close()
+	})
+	if err != nil {
+		return err
+	}
+	w.committed()
+	return nil
+}

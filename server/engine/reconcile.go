@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/execution"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// doubt says that an action left and its outcome is not known. From here
+// evidence is sought until the deadline. INV-5.
+func (w *turnTx) doubt(a session.Action, why string) error {
+	if a.State == session.Reconciling {
+		return nil
+	}
+	next, err := a.Step(session.ActionDoubt, w.tx.Now)
+	if err != nil {
+		return err
+	}
+	next.Evidence = joinEvidence(a.Evidence, why)
+	if err := w.tx.SaveAction(next, a.State, a.Fence); err != nil {
+		return err
+	}
+	w.afterCommit(func() {
+		w.e.Log.Warn("action in doubt", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "reason", why)
+	})
+	if w.turn.State != session.RunningAction {
+		return nil
+	}
+	if err := w.step(session.TurnDoubt); err != nil {
+		return err
+	}
+	w.moved("outcome of " + a.Alias + " is not known: " + why)
+	return nil
+}
+
+// giveUp settles an action for which no evidence is left. What only reads has
+// changed nothing, so it failed; anything else is UNKNOWN for good. INV-5.
+func (w *turnTx) giveUp(a session.Action, why string) error {
+	reads := a.Effect == runtimev1.Effect_EFFECT_READ
+	if a.Attempt != "" {
+		attempt, err := w.tx.Attempt(a.Attempt)
+		if err != nil {
+			return err
+		}
+		if !attempt.State.Terminal() {
+			ev := execution.AttemptGiveUp
+			if reads || !attempt.State.Held() {
+				ev = execution.AttemptInterrupt
+			}
+			if err := w.endAttempt(attempt, ev, reasonInterrupted, why); err != nil {
+				return err
+			}
+		}
+	}
+	if reads {
+		return w.settle(a, a.Fence, outcome{event: session.ActionFail, evidence: why, result: refuse(a.CallID, failed,
+			protocol.CodeUnavailable, "No answer came in time. It only reads, so nothing was changed; it may be called again.")})
+	}
+	return w.settle(a, a.Fence, unknownOutcome(a, why))
+}
+
+// doubtful is an action whose outcome is sought, and its turn.
+type doubtful struct {
+	action session.Action
+	turn   session.Turn
+}
+
+// deadline until which evidence is sought. The turn may have ended meanwhile.
+func (d doubtful) deadline() time.Time {
+	if !d.turn.ReconcileDeadline.IsZero() {
+		return d.turn.ReconcileDeadline
+	}
+	from := d.action.DispatchedAt
+	if d.turn.EndedAt.After(from) {
+		from = d.turn.EndedAt
+	}
+	return from.Add(session.ReconcileWithin)
+}
+
+// tickReconcile seeks the outcome of what left and did not come back: calls that
+// an earlier process had under way, answers that got lost, machines that are
+// gone. At the deadline it gives up.
+func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
+	var open []doubtful
+	err := e.Store.View(ctx, store.AsLoop("reconcile"), func(tx *store.Tx) error {
+		actions, err := tx.ActionsIn(0, session.Dispatched, session.Reconciling)
+		if err != nil {
+			return err
+		}
+		for _, a := range actions {
+			t, err := tx.Turn(a.Turn)
+			if err != nil {
+				return err
+			}
+			if e.owned.has(t.ID) || t.State.Terminal() && t.Owner == e.Replica {
+				open = append(open, doubtful{a, t})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	return each(open, func(d doubtful) (bool, error) { return e.reconcile(ctx, d) })
+}
+
+func (e *Engine) reconcile(ctx context.Context, d doubtful) (bool, error) {
+	a, now := d.action, time.Now()
+	device := a.Placement == runtimev1.Placement_PLACEMENT_DEVICE
+	switch {
+	case a.State == session.Dispatched && (device || e.calls.has(a.ID)):
+		return false, nil // under way: its attempt or its op answers
+	case a.State == session.Dispatched:
+		return true, e.onAction(ctx, a, func(w *turnTx, a session.Action) error {
+			return w.doubt(a, "the server stopped while it was under way")
+		})
+	case !now.Before(d.deadline()):
+		return true, e.onAction(ctx, a, func(w *turnTx, a session.Action) error {
+			return w.giveUp(a, "no evidence came within "+session.ReconcileWithin.String())
+		})
+	case device:
+		return false, nil // its runner may still come back with its journal
+	case a.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT && d.turn.State.Active():
+		return e.resend(ctx, a)
+	case e.busy(lookupOp(a.ID)) || !e.pauses.over(lookupOp(a.ID), now):
+		return false, nil
+	}
+	return e.startLookup(a), nil
+}
+
+// onAction changes an action and its turn, if the action is as it was seen.
+func (e *Engine) onAction(ctx context.Context, seen session.Action, fn func(w *turnTx, a session.Action) error) error {
+	return e.onTurn(ctx, "reconcile", seen.Turn, func(w *turnTx) error {
+		a, err := w.tx.Action(seen.ID)
+		if err != nil {
+			return err
+		}
+		if a.State != seen.State || a.Fence != seen.Fence {
+			return protocol.Errorf(protocol.CodeConflict, "action %s moved on", a.ID)
+		}
+		return fn(w, a)
+	})
+}
+
+// resend sends an idempotent action again, under the same key and a new fence:
+// if it happened, it does not happen a second time. INV-5.
+func (e *Engine) resend(ctx context.Context, seen session.Action) (bool, error) {
+	op := invokeOp(seen.ID)
+	if e.busy(op) || !e.pauses.over(op, time.Now()) {
+		return false, nil
+	}
+	e.pauses.again(op, time.Now(), 500*time.Millisecond, 10*time.Second)
+	var send *call
+	e.calls.keep(seen.ID)
+	err := e.onAction(ctx, seen, func(w *turnTx, a session.Action) error {
+		next, err := a.Step(session.ActionRedispatch, w.tx.Now)
+		if err != nil {
+			return err
+		}
+		next.Fence = w.turn.OwnerFence
+		send, err = w.prepareCall(next)
+		var t *taken
+		if errors.As(err, &t) {
+			send = nil
+			return w.failed(t.reason, t.message)
+		} else if err != nil {
+			return err
+		}
+		return w.tx.SaveAction(next, a.State, a.Fence)
+	})
+	if err != nil || send == nil {
+		e.calls.forget(seen.ID)
+		return err == nil, err
+	}
+	return e.startCall(send), nil
+}

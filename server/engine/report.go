@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/execution"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// Report accepts journal records once, in order, under the fence. Records under
+// another fence, or of an attempt that ended, are kept as evidence and change
+// nothing. INV-3.
+func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.ReportRequest) (*runnerv1.ReportResponse, error) {
+	id, err := protocol.ParseID[protocol.AttemptKind](req.AttemptId)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.visible(ctx, c, id); err != nil {
+		return nil, err
+	}
+	var resp *runnerv1.ReportResponse
+	var w *turnTx
+	err = e.Store.Update(ctx, store.AsLoop("report"), func(tx *store.Tx) (err error) {
+		a, err := tx.Attempt(id)
+		if err != nil {
+			return err
+		}
+		if w, err = e.openAttempt(tx, id); err != nil {
+			return err
+		}
+		if a.Runner != c.Runner() || a.CheckFence(protocol.Fence(req.Fence)) != nil {
+			resp, err = w.keepEvidence(a, req)
+		} else {
+			resp, err = w.accept(a, req.Records)
+		}
+		if err != nil {
+			return err
+		}
+		return w.close()
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.committed()
+	e.leases.accept(id, resp.AcceptedSeq)
+	return resp, nil
+}
+
+// accept takes the records that follow on what was accepted. Known ones are
+// skipped; after a gap nothing is taken, and the answer says from where to send
+// again.
+func (w *turnTx) accept(a execution.Attempt, records []*runnerv1.Record) (*runnerv1.ReportResponse, error) {
+	for _, r := range records {
+		if r.Seq <= a.AcceptedSeq {
+			continue
+		}
+		if r.Seq != a.AcceptedSeq+1 {
+			break
+		}
+		kept, err := stored(r, protocol.Fence(a.Fence))
+		if err != nil {
+			return nil, err
+		}
+		if err := w.tx.PutRecords(a.ID, a.Fence, false, []store.Record{kept}); err != nil {
+			return nil, err
+		}
+		prior := a
+		a.AcceptedSeq = r.Seq
+		next, err := w.acceptRecord(a, r)
+		if err != nil {
+			return nil, err
+		}
+		if err := w.tx.SaveAttempt(next, prior.State, prior.Fence); err != nil {
+			return nil, err
+		}
+		if a = next; a.State.Terminal() {
+			if err := w.attemptEnded(a); err != nil {
+				return nil, err
+			}
+			if err := w.resulted(a, r.GetResult()); err != nil {
+				return nil, err
+			}
+			break
+		}
+	}
+	return &runnerv1.ReportResponse{AcceptedSeq: a.AcceptedSeq}, nil
+}
+
+func stored(r *runnerv1.Record, f protocol.Fence) (store.Record, error) {
+	b, err := deterministic.Marshal(r)
+	return store.Record{Seq: r.Seq, At: time.UnixMicro(r.AtUs).UTC(), Body: b, Fence: f}, err
+}
+
+// acceptRecord makes what one record says true of its attempt and turn.
+func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (execution.Attempt, error) {
+	switch k := r.Kind.(type) {
+	case *runnerv1.Record_Started:
+		w.event(session.Event{Type: session.AttemptStarted, Attempt: a.ID, Data: map[string]string{
+			"runner": a.Runner.String(), "boundary": k.Started.GetBoundary(), "limits": k.Started.GetLimits()}})
+		return a.Step(execution.AttemptBegin, w.tx.Now)
+	case *runnerv1.Record_LoopEvent:
+		return a, w.loopEvent(a, k.LoopEvent)
+	case *runnerv1.Record_ToolRequested:
+		return a, w.toolRequested(a, k.ToolRequested)
+	case *runnerv1.Record_Checkpoint:
+		return a, w.checkpoint(a, k.Checkpoint)
+	case *runnerv1.Record_Result:
+		return a.End(resultEvent(k.Result.GetStatus()), k.Result.GetCode(), k.Result.GetMessage(), w.tx.Now)
+	}
+	return a, nil // an effect's intent is evidence only
+}
+
+// resultEvent maps the status of a result to the end of its attempt.
+func resultEvent(status string) execution.AttemptEvent {
+	switch status {
+	case "succeeded":
+		return execution.AttemptSucceed
+	case "failed", "denied":
+		return execution.AttemptFail
+	case "cancelled":
+		return execution.AttemptCancel
+	}
+	return execution.AttemptGiveUp
+}
+
+// resulted gives the accepted result to what the attempt worked for.
+func (w *turnTx) resulted(a execution.Attempt, r *runnerv1.Result) error {
+	if a.SubjectKind == execution.SubjectTurn {
+		return w.turnResult(a, r)
+	}
+	action, err := w.tx.ActionOfAttempt(a.ID)
+	if err != nil {
+		return err
+	}
+	return w.settleDevice(action, r)
+}
+
+// keepEvidence keeps late records. Those of an action of unknown outcome are
+// shown in the unknown inbox. INV-3, INV-5.
+func (w *turnTx) keepEvidence(a execution.Attempt, req *runnerv1.ReportRequest) (*runnerv1.ReportResponse, error) {
+	resp := &runnerv1.ReportResponse{EvidenceOnly: true}
+	var kept []store.Record
+	var result *runnerv1.Result
+	for _, r := range req.Records {
+		s, err := stored(r, protocol.Fence(req.Fence))
+		if err != nil {
+			return nil, err
+		}
+		kept = append(kept, s)
+		resp.AcceptedSeq = max(resp.AcceptedSeq, r.Seq)
+		if r.GetResult() != nil && r.Seq > a.AcceptedSeq {
+			result = r.GetResult()
+		}
+	}
+	known, err := w.tx.Records(a.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.tx.PutRecords(a.ID, protocol.Fence(req.Fence), true, kept); err != nil {
+		return nil, err
+	}
+	if result == nil || hasResult(known) {
+		return resp, nil
+	}
+	w.event(session.Event{Type: session.LateResult, Attempt: a.ID, Data: map[string]string{
+		"status": result.Status, "code": result.Code, "runner": a.Runner.String(), "fence": protocol.Fence(req.Fence).String()}})
+	if a.SubjectKind != execution.SubjectAction {
+		return resp, nil
+	}
+	action, err := w.tx.ActionOfAttempt(a.ID)
+	if err != nil || action.State != session.ActionUnknown {
+		return resp, err
+	}
+	action.Evidence = joinEvidence(action.Evidence, "later the runner reported "+result.Status)
+	return resp, w.tx.SaveAction(action, action.State, action.Fence)
+}
+
+// hasResult reports records that hold a result already.
+func hasResult(records []store.Record) bool {
+	for _, r := range records {
+		m := &runnerv1.Record{}
+		if proto.Unmarshal(r.Body, m) == nil && m.GetResult() != nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,247 @@
+package engine
+
+import (
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/loop"
+	"bivouac/edge/runtime/loop/schema"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+)
+
+// loopEvent turns what a worker's loop did into events of the session. A worker
+// is not trusted: text is redacted as everywhere, and of a tool that the engine
+// dispatches only the engine's own word counts.
+func (w *turnTx) loopEvent(a execution.Attempt, encoded []byte) error {
+	ev := &runtimev1.LoopEvent{}
+	if err := proto.Unmarshal(encoded, ev); err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "loop event of attempt %s cannot be read: %w", a.ID, err)
+	}
+	switch k := ev.Kind.(type) {
+	case *runtimev1.LoopEvent_ModelCallStarted:
+		w.event(session.Event{Type: session.ModelCalled, Attempt: a.ID, Data: map[string]string{
+			"number": strconv.Itoa(int(k.ModelCallStarted.GetNumber()))}})
+	case *runtimev1.LoopEvent_Message:
+		return w.workerMessage(a, k.Message)
+	case *runtimev1.LoopEvent_ToolStarted:
+		return w.workerToolStarted(a, k.ToolStarted)
+	case *runtimev1.LoopEvent_ToolFinished:
+		return w.workerToolFinished(a, k.ToolFinished)
+	}
+	return nil
+}
+
+func (w *turnTx) workerMessage(a execution.Attempt, m *runtimev1.Message) error {
+	if m.GetRole() != runtimev1.Role_ROLE_ASSISTANT {
+		return nil // results come as such, and the prompt is known
+	}
+	clean := proto.CloneOf(m)
+	for _, b := range clean.Blocks {
+		if text, ok := b.Kind.(*runtimev1.Block_Text); ok {
+			text.Text, _ = policy.Redact(text.Text)
+		}
+	}
+	payload, err := session.EncodePayload(clean)
+	if err != nil {
+		return err
+	}
+	w.event(session.Event{Type: session.ModelAnswered, Attempt: a.ID, Payload: payload})
+	return nil
+}
+
+func (w *turnTx) workerToolStarted(a execution.Attempt, c *runtimev1.ToolCall) error {
+	tool, err := w.tool(c.GetAlias())
+	if err != nil || tool.Placement != runtimev1.Placement_PLACEMENT_SANDBOX {
+		return nil // its intent is the engine's to record
+	}
+	data := map[string]string{session.DataCallID: c.Id, session.DataAlias: c.Alias, "tool": tool.Ref}
+	w.event(session.Event{Type: session.ToolRequested, Attempt: a.ID, Data: data, Payload: c.Arguments})
+	w.event(session.Event{Type: session.ToolDispatched, Attempt: a.ID, Data: map[string]string{
+		session.DataCallID: c.Id, session.DataAlias: c.Alias, "tool": tool.Ref}})
+	return nil
+}
+
+func (w *turnTx) workerToolFinished(a execution.Attempt, r *runtimev1.ToolResult) error {
+	engines, err := w.dispatchedHere(r.GetCallId())
+	if err != nil || engines {
+		return err
+	}
+	clean, err := w.presentable(r)
+	if err != nil {
+		return err
+	}
+	payload, err := session.EncodePayload(clean)
+	if err != nil {
+		return err
+	}
+	w.event(session.Event{Type: session.ToolFinished, Attempt: a.ID, Payload: payload, Data: map[string]string{
+		session.DataCallID: r.CallId, "status": statusWord(r.Status), "code": r.Code}})
+	return nil
+}
+
+// dispatchedHere reports a call whose newest answer is the engine's own.
+func (w *turnTx) dispatchedHere(callID string) (bool, error) {
+	actions, err := w.tx.ActionsOfTurn(w.turn.ID)
+	if err != nil {
+		return false, err
+	}
+	for _, act := range actions {
+		if act.CallID == callID {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// toolRequested is a worker's wish for a tool that only the engine dispatches.
+// The call is checked as if the loop had run here: accepted set, arguments,
+// current authority. INV-10.
+func (w *turnTx) toolRequested(a execution.Attempt, r *runnerv1.ToolRequested) error {
+	call := &runtimev1.ToolCall{Id: r.CallId, Alias: r.Alias, Arguments: r.Arguments}
+	tool, refusal := w.checkCall(call)
+	if refusal == nil && w.turn.State != session.RunningModel {
+		refusal = refuse(call.Id, denied, protocol.CodeFailedPrecondition, "An earlier call is not answered yet.")
+	}
+	if refusal != nil {
+		return w.mailAnswer(a.ID, refusal)
+	}
+	return w.callTool(call, tool)
+}
+
+// checkCall is strict: the alias is of the accepted set and not the sandbox's,
+// and its arguments are canonical and fit the schema.
+func (w *turnTx) checkCall(call *runtimev1.ToolCall) (*runtimev1.Tool, *runtimev1.ToolResult) {
+	tool, err := w.tool(call.Alias)
+	if err != nil || tool.Placement == runtimev1.Placement_PLACEMENT_SANDBOX {
+		return nil, refuse(call.Id, denied, protocol.CodePolicyDenied, "The server dispatches no tool of that name for this turn.")
+	}
+	if len(call.Arguments) > loop.MaxArgumentBytes {
+		return nil, refuse(call.Id, failed, protocol.CodeInvalidArgument, "The arguments are too large.")
+	}
+	b, err := canonical.Canonical([]byte(call.Arguments))
+	if err == nil {
+		var s *schema.Schema
+		if s, err = schema.Compile(tool.InputSchema); err == nil {
+			err = s.Validate(b)
+		}
+	}
+	if err != nil {
+		return nil, refuse(call.Id, failed, protocol.CodeInvalidArgument, "The arguments of "+tool.Alias+" are not accepted: "+err.Error())
+	}
+	call.Arguments = string(b)
+	return tool, nil
+}
+
+// answerWorker sends the one result of a call to the worker that waits for it.
+func (w *turnTx) answerWorker(tool *runtimev1.Tool, r *runtimev1.ToolResult) error {
+	if err := w.recordResult(r); err != nil {
+		return err
+	}
+	if r.Status == unknown && tool.Effect >= runtimev1.Effect_EFFECT_OUTBOUND {
+		return w.unknown("It is not known whether an effect outside this machine happened.")
+	}
+	if ev, moves := backToModel[w.turn.State]; moves {
+		if err := w.step(ev); err != nil {
+			return err
+		}
+	}
+	return w.mailAnswer(w.turn.Attempt, r)
+}
+
+func (w *turnTx) mailAnswer(id protocol.AttemptID, r *runtimev1.ToolResult) error {
+	a, err := w.tx.Attempt(id)
+	if err != nil || a.State.Terminal() {
+		return err // nobody waits any more
+	}
+	b, err := deterministic.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return w.e.mail(w.tx, a.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_ToolAnswer{
+		ToolAnswer: &runnerv1.ToolAnswer{AttemptId: a.ID.String(), CallId: r.CallId, Result: b}}})
+}
+
+// checkpoint keeps transcript and files as the pair that they are.
+func (w *turnTx) checkpoint(a execution.Attempt, c *runnerv1.Checkpoint) error {
+	if a.ID != w.turn.Attempt || !w.turn.State.Active() {
+		return nil
+	}
+	state := &runtimev1.LoopState{}
+	if err := proto.Unmarshal(c.State, state); err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "checkpoint of attempt %s cannot be read: %w", a.ID, err)
+	}
+	if err := w.ownPatch(c.PatchDigest); err != nil {
+		return err
+	}
+	w.loop, w.turn.PatchDigest, w.dirty = state, c.PatchDigest, true
+	w.spend(state.Usage)
+	w.event(session.Event{Type: session.CheckpointTaken, Attempt: a.ID, Data: map[string]string{"patch_digest": c.PatchDigest}})
+	return nil
+}
+
+// ownPatch refuses a patch that was not uploaded for this turn.
+func (w *turnTx) ownPatch(digest string) error {
+	if digest == "" {
+		return nil
+	}
+	f, err := w.tx.Artifact(digest)
+	if err != nil || f.Session != w.turn.Session {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "patch %s was not uploaded for turn %s: put the blob first", digest, w.turn.ID)
+	}
+	return nil
+}
+
+// turnResult ends the turn as its attempt ended, once, under the fence. INV-3.
+func (w *turnTx) turnResult(a execution.Attempt, r *runnerv1.Result) error {
+	if a.ID != w.turn.Attempt || !w.turn.State.Active() {
+		return nil
+	}
+	if err := w.ownPatch(r.PatchDigest); err != nil {
+		return err
+	}
+	if len(r.State) > 0 {
+		state := &runtimev1.LoopState{}
+		if err := proto.Unmarshal(r.State, state); err != nil {
+			return protocol.Errorf(protocol.CodeInvalidArgument, "state of attempt %s cannot be read: %w", a.ID, err)
+		}
+		w.loop = state
+	}
+	w.turn.PatchDigest, w.dirty = r.PatchDigest, true
+	o := &runtimev1.Outcome{}
+	if err := proto.Unmarshal(r.Outcome, o); err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "outcome of attempt %s cannot be read: %w", a.ID, err)
+	}
+	if o.Kind == runtimev1.OutcomeKind_OUTCOME_KIND_UNSPECIFIED {
+		o = outcomeOf(r)
+	}
+	if o.Kind == runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED && w.turn.State != session.RunningModel {
+		o = &runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_FAILED, Reason: string(protocol.CodeFailedPrecondition),
+			Message: "The worker finished while a call of it was not answered yet.", Usage: o.Usage}
+	}
+	o.Text, _ = policy.Redact(o.Text)
+	return w.finish(o)
+}
+
+// outcomeOf a result whose worker never finished its loop.
+func outcomeOf(r *runnerv1.Result) *runtimev1.Outcome {
+	o := &runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_FAILED, Reason: r.Code, Message: r.Message}
+	switch r.Status {
+	case "cancelled":
+		o.Kind, o.Reason = runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED, reasonCancelled
+	case "denied":
+		o.Reason = reasonOwner
+	case "unknown":
+		o.Kind = runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN
+	}
+	if o.Reason == "" {
+		o.Reason = string(protocol.CodeInternal)
+	}
+	return o
+}

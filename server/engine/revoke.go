@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"context"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// takeBack records a revocation and its floor in one transaction, and ends what
+// this replica runs under it. The floor counts here before it is in the store:
+// once the record is there, nothing is minted. INV-13.
+func (e *Engine) takeBack(ctx context.Context, c store.Caller, f policy.Floor, record func(tx *store.Tx) error) error {
+	undo := e.floors.raise(f)
+	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		if err := record(tx); err != nil {
+			return err
+		}
+		f.At = tx.Now
+		_, err := tx.AddFloor(f)
+		return err
+	})
+	if err != nil {
+		undo()
+		return err
+	}
+	if _, err := e.endTaken(ctx); err != nil {
+		// It is recorded, and the revoked tick ends what is left.
+		e.Log.Warn("work under a revoked authority ends later", "floor", f.ID, "error", err)
+	}
+	return nil
+}
+
+// RevokeRunner ends a runner's authority and all its work.
+func (e *Engine) RevokeRunner(ctx context.Context, c store.Caller, id protocol.RunnerID, reason string) (execution.Runner, error) {
+	return e.endRunner(ctx, c, id, execution.RunnerRevoke, reason)
+}
+
+// Leave ends the runner for good, at its owner's wish.
+func (e *Engine) Leave(ctx context.Context, c store.Caller) error {
+	_, err := e.endRunner(ctx, c, c.Runner(), execution.RunnerLeave, "its owner removed it")
+	return err
+}
+
+func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.RunnerID, ev execution.RunnerEvent, reason string) (execution.Runner, error) {
+	var r execution.Runner
+	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+		r, err = tx.Runner(id)
+		return err
+	})
+	if err != nil || r.State.Terminal() {
+		return r, err
+	}
+	// The floor is the loop's to add: a runner that leaves adds none itself.
+	undo := e.floors.raise(policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor})
+	err = e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		now, err := tx.Runner(id)
+		if err != nil {
+			return err
+		}
+		if r, err = now.Step(ev, tx.Now); err != nil {
+			return err
+		}
+		return tx.SaveRunner(r, now.State)
+	})
+	if err != nil {
+		undo()
+		return r, err
+	}
+	return r, e.fenceRunner(ctx, r, reason)
+}
+
+// fenceRunner makes the end of a runner known everywhere: brokers by the floor,
+// the machine by its mailbox, its work by the end of its attempts. It may be
+// repeated: the deadlines tick does after a crash in between.
+func (e *Engine) fenceRunner(ctx context.Context, r execution.Runner, reason string) error {
+	var attempts []execution.Attempt
+	err := e.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) (err error) {
+		if _, err := tx.AddFloor(policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor}); err != nil {
+			return err
+		}
+		if err := e.mail(tx, r.ID, "", &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Fenced{
+			Fenced: &runnerv1.Fenced{Reason: reason}}}); err != nil {
+			return err
+		}
+		attempts, err = tx.AttemptsOfRunner(r.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	e.Log.Info("runner fenced", "runner", r.ID, "state", r.State, "attempts", len(attempts))
+	_, err = each(attempts, func(a execution.Attempt) (bool, error) { return true, e.loseMachine(ctx, a) })
+	return err
+}
+
+// loseMachine ends one attempt of a runner that will not come back.
+func (e *Engine) loseMachine(ctx context.Context, seen execution.Attempt) error {
+	if !seen.State.Held() {
+		return e.withdraw(ctx, seen, "the runner is gone")
+	}
+	return e.onHeld(ctx, seen, func(w *turnTx, a execution.Attempt) error {
+		if a.SubjectKind == execution.SubjectTurn {
+			return w.interrupted(a, "its runner was revoked or removed")
+		}
+		action, err := w.tx.ActionOfAttempt(a.ID)
+		if err != nil || action.State.Terminal() {
+			return err
+		}
+		if err := w.doubt(action, "its runner was revoked or removed"); err != nil {
+			return err
+		}
+		if action, err = w.tx.Action(action.ID); err != nil {
+			return err
+		}
+		return w.giveUp(action, "its runner was revoked or removed before it reported")
+	})
+}
+
+// DisablePrincipal ends a principal's authority and all its work.
+func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protocol.PrincipalID) (policy.Principal, error) {
+	var p policy.Principal
+	err := e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorPrincipal, ID: id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {
+		if err := tx.DisablePrincipal(id); err != nil {
+			return err
+		}
+		p, err = tx.Principal(id)
+		return err
+	})
+	return p, err
+}
+
+// revokeSessions ends the conversations that stood on an authority: queued turns
+// are cancelled, nothing new is taken.
+func (e *Engine) revokeSessions(ctx context.Context, owner store.Caller, agent, reason, message string) error {
+	for cursor := ""; ; {
+		var page []session.Session
+		err := e.Store.View(ctx, owner, func(tx *store.Tx) (err error) {
+			page, cursor, err = tx.Sessions(0, cursor)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, s := range page {
+			if s.Agent == agent && !s.State.Terminal() {
+				if err := e.revokeSession(ctx, s.ID, reason, message); err != nil && !lost(err) {
+					return err
+				}
+			}
+		}
+		if cursor == "" {
+			return nil
+		}
+	}
+}
+
+func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reason, message string) error {
+	var ended []*turnTx
+	err := e.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
+		s, err := tx.Session(id)
+		if err != nil || s.State.Terminal() {
+			return err
+		}
+		if err := move(tx, &s, session.SessionRevoke); err != nil {
+			return err
+		}
+		if _, err := tx.AppendEvents(id, session.Event{Type: session.SessionRevoked, Data: map[string]string{"reason": reason}}); err != nil {
+			return err
+		}
+		ended, err = e.cancelQueued(tx, id, reason, message)
+		return err
+	})
+	for _, w := range ended {
+		w.committed()
+	}
+	return err
+}

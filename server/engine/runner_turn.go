@@ -1,0 +1,169 @@
+package engine
+
+import (
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+)
+
+// startAttempt makes the next attempt of a runner-placed turn: from the start,
+// or from the checkpoint of the one that was interrupted.
+func (w *turnTx) startAttempt(s session.Session, resume *runtimev1.LoopState) error {
+	snap, err := w.snapshot()
+	if err != nil {
+		return err
+	}
+	now := w.tx.Now
+	w.turn.Attempts++
+	a := execution.Attempt{
+		ID: newID[protocol.AttemptKind](w.e, now), Tenant: w.turn.Tenant, Principal: w.turn.Principal,
+		SubjectKind: execution.SubjectTurn, SubjectID: w.turn.ID.String(), Number: w.turn.Attempts, State: execution.AttemptQueued,
+		PolicyDigest: snap.PolicyDigest, AuthorityTTL: snap.Agent.Lease.AuthorityTTL, Retention: snap.Agent.Lease.Retention,
+		QueuedAt: now, PlacementDeadline: now.Add(snap.Agent.Limits.PlaceWithin), Deadline: w.turn.Deadline,
+		TraceParent: w.turn.TraceParent,
+	}
+	if a.Requirements, err = w.requirements(snap); err != nil {
+		return err
+	}
+	if err := w.turnWork(&a, s, resume); err != nil {
+		return err
+	}
+	w.turn.Attempt, w.dirty = a.ID, true
+	w.event(session.Event{Type: session.AttemptQueued, Attempt: a.ID})
+	return w.tx.InsertAttempt(a)
+}
+
+// noRunner is the id of no machine.
+const noRunner protocol.RunnerID = "run_00000000000000000000000000"
+
+// requirements are never weaker than the agent asked. INV-11.
+func (w *turnTx) requirements(snap *policy.Snapshot) (execution.Requirements, error) {
+	q := execution.Requirements{Boundary: snap.Agent.Boundary, Trust: snap.Agent.Trust, Adapter: snap.Agent.Adapter}
+	if len(snap.Agent.Runners) == 0 {
+		return q, nil
+	}
+	bindings, err := w.tx.BindingsOf(w.turn.Principal)
+	if err != nil {
+		return q, err
+	}
+	for _, b := range bindings {
+		r, err := w.tx.Runner(b.Runner)
+		if err != nil {
+			return q, err
+		}
+		if snap.Agent.AdmitsRunner(r.Name, r.ID) {
+			q.Runners = append(q.Runners, r.ID)
+		}
+	}
+	if len(q.Runners) == 0 {
+		q.Runners = []protocol.RunnerID{noRunner} // an empty list would admit any
+	}
+	return q, nil
+}
+
+// turnWork is what a claim of the attempt hands over: the spec of the loop, and
+// the files it starts from.
+func (w *turnTx) turnWork(a *execution.Attempt, s session.Session, resume *runtimev1.LoopState) error {
+	snap, err := w.snapshot()
+	if err != nil {
+		return err
+	}
+	conversation, err := w.conversation()
+	if err != nil {
+		return err
+	}
+	spec, err := deterministic.Marshal(snap.Spec(policy.SpecParams{
+		Attempt: a.ID, Conversation: conversation, Prompt: w.turn.Prompt, Resume: resume}))
+	if err != nil {
+		return err
+	}
+	work := &runnerv1.TurnWork{Spec: spec, Trust: snap.Agent.Trust, Limits: snap.Agent.Sandbox.Limits()}
+	if work.WorkspaceDigest, work.PatchDigests, err = w.tx.AcceptedPatches(s.ID); err != nil {
+		return err
+	}
+	if resume != nil {
+		work.CheckpointPatchDigest = w.turn.PatchDigest
+	}
+	return setWork(a, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: work}, DeadlineUs: w.turn.Deadline.UnixMicro(), TraceParent: w.turn.TraceParent})
+}
+
+// interrupted ends the attempt of a machine that is gone and, where nothing of
+// it could happen twice, starts one new attempt from the last checkpoint. While
+// an action that the server dispatched is in flight, its outcome comes first.
+func (w *turnTx) interrupted(a execution.Attempt, why string) error {
+	if err := w.endAttempt(a, execution.AttemptInterrupt, reasonInterrupted, why); err != nil {
+		return err
+	}
+	if !w.turn.State.Active() || w.turn.Attempt != a.ID {
+		return nil
+	}
+	again, err := w.mayResume()
+	if err != nil {
+		return err
+	}
+	if !again {
+		return w.failed(reasonInterrupted, "The machine that ran the turn is gone: "+why+".")
+	}
+	s, err := w.tx.Session(w.turn.Session)
+	if err != nil {
+		return err
+	}
+	var resume *runtimev1.LoopState
+	if len(w.turn.Loop) > 0 {
+		if resume, err = w.state(); err != nil {
+			return err
+		}
+	}
+	if err := w.step(session.TurnDoubt); err != nil {
+		return err
+	}
+	if err := w.step(session.TurnReplace); err != nil {
+		return err
+	}
+	w.moved("the machine is gone; the turn goes on elsewhere from its last checkpoint")
+	snap, err := w.snapshot()
+	if err != nil {
+		return err
+	}
+	w.turn.Deadline = w.tx.Now.Add(snap.Agent.Limits.PlaceWithin + snap.Agent.Limits.MaxWall)
+	return w.startAttempt(s, resume)
+}
+
+// mayResume says whether a new attempt could do nothing twice: it is the second
+// one, and every effect that the engine carried out for the turn is part of the
+// checkpoint, so that the loop knows of it. INV-5.
+func (w *turnTx) mayResume() (bool, error) {
+	if w.turn.Attempts >= session.MaxAttempts || w.turn.State != session.RunningModel {
+		return false, nil
+	}
+	actions, err := w.tx.ActionsOfTurn(w.turn.ID)
+	if err != nil {
+		return false, err
+	}
+	known := map[string]int{}
+	if len(w.turn.Loop) > 0 {
+		state, err := w.state()
+		if err != nil {
+			return false, err
+		}
+		for _, m := range state.Messages {
+			for _, b := range m.Blocks {
+				if r := b.GetToolResult(); r != nil {
+					known[r.CallId]++
+				}
+			}
+		}
+	}
+	for _, a := range actions {
+		if a.Effect == runtimev1.Effect_EFFECT_READ || a.DispatchedAt.IsZero() {
+			continue
+		}
+		if known[a.CallID]--; known[a.CallID] < 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
