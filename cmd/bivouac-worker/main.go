@@ -1,0 +1,47 @@
+// Command bivouac-worker runs inside sandboxes only. Without arguments it is the
+// worker of one attempt on the inherited descriptor 3; `bivouac-worker tool NAME`
+// is one workspace tool in sandbox B.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox/seccomp"
+	"bivouac/edge/worker"
+	"bivouac/edge/worker/tool"
+)
+
+const (
+	channelDescriptor = 3
+	workspace         = "/workspace"
+)
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == "tool" {
+		os.Exit(tool.Run(os.Args[2], workspace, os.Stdin, os.Stdout))
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bivouac-worker:", err)
+		os.Exit(protocol.CodeOf(err).ExitCode())
+	}
+}
+
+func run() error {
+	if len(os.Args) != 1 {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "usage: bivouac-worker, or bivouac-worker tool NAME; both are started by bivouac-edge")
+	}
+	// A worker waits most of its life: memory is worth more than speed.
+	debug.SetGCPercent(30)
+	if err := seccomp.LockWorker(); err != nil {
+		return err
+	}
+	conn, err := worker.Inherited(channelDescriptor)
+	if err != nil {
+		return err
+	}
+	return worker.Run(context.Background(), conn)
+}
