@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
@@ -34,21 +35,17 @@ type Backend struct {
 
 // breach is one hole each.
 type breach struct {
-	bare              bool // no bwrap at all
 	shareNet          bool
 	sharePID          bool
 	noSeccomp         bool
 	userns            bool // nested user namespaces allowed
 	capabilities      bool // all capabilities, in the own user namespace
-	hostRoot          bool // the host's / is readable at /host
 	hostDevices       bool
 	writableProtected bool
 	shallowProtected  bool // parents of protected paths can be renamed
-	writableUsr       bool
 	leakDescriptor    bool
 	inheritEnv        bool
 	keepRoot          bool // no drop to a dedicated uid
-	keepSetuid        bool
 }
 
 // New makes a backend and starts nothing.
@@ -75,6 +72,10 @@ func (b *Backend) group(ctx context.Context, id string, l sandbox.Limits) (*grou
 		return nil, err
 	}
 	g := &group{backend: b, id: id, limits: l, running: map[*run]struct{}{}, owned: map[string]bool{}, used: map[string]int64{}}
+	g.stage = &stage{uid: b.cfg.UID, gid: b.cfg.GID, shown: map[string]string{}}
+	if b.breach.keepRoot {
+		g.stage.uid = 0
+	}
 	join := b.borrowIdentity
 	if tree, err := b.detect(); err == nil {
 		g.cgroup, err = tree.Create(id, cgroup.Limits{
@@ -115,14 +116,23 @@ func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
 		if slices.Contains(keep, n) || probing(n) {
 			continue
 		}
-		g := tree.Open(n)
-		if err := errors.Join(g.Kill(ctx), g.Remove(ctx)); err != nil {
+		if err := sweepOne(ctx, tree.Open(n)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		removed = append(removed, n)
 	}
 	return removed, errors.Join(errs...)
+}
+
+// sweepIn bounds the wait for one group: it cannot be removed while the process
+// that made it lives.
+const sweepIn = 5 * time.Second
+
+func sweepOne(ctx context.Context, g *cgroup.Group) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepIn)
+	defer cancel()
+	return errors.Join(g.Kill(ctx), g.Remove(ctx))
 }
 
 const probePrefix = "probe-"

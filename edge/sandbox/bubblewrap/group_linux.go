@@ -21,6 +21,7 @@ type group struct {
 	limits  sandbox.Limits
 	cgroup  *cgroup.Group // nil where there are no control groups
 	spawner *spawner
+	stage   *stage // for the spawner's thread only
 
 	mu      sync.Mutex // guards what follows; held while a process starts
 	ended   bool       // killed or closed: nothing starts any more

@@ -20,10 +20,12 @@ const (
 // firstFile is the number of the first descriptor after standard error.
 const firstFile = 3
 
-// layout collects bwrap's arguments and the descriptors they name. Host paths
-// are opened here and passed as descriptors, so that a folder above them may
-// stay closed to the sandbox's uid.
+// layout collects bwrap's arguments and the descriptors they name. What is bound
+// is opened here and passed as a descriptor: bwrap refuses if the path leads
+// elsewhere by the time it mounts. It is filled on the spawning thread, whose
+// mount namespace counts.
 type layout struct {
+	stage *stage
 	args  []string
 	files []*os.File // descriptor firstFile+i of bwrap
 	keep  int        // files that stay open here after the start
@@ -39,11 +41,15 @@ func (l *layout) pass(f *os.File) string {
 
 // bind shows a host path inside.
 func (l *layout) bind(option, host, inside string) error {
-	fd, err := unix.Open(host, unix.O_PATH|unix.O_CLOEXEC, 0)
+	at, err := l.stage.path(host)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Open(at, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s for the sandbox: %w", host, err)
 	}
-	l.add(option, l.pass(os.NewFile(uintptr(fd), host)), inside)
+	l.add(option, l.pass(os.NewFile(uintptr(fd), at)), inside)
 	return nil
 }
 
@@ -109,7 +115,11 @@ func (b *Backend) confine(l *layout, p sandbox.Process) {
 	if b.breach.capabilities {
 		l.add("--cap-add", "ALL")
 	}
-	for _, kv := range p.Env {
+	env := p.Env
+	if b.breach.inheritEnv {
+		env = append(os.Environ(), env...)
+	}
+	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
 		l.add("--setenv", name, value)
 	}
@@ -135,7 +145,11 @@ func (b *Backend) codeRoot(l *layout, p sandbox.Process, limits sandbox.Limits, 
 	}
 	shm := strconv.FormatInt(min(limits.MemoryBytes/4, limits.DiskBytes), 10)
 	tmp := strconv.FormatInt(min(limits.MemoryBytes/2, limits.DiskBytes), 10)
-	l.add("--proc", "/proc", "--dev", "/dev",
+	dev := "--dev"
+	if b.breach.capabilities {
+		dev = "--tmpfs" // --dev leaves bwrap's namespace, whose capabilities count, for an inner one
+	}
+	l.add("--proc", "/proc", dev, "/dev",
 		"--perms", "1777", "--size", shm, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
 		"--perms", "1777", "--size", tmp, "--tmpfs", "/tmp")
 	if tree != nil {
@@ -157,11 +171,7 @@ func (b *Backend) codeRoot(l *layout, p sandbox.Process, limits sandbox.Limits, 
 
 // system shows /usr, the host's way of reaching it from / and a minimal /etc.
 func (b *Backend) system(l *layout) error {
-	option := "--ro-bind-fd"
-	if b.breach.writableUsr {
-		option = "--bind-fd"
-	}
-	if err := l.bind(option, "/usr", "/usr"); err != nil {
+	if err := l.bind("--ro-bind-fd", "/usr", "/usr"); err != nil {
 		return err
 	}
 	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
@@ -190,11 +200,6 @@ func (b *Backend) system(l *layout) error {
 
 // breaches opens the holes that are in the file tree.
 func (b *Backend) breaches(l *layout) error {
-	if b.breach.hostRoot {
-		if err := l.bind("--ro-bind-fd", "/", "/host"); err != nil {
-			return err
-		}
-	}
 	if b.breach.sharePID {
 		if err := l.bind("--ro-bind-fd", "/proc", "/proc"); err != nil {
 			return err

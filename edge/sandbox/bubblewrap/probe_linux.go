@@ -202,7 +202,7 @@ func (k *killer) wait() error {
 
 const (
 	memoryScript = `exec tail /dev/zero`
-	pidsScript   = `i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; kill $(jobs -p); exit 0`
+	pidsScript   = `i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; exit 0`
 	cpuScript    = `while :; do :; done`
 	cpuLook      = 400 * time.Millisecond
 )

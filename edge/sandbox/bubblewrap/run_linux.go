@@ -193,6 +193,9 @@ func (r *run) drain() {
 	unix.Close(fd)
 }
 
+// killedCode is what bwrap reports when the namespace was killed.
+const killedCode = 128 + int(unix.SIGKILL)
+
 // exit turns the end of bwrap into an Exit.
 func (r *run) exit(ctx context.Context, code *int, state *os.ProcessState) (sandbox.Exit, error) {
 	e := sandbox.Exit{Code: state.ExitCode()}
@@ -210,8 +213,13 @@ func (r *run) exit(ctx context.Context, code *int, state *os.ProcessState) (sand
 	reason, broken := r.reason, r.broken
 	r.mu.Unlock()
 	switch {
-	case reason != nil:
+	case reason != nil && (code == nil || *code == killedCode):
 		reason(&e)
+	case reason != nil:
+		// It ended by itself before it could be killed; but lost output stays lost.
+		var why sandbox.Exit
+		reason(&why)
+		e.OutputLimit = why.OutputLimit
 	case e.Code != 0 && hit.OutOfMemory > 0:
 		e.OutOfMemory = true
 	case e.Code != 0 && hit.PIDsRefused > 0:

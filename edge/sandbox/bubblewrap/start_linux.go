@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// start makes bwrap run p up to its gate. The group's lock is held.
+// start makes bwrap run p up to its gate, on the group's thread. The group's
+// lock is held.
 func (r *run) start(p sandbox.Process) (err error) {
-	l := &layout{}
+	l := &layout{stage: r.group.stage}
 	defer l.close()
 	defer func() {
 		if err != nil && r.tree != nil {
@@ -27,13 +28,14 @@ func (r *run) start(p sandbox.Process) (err error) {
 		l.pass(p.Socket) // first, so descriptor 3; the caller's to close
 		l.keep = 1
 	}
-	if err := r.arrange(l, p); err != nil {
-		return err
-	}
 	stdio, ours, err := r.pipes(p)
 	defer closeAll(stdio)
 	if err == nil {
-		err = r.spawn(l, p, stdio)
+		r.group.spawner.do(func() {
+			if err = r.arrange(l, p); err == nil {
+				err = r.spawn(l, p, stdio)
+			}
+		})
 	}
 	if err != nil {
 		closeAll(ours)
@@ -56,7 +58,7 @@ func (r *run) arrange(l *layout, p sandbox.Process) error {
 		err = b.workerRoot(l, p)
 	default:
 		if p.Workspace != "" {
-			if r.tree, err = openWorkspace(p.Workspace, p.Protected); err != nil {
+			if r.tree, err = openWorkspace(p.Workspace, p.Protected, r.group.stage); err != nil {
 				return err
 			}
 			if err = r.group.claim(r.tree); err != nil {
@@ -87,7 +89,7 @@ func (r *run) arrange(l *layout, p sandbox.Process) error {
 	return err
 }
 
-// spawn starts bwrap on the group's thread.
+// spawn starts bwrap.
 func (r *run) spawn(l *layout, p sandbox.Process, stdio []*os.File) error {
 	statusOurs, statusTheirs, err := os.Pipe()
 	if err != nil {
@@ -126,15 +128,13 @@ func (r *run) fork(l *layout, p sandbox.Process, stdio []*os.File) error {
 	if b.breach.leakDescriptor {
 		attr.Files = append(attr.Files, stdio[0])
 	}
-	r.group.spawner.do(func() {
-		if !b.breach.leakDescriptor {
-			// What a library or our own parent left inheritable stays here.
-			err = unix.CloseRange(firstFile, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
-		}
-		if err == nil {
-			r.monitor, err = os.StartProcess(path, argv, attr)
-		}
-	})
+	if !b.breach.leakDescriptor {
+		// What a library or our own parent left inheritable stays here.
+		err = unix.CloseRange(firstFile, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+	}
+	if err == nil {
+		r.monitor, err = os.StartProcess(path, argv, attr)
+	}
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return protocol.Errorf(protocol.CodeUnavailable,

@@ -31,13 +31,17 @@ type guard struct {
 
 // openWorkspace checks protected paths. A link on the way is refused: what is
 // mounted must be what was named.
-func openWorkspace(host string, protected []string) (*workspace, error) {
+func openWorkspace(host string, protected []string, stage *stage) (*workspace, error) {
 	if st, err := os.Lstat(host); err != nil {
 		return nil, fmt.Errorf("open the workspace: %w", err)
 	} else if !st.IsDir() {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the workspace %s is not a folder", host)
 	}
-	root, err := os.OpenRoot(host)
+	at, err := stage.path(host)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(at)
 	if err != nil {
 		return nil, fmt.Errorf("open the workspace: %w", err)
 	}

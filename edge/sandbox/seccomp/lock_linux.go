@@ -2,8 +2,10 @@ package seccomp
 
 import (
 	"fmt"
+	"unsafe"
 
-	lib "github.com/elastic/go-seccomp-bpf"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 )
 
 // LockWorker is called by a worker before it reads its first byte from the
@@ -11,23 +13,30 @@ import (
 // another process; it adds to the program that sandbox A already has and cannot
 // be taken back.
 func LockWorker() error {
-	ours, err := table()
+	insts, err := assemble(locked())
 	if err != nil {
 		return err
 	}
-	p := policy(ours, []group{{names: executions}, {names: sockets}, {names: escapes}})
-	p.Syscalls = append(p.Syscalls, lib.SyscallGroup{
-		Action: lib.ActionErrno | errnoPermission,
-		NamesWithCondtions: []lib.NameWithConditions{
-			{Name: "clone", Conditions: []lib.Condition{{Argument: 0, Operation: lib.BitsNotSet, Value: cloneThread}}},
-		},
-	})
-	f := lib.Filter{NoNewPrivs: true, Flag: lib.FilterFlagTSync, Policy: p}
-	if err := lib.LoadFilter(f); err != nil {
-		return fmt.Errorf("lock the worker: %w", err)
+	raw, err := bpf.Assemble(insts)
+	if err != nil {
+		return err
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("lock the worker: forgo new privileges: %w", err)
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	// The kernel puts the filter, and no_new_privs with it, on all threads.
+	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return fmt.Errorf("lock the worker: load its filter: %w", errno)
+	}
+	if r != 0 {
+		return fmt.Errorf("lock the worker: thread %d has another filter", r)
 	}
 	return nil
 }
-
-// cloneThread is CLONE_THREAD: without it clone(2) makes a process.
-const cloneThread = 0x00010000

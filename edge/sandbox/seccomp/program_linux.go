@@ -3,73 +3,22 @@ package seccomp
 import (
 	"encoding/binary"
 	"runtime"
-	"slices"
 
 	"bivouac/edge/protocol"
 
-	lib "github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 )
 
-// Offsets in struct seccomp_data.
-const (
-	offsetNumber = 0
-	offsetArch   = 4
-)
+// Worker is the program of sandbox A in the form that bubblewrap loads.
+func Worker() ([]byte, error) { return program(worker()) }
 
-// x32Bit marks the x32 ABI, which shares x86-64's architecture number.
-const x32Bit = 0x40000000
+// Code is the program of sandbox B in the form that bubblewrap loads.
+func Code() ([]byte, error) { return program(code()) }
 
-// Worker is the program of sandbox A as bubblewrap loads it. It lets one
-// execution pass, the worker's own: nothing else in A can be executed, and
-// LockWorker denies the rest.
-func Worker() ([]byte, error) {
-	return program([]group{
-		{names: escapes},
-		{names: sockets},
-		{names: []string{"execveat", "memfd_create"}},
-	})
-}
-
-// Code is the program of sandbox B.
-func Code() ([]byte, error) {
-	return program([]group{
-		{names: escapes},
-		{errno: errnoNoFamily, when: families()},
-	})
-}
-
-// group denies calls: by name, or by name and arguments.
-type group struct {
-	names []string
-	when  []lib.NameWithConditions
-	errno uint32 // EPERM when zero
-}
-
-func families() []lib.NameWithConditions {
-	var none []lib.Condition
-	for _, f := range []uint64{familyUnix, familyInet, familyInet6, familyNetlink} {
-		none = append(none, lib.Condition{Argument: 0, Operation: lib.NotEqual, Value: f})
-	}
-	// The kernel reads 32 bits of the family; one with other bits set is equal to
-	// none above and so denied.
-	return []lib.NameWithConditions{
-		{Name: "socket", Conditions: none},
-		{Name: "socket", Conditions: []lib.Condition{
-			{Argument: 0, Operation: lib.Equal, Value: familyNetlink},
-			{Argument: 2, Operation: lib.NotEqual, Value: netlinkRoute},
-		}},
-		{Name: "socketpair", Conditions: []lib.Condition{
-			{Argument: 0, Operation: lib.NotEqual, Value: familyUnix},
-		}},
-	}
-}
-
-// program assembles groups behind a gate for ABI and age, as the bytes that
-// bubblewrap and the kernel read.
-func program(groups []group) ([]byte, error) {
-	insts, err := assemble(groups)
+func program(rules []rule) ([]byte, error) {
+	insts, err := assemble(rules)
 	if err != nil {
 		return nil, err
 	}
@@ -86,32 +35,16 @@ func program(groups []group) ([]byte, error) {
 	return out, nil
 }
 
-func assemble(groups []group) ([]bpf.Instruction, error) {
-	ours, err := table()
-	if err != nil {
-		return nil, err
-	}
-	p := policy(ours, groups)
-	body, err := p.Assemble()
-	if err != nil {
-		return nil, err
-	}
-	deny := bpf.RetConstant{Val: uint32(lib.ActionErrno) | errnoNoCall}
-	// The library lets a foreign architecture pass to the default action, which
-	// is "allow" here: int 0x80 would go around the whole policy.
-	gate := []bpf.Instruction{
-		bpf.LoadAbsolute{Off: offsetArch, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ours.ID), SkipTrue: 1},
-		bpf.RetConstant{Val: uint32(lib.ActionKillProcess)},
-		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: lastKnownCall, SkipTrue: 1},
-		deny,
-	}
-	return append(gate, body...), nil
-}
+// Offsets in struct seccomp_data. Both architectures are little-endian, so the
+// low half of an argument comes first.
+const (
+	offsetNumber = 0
+	offsetArch   = 4
+	offsetArgs   = 16
+)
 
-// table names the calls of this machine. Only architectures whose clone(2)
-// takes its flags first are known here.
+// table names the calls of this machine. Only architectures are known here whose
+// clone(2) takes its flags first.
 func table() (*arch.Info, error) {
 	switch runtime.GOARCH {
 	case "amd64", "arm64":
@@ -121,27 +54,68 @@ func table() (*arch.Info, error) {
 		"no system-call policy for %s; run the edge on amd64 or arm64", runtime.GOARCH)
 }
 
-func policy(ours *arch.Info, groups []group) lib.Policy {
-	p := lib.Policy{DefaultAction: lib.ActionAllow}
-	for _, g := range groups {
-		errno := g.errno
-		if errno == 0 {
-			errno = errnoPermission
-		}
-		sg := lib.SyscallGroup{Action: lib.ActionErrno | lib.Action(errno), NamesWithCondtions: g.when}
-		for _, n := range g.names {
-			// Old calls do not exist on every architecture.
-			if _, ok := ours.SyscallNames[n]; ok && !slices.Contains(sg.Names, n) {
-				sg.Names = append(sg.Names, n)
-			}
-		}
-		p.Syscalls = append(p.Syscalls, sg)
+// assemble puts the rules behind a gate for ABI and age. Each rule loads what it
+// looks at, so none depends on those before it.
+func assemble(rules []rule) ([]bpf.Instruction, error) {
+	ours, err := table()
+	if err != nil {
+		return nil, err
 	}
-	// clone3 hides its flags behind a pointer; libraries fall back to clone.
-	p.Syscalls = append(p.Syscalls,
-		lib.SyscallGroup{Action: lib.ActionErrno | errnoNoCall, Names: []string{"clone3"}},
-		lib.SyscallGroup{Action: lib.ActionErrno | errnoPermission, NamesWithCondtions: []lib.NameWithConditions{
-			{Name: "clone", Conditions: []lib.Condition{{Argument: 0, Operation: lib.BitsSet, Value: namespaceFlags}}},
-		}})
-	return p
+	insts := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offsetArch, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(ours.ID), SkipTrue: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS},
+		// x32 calls have a high bit and are "newer" too.
+		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: lastKnownCall, SkipTrue: 1},
+		refuse(errnoNoCall),
+	}
+	for _, r := range rules {
+		if nr, ok := ours.SyscallNames[r.call]; ok { // old calls are not everywhere
+			insts = append(insts, r.assemble(uint32(nr))...)
+		}
+	}
+	return append(insts, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}), nil
+}
+
+func refuse(errno uint32) bpf.Instruction {
+	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | errno}
+}
+
+// assemble is: not this call, or a test that fails, skips to the next rule.
+func (r rule) assemble(nr uint32) []bpf.Instruction {
+	body := []bpf.Instruction{refuse(r.errno)}
+	for i := len(r.when) - 1; i >= 0; i-- {
+		body = append(r.when[i].assemble(uint8(len(body))), body...)
+	}
+	head := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: offsetNumber, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: uint8(len(body))},
+	}
+	return append(head, body...)
+}
+
+// assemble falls through when the test holds and skips rest when not.
+func (t test) assemble(rest uint8) []bpf.Instruction {
+	insts := []bpf.Instruction{bpf.LoadAbsolute{Off: uint32(offsetArgs + 8*t.arg), Size: 4}}
+	switch t.kind {
+	case anyBit:
+		return append(insts, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: t.bits, SkipFalse: rest})
+	case noBit:
+		return append(insts, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: t.bits, SkipTrue: rest})
+	}
+	for i, v := range t.set {
+		left := uint8(len(t.set) - 1 - i) // comparisons after this one
+		jump := bpf.JumpIf{Cond: bpf.JumpEqual, Val: v}
+		switch {
+		case t.kind == notIn:
+			jump.SkipTrue = left + rest
+		case left > 0:
+			jump.SkipTrue = left
+		default:
+			jump.SkipFalse = rest
+		}
+		insts = append(insts, jump)
+	}
+	return insts
 }

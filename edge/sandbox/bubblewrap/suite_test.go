@@ -1,0 +1,194 @@
+//go:build linux
+
+package bubblewrap
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/sandboxtest"
+)
+
+// testParent keeps the groups of this test process apart from everybody's.
+var testParent = fmt.Sprintf("bivouac-test-%d", os.Getpid())
+
+func TestMain(m *testing.M) {
+	if os.Getenv(dieVariable) != "" {
+		die()
+	}
+	code := m.Run()
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + testParent)
+	for _, d := range dirs {
+		if err := syscall.Rmdir(d); err != nil && code == 0 {
+			fmt.Println("control groups are left:", d, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func testBackend() *Backend { return New(Config{CgroupParent: testParent}) }
+
+// broken opens holes.
+func broken(t *testing.T, holes ...sandboxtest.Hole) sandbox.Backend {
+	b := testBackend()
+	for _, h := range holes {
+		switch h {
+		case sandboxtest.HoleNetwork:
+			b.breach.shareNet = true
+		case sandboxtest.HoleProcesses:
+			b.breach.sharePID = true
+		case sandboxtest.HoleSystemCalls:
+			b.breach.noSeccomp = true
+		case sandboxtest.HoleUserNamespace:
+			b.breach.userns = true
+		case sandboxtest.HoleCapabilities:
+			b.breach.capabilities = true
+		case sandboxtest.HoleDevices:
+			b.breach.hostDevices = true
+		case sandboxtest.HoleProtected:
+			b.breach.writableProtected = true
+		case sandboxtest.HoleParents:
+			b.breach.shallowProtected = true
+		case sandboxtest.HoleDescriptor:
+			b.breach.leakDescriptor = true
+		case sandboxtest.HoleEnvironment:
+			b.breach.inheritEnv = true
+		case sandboxtest.HoleRoot:
+			b.breach.keepRoot = true
+		default:
+			t.Fatalf("no hole %q", h)
+		}
+	}
+	return b
+}
+
+// Variables by which the suite passes to a run as another user what only this
+// one can make.
+const (
+	attackerVariable = "BIVOUAC_SUITE_ATTACKER"
+	setuidVariable   = "BIVOUAC_SUITE_SETUID"
+	plainUID         = 12345
+)
+
+// TestSuite runs as whoever runs the tests. INV-12.
+func TestSuite(t *testing.T) {
+	attacker, setuid := programs(t)
+	uid := os.Geteuid()
+	if uid == 0 {
+		uid = DefaultUID
+	}
+	sandboxtest.Run(t, sandboxtest.Config{
+		New:      func(*testing.T) sandbox.Backend { return shared() },
+		Broken:   broken,
+		Program:  "/attacker",
+		Attacker: attacker,
+		UID:      uid,
+		Setuid:   setuid,
+	})
+}
+
+// shared is one backend, so that the suite probes once.
+var shared = sync.OnceValue(testBackend)
+
+// programs are the attacker and, where root can make one, its privileged copy.
+func programs(t *testing.T) (attacker, setuid string) {
+	if given := os.Getenv(attackerVariable); given != "" {
+		return given, os.Getenv(setuidVariable)
+	}
+	dir := publicDir(t)
+	attacker = sandboxtest.Build(t, dir)
+	if os.Geteuid() == 0 {
+		setuid = filepath.Join(dir, "setuid")
+		copyFile(t, attacker, setuid)
+		if err := os.Chmod(setuid, 0o755|os.ModeSetuid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return attacker, setuid
+}
+
+// publicDir can be entered by any user; t.TempDir cannot.
+func publicDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "bivouac-bubblewrap-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func copyFile(t *testing.T, from, to string) {
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err == nil {
+		_, err = io.Copy(out, in)
+	}
+	if err == nil {
+		err = out.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSuiteAsUser runs TestSuite as a user without subordinate ids or groups.
+func TestSuiteAsUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestSuite runs as a user already")
+	}
+	attacker, setuid := programs(t)
+	dir := publicDir(t)
+	binary, scratch := filepath.Join(dir, "suite.test"), filepath.Join(dir, "tmp")
+	copyFile(t, os.Args[0], binary)
+	if err := os.Mkdir(scratch, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(scratch, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-test.run=^TestSuite$", "-test.v=" + fmt.Sprint(testing.Verbose())}
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + scratch, "TMPDIR=" + scratch,
+		attackerVariable + "=" + attacker, setuidVariable + "=" + setuid}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: plainUID, Gid: plainUID}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the suite as uid %d: %v", plainUID, err)
+	}
+	t.Logf("as uid %d:\n%s", plainUID, out)
+}
+
+const dieVariable = "BIVOUAC_SUITE_DIE"
+
+// die makes a group with a running process, says so, and waits to be killed.
+func die() {
+	b := New(Config{CgroupParent: os.Getenv(dieVariable)})
+	g, err := b.Group(context.Background(), "left", probeLimits)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	_, err = g.Run(context.Background(), sandbox.Process{
+		Role: sandbox.RoleCode, Stdout: os.Stdout, Env: []string{"PATH=/usr/bin:/bin"},
+		Argv: []string{"/bin/sh", "-c", "setsid sleep 5151 & echo up; sleep 5151"},
+	})
+	fmt.Println(err)
+	os.Exit(1)
+}
