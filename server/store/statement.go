@@ -29,24 +29,24 @@ func define(text string) *statement {
 
 // own shows rows of the caller itself.
 func own(alias string) string {
-	return strings.ReplaceAll(`($1 = '' OR (x.tenant = $1 AND x.principal = $2))`, "x.", alias+".")
+	return strings.ReplaceAll(`($1 = '' OR (@.tenant = $1 AND @.principal = $2))`, "@", alias)
 }
 
 // managed shows rows of the caller itself, and an admin those of its tenant.
 func managed(alias string) string {
-	return strings.ReplaceAll(`($1 = '' OR (x.tenant = $1 AND (x.principal = $2 OR $3 = 1)))`, "x.", alias+".")
+	return strings.ReplaceAll(`($1 = '' OR (@.tenant = $1 AND (@.principal = $2 OR $3 = 1)))`, "@", alias)
 }
 
 // held shows attempts of the caller, or on the calling runner.
 func held(alias string) string {
-	return strings.ReplaceAll(`($1 = '' OR (x.tenant = $1 AND (x.principal = $2 OR x.runner = $2)))`, "x.", alias+".")
+	return strings.ReplaceAll(`($1 = '' OR (@.tenant = $1 AND (@.principal = $2 OR @.runner = $2)))`, "@", alias)
 }
 
 // reachable shows runners to themselves, to their owner, to principals bound to
 // them, and to an admin of the tenant.
 func reachable(alias string) string {
-	return strings.ReplaceAll(`($1 = '' OR (x.tenant = $1 AND (x.id = $2 OR x.owner = $2 OR $3 = 1
-		OR EXISTS (SELECT 1 FROM bindings bx WHERE bx.runner = x.id AND bx.principal = $2 AND bx.removed_at = 0))))`, "x.", alias+".")
+	return strings.ReplaceAll(`($1 = '' OR (@.tenant = $1 AND (@.id = $2 OR @.owner = $2 OR $3 = 1
+		OR EXISTS (SELECT 1 FROM bindings bx WHERE bx.runner = @.id AND bx.principal = $2 AND bx.removed_at = 0))))`, "@", alias)
 }
 
 // activeStates is the condition of the partial index that holds INV-1.

@@ -1,0 +1,256 @@
+package storetest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+func grants(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	newer := id[protocol.GrantID]()
+	active := func() (g policy.Grant, err error) {
+		err = s.View(t.Context(), x.user(), func(tx *store.Tx) (err error) {
+			g, err = tx.ActiveGrant(x.User, "assistant")
+			return err
+		})
+		return g, err
+	}
+	update(t, s, loop, func(tx *store.Tx) error {
+		return tx.InsertGrant(policy.Grant{ID: newer, Tenant: x.Tenant, Principal: x.User, Agent: "assistant", CreatedAt: tx.Now.Add(time.Second)})
+	})
+	if g, err := active(); err != nil || g.ID != newer {
+		t.Errorf("the newest: %s, %v", g.ID, err)
+	}
+	revoke := func(g protocol.GrantID) (out policy.Grant) {
+		update(t, s, x.user(), func(tx *store.Tx) (err error) { out, err = tx.RevokeGrant(g); return err })
+		return out
+	}
+	first := revoke(newer)
+	if again := revoke(newer); first.RevokedAt.IsZero() || !again.RevokedAt.Equal(first.RevokedAt) {
+		t.Errorf("revoked at %v, then at %v", first.RevokedAt, again.RevokedAt)
+	}
+	if g, err := active(); err != nil || g.ID != x.Grant {
+		t.Errorf("the one before: %s, %v", g.ID, err)
+	}
+	revoke(x.Grant)
+	_, err := active()
+	wantCode(t, "none left", err, protocol.CodeNotFound)
+	view(t, s, x.admin(), func(tx *store.Tx) error {
+		alive, err := tx.Grants(false)
+		all, err2 := tx.Grants(true)
+		if len(alive) != 0 || len(all) != 2 {
+			t.Errorf("%d alive of %d", len(alive), len(all))
+		}
+		if err == nil {
+			err = err2
+		}
+		return err
+	})
+}
+
+// floors rise only, and every change has a new sequence. INV-13.
+func floors(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	add := func(f policy.Floor) (out policy.Floor) {
+		update(t, s, loop, func(tx *store.Tx) (err error) { out, err = tx.AddFloor(f); return err })
+		return out
+	}
+	feed := func(after int64) (all []policy.Floor, newest int64) {
+		view(t, s, loop, func(tx *store.Tx) (err error) { all, newest, err = tx.Floors(after, 0); return err })
+		return all, newest
+	}
+	a := add(policy.Floor{Kind: policy.FloorGrant, ID: x.Grant.String(), Minimum: 5})
+	if a.Seq != 2 || a.At.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	lower := add(policy.Floor{Kind: policy.FloorGrant, ID: x.Grant.String(), Minimum: 3, ExpiresAt: time.Now().Add(time.Minute)})
+	if lower.Minimum != 5 || !lower.ExpiresAt.IsZero() || lower.Seq != 3 {
+		t.Errorf("a floor fell: %+v", lower)
+	}
+	all, newest := feed(0)
+	if len(all) != 2 || newest != 3 || all[1].Seq != 3 {
+		t.Errorf("%d floors, newest %d", len(all), newest)
+	}
+	if rest, newest := feed(3); len(rest) != 0 || newest != 3 {
+		t.Errorf("after the newest: %+v, %d", rest, newest)
+	}
+	add(policy.Floor{Kind: policy.FloorTurn, ID: x.Active.String(), Minimum: 1, ExpiresAt: time.Now().Add(-time.Second)})
+	add(policy.Floor{Kind: policy.FloorTurn, ID: x.Next.String(), Minimum: 1, ExpiresAt: time.Now().Add(time.Hour)})
+	all, newest = feed(0)
+	gone := !slices.ContainsFunc(all, func(f policy.Floor) bool { return f.ID == x.Active.String() })
+	kept := slices.ContainsFunc(all, func(f policy.Floor) bool { return f.ID == x.Next.String() })
+	if !gone || !kept || newest != 5 {
+		t.Errorf("expired gone %v, other kept %v, newest %d", gone, kept, newest)
+	}
+}
+
+// slicesOfBudget never fall and stay closed. INV-19.
+func slicesOfBudget(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	save := func(ceiling, drawn int64, closed time.Time) error {
+		return attempt(s, func(tx *store.Tx) error {
+			l, err := tx.Slice(x.Slice)
+			if err != nil {
+				return err
+			}
+			l.CeilingMicroUSD, l.DrawnMicroUSD, l.ClosedAt = ceiling, drawn, closed
+			return tx.SaveSlice(l)
+		})
+	}
+	if err := save(200, 150, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "the ceiling falls", save(199, 150, time.Time{}), protocol.CodeConflict)
+	wantCode(t, "the draw falls", save(200, 149, time.Time{}), protocol.CodeConflict)
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	for range 2 {
+		if err := save(200, 160, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, "a closed one grows", save(300, 160, now), protocol.CodeConflict)
+	view(t, s, loop, func(tx *store.Tx) error {
+		open, err := tx.OpenSlices(0)
+		if len(open) != 0 {
+			t.Errorf("open: %+v", open)
+		}
+		all, err2 := tx.SlicesOfTurn(x.Active)
+		if len(all) != 1 || all[0].DrawnMicroUSD != 160 {
+			t.Errorf("of the turn: %+v", all)
+		}
+		if err == nil {
+			err = err2
+		}
+		return err
+	})
+}
+
+// cleanups stay due until they are done. INV-18.
+func cleanups(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	due := func() (all []policy.Cleanup, debt int) {
+		view(t, s, loop, func(tx *store.Tx) (err error) {
+			if all, err = tx.CleanupsDue(0); err != nil {
+				return err
+			}
+			debt, err = tx.CleanupDebt()
+			return err
+		})
+		return all, debt
+	}
+	save := func(c policy.Cleanup) error {
+		return attempt(s, func(tx *store.Tx) error { return tx.SaveCleanup(c) })
+	}
+	all, debt := due()
+	if len(all) != 1 || debt != 1 {
+		t.Fatalf("%d due, debt %d", len(all), debt)
+	}
+	c := all[0]
+	c.Tries, c.NextAt, c.Evidence = 1, time.Now().Add(time.Hour), "not yet"
+	if err := save(c); err != nil {
+		t.Fatal(err)
+	}
+	if all, debt := due(); len(all) != 0 || debt != 1 {
+		t.Errorf("put off: %d due, debt %d", len(all), debt)
+	}
+	c.Tries, c.DoneAt, c.Evidence = 2, time.Now(), "gone"
+	if err := save(c); err != nil {
+		t.Fatal(err)
+	}
+	if _, debt := due(); debt != 0 {
+		t.Errorf("done, and debt %d", debt)
+	}
+	wantCode(t, "done already", save(c), protocol.CodeNotFound)
+	wantCode(t, "the same id", attempt(s, func(tx *store.Tx) error {
+		return tx.InsertCleanup(policy.Cleanup{ID: x.Cleanup, Tenant: x.Tenant})
+	}), protocol.CodeAlreadyExists)
+}
+
+func artifacts(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	t.Run("an upload gets its session once", func(t *testing.T) {
+		put := func(ses protocol.SessionID) (existed bool) {
+			update(t, s, x.user(), func(tx *store.Tx) (err error) {
+				existed, err = tx.PutArtifact(policy.Artifact{Digest: digest("up"), Tenant: x.Tenant, Principal: x.User, Session: ses, Kind: "workspace"})
+				return err
+			})
+			return existed
+		}
+		if put("") || !put(x.Session) || !put(x.Old) {
+			t.Error("existed is wrong")
+		}
+		view(t, s, x.user(), func(tx *store.Tx) error {
+			a, err := tx.Artifact(digest("up"))
+			if a.Session != x.Session {
+				t.Errorf("session %s", a.Session)
+			}
+			return err
+		})
+	})
+	t.Run("a runner reads while it holds the attempt", func(t *testing.T) {
+		read := func() error {
+			return s.View(t.Context(), x.runner(), func(tx *store.Tx) error { _, err := tx.Artifact(x.Artifact); return err })
+		}
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+		update(t, s, loop, func(tx *store.Tx) error {
+			return tx.SaveAttempt(execution.Attempt{ID: x.Offered, State: execution.AttemptCancelled, Runner: x.Runner}, execution.AttemptOffered, 0)
+		})
+		wantCode(t, "after its end", read(), protocol.CodeNotFound)
+	})
+	t.Run("accepted patches", func(t *testing.T) { acceptedPatches(t, s, x) })
+}
+
+// acceptedPatches: what the next turn starts from.
+func acceptedPatches(t *testing.T, s *store.Store, x *side) {
+	ses := id[protocol.SessionID]()
+	update(t, s, loop, func(tx *store.Tx) error { return x.newSession(tx, ses, "", time.Time{}) })
+	submit := func(workspace string) session.Turn {
+		turn := session.Turn{ID: id[protocol.TurnID](), Session: ses, State: session.Queued, WorkspaceDigest: workspace}
+		turn.MessageID = turn.ID.String()
+		update(t, s, loop, func(tx *store.Tx) (err error) { turn, err = tx.InsertTurn(turn); return err })
+		return turn
+	}
+	run := func(turn session.Turn, patch string, end session.TurnState) {
+		update(t, s, loop, func(tx *store.Tx) error {
+			now, err := walk(tx, turn, session.Received, session.RunningModel)
+			if err != nil {
+				return err
+			}
+			now.PatchDigest = patch
+			_, err = walk(tx, now, end)
+			return err
+		})
+	}
+	want := func(what, workspace string, patches ...string) {
+		t.Helper()
+		view(t, s, x.user(), func(tx *store.Tx) error {
+			w, p, err := tx.AcceptedPatches(ses)
+			if w != workspace || !slices.Equal(p, patches) {
+				t.Errorf("%s: %s %v, want %s %v", what, w, p, workspace, patches)
+			}
+			return err
+		})
+	}
+	want("nothing yet", "")
+	first := submit("base")
+	want("the first, about to begin", "base")
+	run(first, "p1", session.Completed)
+	run(submit(""), "p2", session.Failed)
+	run(submit(""), "p3", session.Completed)
+	want("completed ones, in order", "base", "p1", "p3")
+	fourth, fifth := submit(""), submit("other base")
+	want("a workspace further back in the queue", "base", "p1", "p3")
+	run(fourth, "p4", session.Completed)
+	want("the new workspace is next", "other base")
+	run(fifth, "p5", session.Completed)
+	want("after it", "other base", "p5")
+}

@@ -1,0 +1,367 @@
+package storetest
+
+import (
+	"maps"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+var (
+	ownerOnly      = []role{asUser, asLoop}                                                // conversations: not even an admin
+	ofTenant       = []role{asUser, asAdmin, asLoop}                                       // management rows
+	withRunner     = []role{asUser, asRunner, asLoop}                                      // attempts
+	adminOnly      = []role{asAdmin, asLoop}                                               // changes of the tenant
+	loopOnly       = []role{asLoop}                                                        // ticks
+	allOfTheir     = []role{asUser, asAdmin, asRunner, asLoop}                             // a runner: owner, itself, admin
+	everyPrincipal = []role{asUser, asAdmin, asBystander, asLoop}                          // every principal of the tenant
+	inTenant       = []role{asUser, asAdmin, asBystander, asRunner, asOtherRunner, asLoop} // the tenant itself
+	machine        = []role{asRunner, asLoop}                                              // the machine itself
+)
+
+// probes has an entry for every method of Tx.
+var probes = merge(peopleProbes, conversationProbes, actionProbes, attemptProbes, runnerProbes, authorityProbes)
+
+func merge(all ...map[string]probe) map[string]probe {
+	out := map[string]probe{}
+	for _, m := range all {
+		maps.Copy(out, m)
+	}
+	return out
+}
+
+var peopleProbes = map[string]probe{
+	"Caller":       {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return true, nil }},
+	"Epoch":        {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return tx.Epoch() > 0, nil }},
+	"EnsureTenant": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.EnsureTenant(x.Name)) }},
+	"Tenant":       {by: inTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Tenant(x.Tenant)) }},
+	"InsertPrincipal": {by: adminOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertPrincipal(policy.Principal{ID: id[protocol.PrincipalID](), Tenant: x.Tenant, Name: "new"}))
+	}},
+	"PrincipalByToken": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		p, _, err := tx.PrincipalByToken(hash(x.Name + "user"))
+		return p.ID == x.User, err
+	}},
+	"Principal":       {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Principal(x.User)) }},
+	"PrincipalByName": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.PrincipalByName(x.Tenant, x.Name+"-user")) }},
+	"Principals": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Principals()
+		return has(all, err, func(p policy.Principal) bool { return p.ID == x.User })
+	}},
+	"DisablePrincipal": {by: adminOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.DisablePrincipal(x.Admin)) }},
+	"PutDefinition": {by: adminOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		_, changed, err := tx.PutDefinition(policy.Definition{Tenant: x.Tenant, Name: "assistant", Digest: "other"})
+		return changed, err
+	}},
+	"Definition": {by: everyPrincipal, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Definition(x.Tenant, "assistant", "")) }},
+	"Definitions": {by: everyPrincipal, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Definitions()
+		return has(all, err, func(d policy.Definition) bool { return d.Tenant == x.Tenant })
+	}},
+	"EnsureInstance": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.EnsureInstance(x.Tenant, x.User, "assistant"))
+	}},
+	"RaiseGeneration": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.RaiseGeneration(x.Instance)) }},
+}
+
+var conversationProbes = map[string]probe{
+	"InsertSession": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(x.newSession(tx, id[protocol.SessionID](), "", time.Time{}))
+	}},
+	"Session":      {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Session(x.Session)) }},
+	"SessionByKey": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.SessionByKey(x.User, "key of "+x.Name)) }},
+	"Sessions": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, _, err := tx.Sessions(0, "")
+		return has(all, err, func(s session.Session) bool { return s.ID == x.Session })
+	}},
+	"SaveSession": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveSession(session.Session{ID: x.Session, State: session.Closing}, session.Open))
+	}},
+	"SessionsPastExpiry": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.SessionsPastExpiry(0)
+		return has(all, err, func(s session.Session) bool { return s.ID == x.Old })
+	}},
+	"SessionsDrained": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.SessionsDrained(0)
+		return has(all, err, func(s session.Session) bool { return s.ID == x.Drained })
+	}},
+	"InsertTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		_, err := x.newTurn(tx, x.Session, id[protocol.TurnID]())
+		return did(err)
+	}},
+	"Turn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Turn(x.Done)) }},
+	"TurnByMessage": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.TurnByMessage(x.Session, "message of "+x.Done.String()))
+	}},
+	"ActiveTurn":    {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.ActiveTurn(x.Session)) }},
+	"TurnOfAttempt": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.TurnOfAttempt(x.Running)) }},
+	"Turns": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		mine, _, err := tx.Turns("", 0, "")
+		if found, err := has(mine, err, x.isTurn); found || err != nil {
+			return found, err
+		}
+		ofSession, _, err := tx.Turns(x.Session, 0, "")
+		return has(ofSession, err, x.isTurn)
+	}},
+	"QueueDepth": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		ofSession, err := tx.QueueDepth("", "", x.Session)
+		if err != nil {
+			return false, err
+		}
+		ofPrincipal, err := tx.QueueDepth(x.Tenant, x.User, "")
+		return ofSession+ofPrincipal > 0, err
+	}},
+	"QueuePosition": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.QueuePosition(x.Next)) }},
+	"Activatable": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		if t, err := tx.Turn(x.Active); err == nil { // whoever may ends the active turn, so that the next one may begin
+			if _, err := walk(tx, t, session.Cancelled); err != nil {
+				return false, err
+			}
+		}
+		all, err := tx.Activatable(0)
+		return has(all, err, x.isTurn)
+	}},
+	"SaveTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveTurn(session.Turn{ID: x.Next, State: session.Cancelled}, session.Queued, 0))
+	}},
+	"OwnedTurns": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.OwnedTurns(x.Replica)
+		return has(all, err, x.isTurn)
+	}},
+	"OrphanedTurns": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.OrphanedTurns(0)
+		return has(all, err, x.isTurn)
+	}},
+	"RenewTurns": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.RenewTurns(x.Replica, tx.Now.Add(time.Minute)))
+	}},
+	"TurnsPastDeadline": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.TurnsPastDeadline(0)
+		return has(all, err, x.isTurn)
+	}},
+	"AppendEvents": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.AppendEvents(x.Session, session.Event{Type: session.CancelRequested}))
+	}},
+	"Events": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Events(x.Session, 0, 0)
+		return len(all) > 0, err
+	}},
+	"EventsOfTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.EventsOfTurn(x.Done, 0, 0)
+		return len(all) > 0, err
+	}},
+	"VerifyEvents":  {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.VerifyEvents(x.Session)) }},
+	"ErasePayloads": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.ErasePayloads(x.Old)) }},
+	"SaveProjection": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveProjection(x.Session, x.Done, 1, []byte("x")))
+	}},
+	"Projection": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Projection(x.Session)
+		return len(all) > 0, err
+	}},
+	"AcceptedPatches": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		_, patches, err := tx.AcceptedPatches(x.Session)
+		return len(patches) > 0, err
+	}},
+}
+
+func (x *side) isTurn(t session.Turn) bool { return t.Tenant == x.Tenant }
+
+var actionProbes = map[string]probe{
+	"InsertAction": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(x.newAction(tx, id[protocol.ActionID](), session.Intended))
+	}},
+	"Action": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Action(x.Lost)) }},
+	"ActionsOfTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.ActionsOfTurn(x.Active)
+		return len(all) > 0, err
+	}},
+	"ActionOfAttempt": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.ActionOfAttempt(x.Running)) }},
+	"ActionsIn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.ActionsIn(0, session.Dispatched, session.ActionUnknown)
+		return has(all, err, x.isAction)
+	}},
+	"SaveAction": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveAction(session.Action{ID: x.Device, State: session.Succeeded, Fence: x.Fence}, session.Dispatched, x.Fence))
+	}},
+	"UnresolvedUnknown": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.UnresolvedUnknown(x.User, "resource of "+x.Name))
+	}},
+	"Unknowns": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Unknowns(false)
+		return has(all, err, x.isAction)
+	}},
+	"ResolveUnknown": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.ResolveUnknown(x.Lost, "happened", "")) }},
+	"InsertApproval": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(x.newApproval(tx, id[protocol.ApprovalID](), x.Device, tx.Now.Add(time.Minute)))
+	}},
+	"Approval": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Approval(x.Pending)) }},
+	"Approvals": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Approvals(false)
+		return has(all, err, x.isApproval)
+	}},
+	"ApprovalsOfTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.ApprovalsOfTurn(x.Active)
+		return len(all) > 0, err
+	}},
+	"ApprovalsPastExpiry": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.ApprovalsPastExpiry(0)
+		return has(all, err, x.isApproval)
+	}},
+	"SaveApproval": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveApproval(session.Approval{ID: x.Pending, State: session.ApprovalDenied}, session.ApprovalPending))
+	}},
+	"ConsumeApproval": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.ConsumeApproval(x.Approved, x.Agreed, digest("subject of "+x.Name)))
+	}},
+}
+
+func (x *side) isAction(a session.Action) bool     { return a.Tenant == x.Tenant }
+func (x *side) isApproval(a session.Approval) bool { return a.Tenant == x.Tenant }
+func (x *side) isAttempt(a execution.Attempt) bool { return a.Tenant == x.Tenant }
+
+var attemptProbes = map[string]probe{
+	"InsertAttempt": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertAttempt(execution.Attempt{ID: id[protocol.AttemptID](), Tenant: x.Tenant, Principal: x.User,
+			SubjectKind: execution.SubjectTurn, SubjectID: x.Active.String(), Number: 2, State: execution.AttemptQueued}))
+	}},
+	"Attempt": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Attempt(x.Running)) }},
+	"AttemptsOfSubject": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.AttemptsOfSubject(execution.SubjectAction, x.Device.String())
+		return len(all) > 0, err
+	}},
+	"AttemptsIn": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.AttemptsIn(0, execution.AttemptOffered, execution.AttemptClaimed)
+		return has(all, err, x.isAttempt)
+	}},
+	"AttemptsOfRunner": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.AttemptsOfRunner(x.Runner)
+		return len(all) > 0, err
+	}},
+	"SaveAttempt": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveAttempt(execution.Attempt{ID: x.Running, State: execution.AttemptRunning, Runner: x.Runner, Fence: x.AttemptFence},
+			execution.AttemptClaimed, x.AttemptFence))
+	}},
+	"ClaimAttempt": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.ClaimAttempt(x.Offered, x.Runner, "boot-2")) }},
+	"PutRecords": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.PutRecords(x.Running, x.AttemptFence, false, []store.Record{{Seq: 2, At: tx.Now}}))
+	}},
+	"Records": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Records(x.Running)
+		return len(all) > 0, err
+	}},
+}
+
+var runnerProbes = map[string]probe{
+	"InsertRunner": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertRunner(execution.Runner{ID: id[protocol.RunnerID](), Tenant: x.Tenant, Owner: x.User, Thumbprint: "new", State: execution.RunnerActive}))
+	}},
+	"Runner": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Runner(x.Runner)) }},
+	"RunnerByThumbprint": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.RunnerByThumbprint("key of " + x.Runner.String()))
+	}},
+	"Runners": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Runners()
+		return has(all, err, func(r execution.Runner) bool { return r.ID == x.Runner })
+	}},
+	"SaveRunner": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveRunner(execution.Runner{ID: x.Runner, State: execution.RunnerLeft}, execution.RunnerActive))
+	}},
+	"PutBinding": {by: ofTenant, knows: asRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.PutBinding(execution.Binding{Tenant: x.Tenant, Principal: x.Bystander, Runner: x.Runner}))
+	}},
+	"RemoveBinding": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.RemoveBinding(x.Binding)) }},
+	"BindingsOf": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.BindingsOf(x.User)
+		return len(all) > 0, err
+	}},
+	"BindingsOfRunner": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.BindingsOfRunner(x.Runner)
+		return len(all) > 0, err
+	}},
+	"InsertJoinCode": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertJoinCode(execution.JoinCode{Hash: hash("new"), Tenant: x.Tenant, Principal: x.User}))
+	}},
+	"JoinCode": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.JoinCode(hash(x.Name + " code"))) }},
+	"UseJoinCode": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.UseJoinCode(hash(x.Name+" code"), "key", x.Runner))
+	}},
+	"TakeConnection": {by: machine, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.TakeConnection(execution.Connection{Runner: x.Runner, Replica: x.Replica}, 1))
+	}},
+	"Connection": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Connection(x.Runner)) }},
+	"Connections": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Connections()
+		return has(all, err, func(c execution.Connection) bool { return c.Runner == x.Runner })
+	}},
+	"RenewConnections": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.RenewConnections(x.Replica, []protocol.RunnerID{x.Runner}, tx.Now.Add(time.Hour)))
+	}},
+	"ReleaseConnection": {by: machine, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.ReleaseConnection(x.Runner, 1)) }},
+	"PutMail": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.PutMail(execution.MailboxItem{Runner: x.Runner, Attempt: x.Running, Body: []byte("stop")}))
+	}},
+	"Mail": {by: machine, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Mail(x.Runner, 0, 0)
+		return len(all) > 0, err
+	}},
+	"AckMail": {by: machine, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.AckMail(x.Runner, 1)) }},
+}
+
+var authorityProbes = map[string]probe{
+	"InsertGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertGrant(policy.Grant{ID: id[protocol.GrantID](), Tenant: x.Tenant, Principal: x.User, Agent: "assistant"}))
+	}},
+	"Grant":       {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Grant(x.Grant)) }},
+	"ActiveGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.ActiveGrant(x.User, "assistant")) }},
+	"Grants": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Grants(false)
+		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
+	}},
+	"RevokeGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.RevokeGrant(x.Grant)) }},
+	"AddFloor": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.AddFloor(policy.Floor{Kind: policy.FloorGrant, ID: x.Grant.String(), Minimum: 1}))
+	}},
+	"Floors": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, _, err := tx.Floors(0, 0)
+		return has(all, err, func(f policy.Floor) bool { return f.ID == x.Done.String() })
+	}},
+	"InsertSlice": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertSlice(policy.Slice{ID: id[protocol.SliceID](), Turn: x.Active}))
+	}},
+	"Slice": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Slice(x.Slice)) }},
+	"SaveSlice": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveSlice(policy.Slice{ID: x.Slice, CeilingMicroUSD: 200}))
+	}},
+	"OpenSlices": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.OpenSlices(0)
+		return has(all, err, func(l policy.Slice) bool { return l.ID == x.Slice })
+	}},
+	"SlicesOfTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.SlicesOfTurn(x.Active)
+		return len(all) > 0, err
+	}},
+	"InsertCleanup": {by: everyPrincipal, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.InsertCleanup(policy.Cleanup{ID: id[protocol.CleanupID](), Tenant: x.Tenant}))
+	}},
+	"CleanupsDue": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.CleanupsDue(0)
+		return has(all, err, func(c policy.Cleanup) bool { return c.ID == x.Cleanup })
+	}},
+	"CleanupDebt": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		n, err := tx.CleanupDebt()
+		return n > 0, err
+	}},
+	"SaveCleanup": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(tx.SaveCleanup(policy.Cleanup{ID: x.Cleanup, Tries: 1}))
+	}},
+	"PutArtifact": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		_, err := tx.PutArtifact(policy.Artifact{Digest: digest("new"), Tenant: x.Tenant, Principal: x.User, Session: x.Session, Turn: x.Active})
+		return did(err)
+	}},
+	"Artifact": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Artifact(x.Artifact)) }},
+}
