@@ -25,6 +25,9 @@ func DefinitionDigest(src []byte) string { return canonical.Digest(src) }
 func ParseAgent(filename string, src []byte) (Agent, error) {
 	r := &reader{}
 	what := "agent definition " + filename
+	if !r.bounded(filename, src) {
+		return Agent{}, r.err(what)
+	}
 	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
 		r.diagnose(diags)

@@ -218,6 +218,50 @@ func TestAllProblemsAtOnce(t *testing.T) {
 		t.Fatal("accepted")
 	}
 	golden(t, "bad", err.Error()+"\n")
+	var many strings.Builder
+	for i := range maxProblems + 7 {
+		fmt.Fprintf(&many, "wrong_%d = 1\n", i)
+	}
+	_, err = ParseAgent("many.hcl", []byte(with("\n"+many.String())))
+	if err == nil || !strings.HasSuffix(err.Error(), "\nand 7 more") {
+		t.Errorf("many problems: %v", err)
+	}
+}
+
+// TestNesting: what a recursive parser would follow for ever is refused before
+// it gets there; the same shapes in moderation are not.
+func TestNesting(t *testing.T) {
+	for name, form := range map[string]struct{ open, middle, shut string }{
+		"parentheses": {"(", `"a"`, ")"},
+		"lists":       {"[", `"a"`, "]"},
+		"objects":     {"{a=", `"a"`, "}"},
+		"signs":       {"-", `1`, ""},
+		"negations":   {"!", `true`, ""},
+		"templates":   {"\"${", `"a"`, "}\""},
+		"conditions":  {"true?1:", `1`, ""},
+		"calls":       {"f(", `1`, ")"},
+		"splats":      {"a[", `1`, "]"},
+	} {
+		source := func(n int) []byte {
+			return []byte("agent \"a\" {\n x = " + strings.Repeat(form.open, n) + form.middle + strings.Repeat(form.shut, n) + "\n}")
+		}
+		if _, err := ParseAgent("deep.hcl", source(20)); err == nil || strings.Contains(err.Error(), "nested deeper") {
+			t.Errorf("%s, 20 deep: %v", name, err)
+		}
+		for _, n := range []int{maxNesting + 1, 8000} {
+			_, err := ParseAgent("deep.hcl", source(n))
+			if err == nil || !strings.Contains(err.Error(), "nested deeper") {
+				t.Errorf("%s, %d deep: %v", name, n, err)
+			}
+		}
+	}
+	long := with("") + strings.Repeat("# a comment\n", maxSource/12)
+	if _, err := ParseAgent("long.hcl", []byte(long)); err == nil || !strings.Contains(err.Error(), "at most 65536") {
+		t.Errorf("a definition of %d bytes: %v", len(long), err)
+	}
+	if _, err := ParseAgent("long.hcl", []byte(long[:maxSource-1])); err != nil {
+		t.Errorf("a definition of %d bytes: %v", maxSource-1, err)
+	}
 }
 
 // TestApprovalOnlyAsFarAsTheProfile is INV-10 for approvals.

@@ -22,6 +22,9 @@ type reader struct {
 	problems []problem
 }
 
+// maxProblems are told at once; more would only be noise.
+const maxProblems = 50
+
 type problem struct {
 	at     hcl.Range
 	reason string
@@ -57,7 +60,11 @@ func (r *reader) err(what string) error {
 	for i, p := range r.problems {
 		lines[i] = fmt.Sprintf("%s:%d:%d: %s", p.at.Filename, p.at.Start.Line, p.at.Start.Column, p.reason)
 	}
-	return protocol.Errorf(protocol.CodeInvalidArgument, "%s is refused:\n%s", what, strings.Join(slices.Compact(lines), "\n"))
+	lines = slices.Compact(lines)
+	if more := len(lines) - maxProblems; more > 0 {
+		lines = append(lines[:maxProblems], fmt.Sprintf("and %d more", more))
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "%s is refused:\n%s", what, strings.Join(lines, "\n"))
 }
 
 // content reads a body against the attributes and blocks that it may have.
