@@ -117,7 +117,7 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	if p.resetKey, err = resetKey(c.DataDir); err != nil {
 		return nil, err
 	}
-	blobs, err := blob.Open(blob.Config{Path: filepath.Join(c.DataDir, blobDir), MaxBytes: c.MaxBlobBytes})
+	dir, err := blob.Open(blob.Config{Path: filepath.Join(c.DataDir, blobDir), MaxBytes: c.MaxBlobBytes})
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +126,11 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits,
 	})
 	p.feed = runnerapi.NewFeed(st, p.broker, c.Log)
-	return p, p.handlers(st, blobs)
+	return p, p.handlers(st, blobs{dir})
 }
 
 // handlers joins the listeners to what they serve.
-func (p *plane) handlers(st *store.Store, blobs transfer.Blobs) error {
+func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	tls, err := loadTLS(p.cfg)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (p *plane) handlers(st *store.Store, blobs transfer.Blobs) error {
 		advertised = p.sockets.runners.Addr().String() // with the port that was really given
 	}
 	people := api.Handler(api.Config{
-		Engine: p.engine, Store: st, Blobs: blobs, Broker: p.broker, Root: p.broker.Root,
+		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
 		RunnerAddress: advertised, Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
 		Stopping: p.stopping, Log: p.cfg.Log,
 	})
@@ -150,7 +150,7 @@ func (p *plane) handlers(st *store.Store, blobs transfer.Blobs) error {
 		handler: probes(people, ready, p.stopping),
 	}
 	p.machines = runnerapi.Config{
-		Engine: p.engine, Store: st, Blobs: blobs, Trust: p.broker, Feed: p.feed,
+		Engine: p.engine, Store: st, Blobs: bytes, Trust: p.broker, Feed: p.feed,
 		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes,
 		Stopping: p.stopping, Log: p.cfg.Log,
 	}

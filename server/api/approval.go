@@ -6,6 +6,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/engine"
+	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -40,7 +41,7 @@ func wholeApproval(tx *store.Tx, a session.Approval) (*apiv1.Approval, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Effect = effectOut(action.Effect)
+	out.Effect = policy.EffectName(action.Effect)
 	if id, err := protocol.ParseID[protocol.RunnerKind](a.Destination); err == nil {
 		names, err := runnerNames(tx)
 		if err != nil {

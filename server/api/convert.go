@@ -52,7 +52,7 @@ func turnOut(t session.Turn) *apiv1.Turn {
 func actionOut(a session.Action) *apiv1.Action {
 	out := &apiv1.Action{
 		Id: a.ID.String(), TurnId: a.Turn.String(), Tool: a.Tool, State: string(a.State),
-		Effect: effectOut(a.Effect), Recovery: recoveryOut(a.Recovery), Arguments: a.Arguments,
+		Effect: policy.EffectName(a.Effect), Recovery: policy.RecoveryName(a.Recovery), Arguments: a.Arguments,
 		ArgumentsDigest: a.ArgumentsDigest, Reason: a.Code, AttemptId: a.Attempt.String(),
 		ApprovalId: a.Approval.String(), IntentAt: at(a.IntentAt), OutcomeAt: at(a.OutcomeAt),
 	}
@@ -61,35 +61,6 @@ func actionOut(a session.Action) *apiv1.Action {
 		out.Result = r.GetText()
 	}
 	return out
-}
-
-// effectOut is the class as people write it: DESIGN section 5, Tools.
-func effectOut(e runtimev1.Effect) string {
-	switch e {
-	case runtimev1.Effect_EFFECT_READ:
-		return "R0"
-	case runtimev1.Effect_EFFECT_REVERSIBLE_LOCAL:
-		return "R1"
-	case runtimev1.Effect_EFFECT_IRREVERSIBLE_LOCAL:
-		return "R2"
-	case runtimev1.Effect_EFFECT_OUTBOUND:
-		return "R3"
-	case runtimev1.Effect_EFFECT_DESTRUCTIVE:
-		return "R4"
-	}
-	return ""
-}
-
-func recoveryOut(r runtimev1.Recovery) string {
-	switch r {
-	case runtimev1.Recovery_RECOVERY_IDEMPOTENT:
-		return "idempotent"
-	case runtimev1.Recovery_RECOVERY_INSPECTABLE:
-		return "inspectable"
-	case runtimev1.Recovery_RECOVERY_OPAQUE:
-		return "opaque"
-	}
-	return ""
 }
 
 func unknownOut(a session.Action) *apiv1.UnknownAction {

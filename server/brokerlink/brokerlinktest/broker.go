@@ -22,6 +22,8 @@ import (
 type Backend struct {
 	CallModel func(ctx context.Context, req *brokerv1.CallModelRequest, delta func(string) error) (*runtimev1.ModelDone, error)
 	Invoke    func(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
+	// Lookup is what the call log knows of every action. Default: absent.
+	Lookup brokerv1.CallState
 }
 
 // Broker serves on what Serve is given.

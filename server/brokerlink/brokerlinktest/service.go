@@ -220,7 +220,11 @@ func (b brokerService) LookupAction(ctx context.Context, _ *brokerv1.LookupActio
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err
 	}
-	return &brokerv1.LookupActionResponse{State: brokerv1.CallState_CALL_STATE_ABSENT, LogSinceUs: 1}, nil
+	state := b.Backend.Lookup
+	if state == brokerv1.CallState_CALL_STATE_UNSPECIFIED {
+		state = brokerv1.CallState_CALL_STATE_ABSENT
+	}
+	return &brokerv1.LookupActionResponse{State: state, LogSinceUs: 1}, nil
 }
 
 func (b brokerService) Usage(ctx context.Context, r *brokerv1.UsageRequest) (*brokerv1.UsageResponse, error) {
