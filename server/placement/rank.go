@@ -58,18 +58,18 @@ type Reason struct {
 type ReasonCode string
 
 const (
-	ReasonGone        ReasonCode = "gone"
-	ReasonOffline     ReasonCode = "offline"
-	ReasonPaused      ReasonCode = "paused"
-	ReasonNoBinding   ReasonCode = "no_binding"
-	ReasonNotAllowed  ReasonCode = "not_allowed"
-	ReasonNoSandbox   ReasonCode = "no_sandbox"
-	ReasonBoundary    ReasonCode = "boundary"
-	ReasonLimits      ReasonCode = "limits"
-	ReasonNoSlot      ReasonCode = "no_slot"
-	ReasonAdapter     ReasonCode = "adapter"
-	ReasonSystem      ReasonCode = "system"
-	ReasonNotInRunner ReasonCode = "excluded"
+	ReasonGone       ReasonCode = "gone"
+	ReasonOffline    ReasonCode = "offline"
+	ReasonPaused     ReasonCode = "paused"
+	ReasonNoBinding  ReasonCode = "no_binding"
+	ReasonNotAllowed ReasonCode = "not_allowed"
+	ReasonNoSandbox  ReasonCode = "no_sandbox"
+	ReasonBoundary   ReasonCode = "boundary"
+	ReasonLimits     ReasonCode = "limits"
+	ReasonNoSlot     ReasonCode = "no_slot"
+	ReasonAdapter    ReasonCode = "adapter"
+	ReasonSystem     ReasonCode = "system"
+	ReasonExcluded   ReasonCode = "excluded"
 )
 
 // Boundaries are the sandbox classes, weakest first.
@@ -170,7 +170,7 @@ func permission(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 			"allow the action in its edge.hcl"})
 	}
 	if want := a.Requirements.Runners; len(want) > 0 && !slices.Contains(want, r.ID) {
-		out = append(out, Reason{ReasonNotInRunner, "the agent's runners list does not name it",
+		out = append(out, Reason{ReasonExcluded, "the agent's runners list does not name it",
 			"name it in the agent's runners and apply the definition: bivouac apply"})
 	}
 	return out

@@ -1,0 +1,176 @@
+package placement
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+)
+
+var seen = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func runner(id protocol.RunnerID, name string) execution.Runner {
+	return execution.Runner{ID: id, Tenant: "ten_1", Owner: "prn_1", Name: name, State: execution.RunnerActive, LastSeenAt: seen,
+		Facts: execution.Facts{OS: "linux", Arch: "amd64", Slots: 2, Boundary: "container", Limits: "cgroup",
+			Actions: []string{"files.read"}, Adapters: []string{"native"}}}
+}
+
+func fleet(runners ...execution.Runner) Fleet {
+	f := Fleet{Runners: runners, Connections: map[protocol.RunnerID]execution.Connection{}, Busy: map[protocol.RunnerID]int{}}
+	for _, r := range runners {
+		f.Connections[r.ID] = execution.Connection{Runner: r.ID}
+		f.Bindings = append(f.Bindings, execution.Binding{Tenant: "ten_1", Principal: "prn_1", Runner: r.ID})
+	}
+	return f
+}
+
+func turnAttempt() execution.Attempt {
+	return execution.Attempt{ID: "att_1", Tenant: "ten_1", Principal: "prn_1", SubjectKind: execution.SubjectTurn, State: execution.AttemptQueued,
+		Requirements: execution.Requirements{Boundary: "process", Trust: "untrusted", Adapter: "native"}}
+}
+
+func action(name string) execution.Attempt {
+	a := turnAttempt()
+	a.SubjectKind, a.Requirements = execution.SubjectAction, execution.Requirements{Action: name}
+	return a
+}
+
+// TestReasons: each thing that speaks against a runner has its code and words of
+// its own, alone, and its absence is eligible. INV-11.
+func TestReasons(t *testing.T) {
+	for name, c := range map[string]struct {
+		attempt execution.Attempt
+		change  func(*execution.Attempt, *execution.Runner, *Fleet)
+		code    ReasonCode
+		says    string
+	}{
+		"revoked": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.State = execution.RunnerRevoked }, ReasonGone, "removed or revoked"},
+		"left":    {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.State = execution.RunnerLeft }, ReasonGone, "removed or revoked"},
+		"offline": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Connections = nil }, ReasonOffline, "last seen 2030-01-02T03:04:05Z"},
+		"never seen": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, f *Fleet) {
+			f.Connections, r.LastSeenAt = nil, time.Time{}
+		}, ReasonOffline, "it is offline"},
+		"paused":       {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Paused = true }, ReasonPaused, "its owner paused it"},
+		"no binding":   {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Bindings = nil }, ReasonNoBinding, "no binding to it for whole turns"},
+		"other action": {action("files.read"), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Bindings[0].Actions = []string{"turn"} }, ReasonNoBinding, "no binding to it for files.read"},
+		"owner":        {action("files.read"), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Actions = nil }, ReasonNotAllowed, "its owner does not allow files.read"},
+		"no sandbox": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) {
+			r.Facts.Boundary, r.Facts.SandboxProblem = "", "bubblewrap is missing"
+		}, ReasonNoSandbox, "no usable sandbox: bubblewrap is missing"},
+		"boundary":      {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Boundary = "gvisor" }, ReasonBoundary, "of class container, and gvisor was asked for"},
+		"made-up class": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Boundary = "moon" }, ReasonBoundary, "moon was asked for"},
+		"limits":        {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Limits = "rlimit" }, ReasonLimits, "only by rlimit"},
+		"trust by default": {turnAttempt(), func(a *execution.Attempt, r *execution.Runner, _ *Fleet) {
+			r.Facts.Limits, a.Requirements.Trust = "rlimit", ""
+		}, ReasonLimits, "only by rlimit"},
+		"no slot": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Busy["run_1"] = 2 }, ReasonNoSlot, "all of its 2 slots are taken"},
+		"adapter": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Adapter = "pi" }, ReasonAdapter, "adapter pi"},
+		"os":      {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.OS = "darwin" }, ReasonSystem, "linux/amd64, and darwin/any processor"},
+		"arch":    {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Arch = "arm64" }, ReasonSystem, "any system/arm64"},
+		"excluded": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) {
+			a.Requirements.Runners = []protocol.RunnerID{"run_9"}
+		}, ReasonExcluded, "runners list does not name it"},
+	} {
+		f := fleet(runner("run_1", "laptop"))
+		if r := Rank(c.attempt, f); !slices.Equal(r.Candidates, []protocol.RunnerID{"run_1"}) || !r.Verdicts[0].Eligible() || r.Summary() != "" {
+			t.Errorf("%s: the twin that fits: %+v", name, r)
+		}
+		a := c.attempt
+		c.change(&a, &f.Runners[0], &f)
+		r := Rank(a, f)
+		if len(r.Candidates) != 0 || len(r.Verdicts) != 1 || len(r.Verdicts[0].Reasons) != 1 {
+			t.Errorf("%s: %+v", name, r)
+			continue
+		}
+		if got := r.Verdicts[0].Reasons[0]; got.Code != c.code || !strings.Contains(got.Text, c.says) || !strings.Contains(r.Summary(), c.says) {
+			t.Errorf("%s: %+v, want %s with %q", name, got, c.code, c.says)
+		}
+	}
+}
+
+func TestAllReasonsAtOnce(t *testing.T) {
+	f := fleet(runner("run_1", "laptop"))
+	f.Connections, f.Bindings, f.Busy["run_1"] = nil, nil, 2
+	f.Runners[0].Facts.Paused = true
+	r := Rank(turnAttempt(), f)
+	want := "laptop: it is offline, last seen 2030-01-02T03:04:05Z, its owner paused it, you have no binding to it for whole turns, all of its 2 slots are taken"
+	if got := r.Summary(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := len(r.Remedies()); got != 4 {
+		t.Errorf("%d remedies: %q", got, r.Remedies())
+	}
+}
+
+// TestOthersDoNotExist: runners that the principal neither owns nor may use are
+// not named, whatever their state. INV-9.
+func TestOthersDoNotExist(t *testing.T) {
+	mine, theirs, foreign := runner("run_1", "mine"), runner("run_2", "theirs"), runner("run_3", "foreign")
+	theirs.Owner, foreign.Tenant = "prn_2", "ten_2"
+	f := fleet(mine, theirs, foreign)
+	f.Bindings[1].Principal = "prn_2"
+	names := func(a execution.Attempt) string {
+		var out []string
+		for _, v := range Rank(a, f).Verdicts {
+			out = append(out, v.Name)
+		}
+		return strings.Join(out, " ")
+	}
+	if got := names(turnAttempt()); got != "mine" {
+		t.Errorf("prn_1 sees %q", got)
+	}
+	f.Bindings = append(f.Bindings, execution.Binding{Tenant: "ten_1", Principal: "prn_1", Runner: "run_2", Actions: []string{"files.read"}})
+	if got := names(turnAttempt()); got != "mine theirs" {
+		t.Errorf("bound to one action, prn_1 sees %q", got)
+	}
+	if got := Rank(action("files.read"), f).Candidates; !slices.Equal(got, []protocol.RunnerID{"run_1", "run_2"}) {
+		t.Errorf("candidates %v", got)
+	}
+	f.Bindings[len(f.Bindings)-1].RemovedAt = seen
+	if got := names(turnAttempt()); got != "mine" {
+		t.Errorf("after its binding was removed, prn_1 sees %q", got)
+	}
+	stranger := turnAttempt()
+	stranger.Principal = "prn_3"
+	if r := Rank(stranger, f); r.Summary() != NoRunner || !slices.Equal(r.Remedies(), []string{"bivouac-edge join"}) {
+		t.Errorf("a stranger learns %+v", r)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	a, b, c, d := runner("run_1", "a"), runner("run_2", "b"), runner("run_3", "c"), runner("run_4", "d")
+	b.Facts.Slots, d.Facts.Slots = 8, 1
+	f := fleet(d, c, b, a)
+	f.Busy["run_1"] = 1
+	want := []protocol.RunnerID{"run_2", "run_3", "run_4", "run_1"} // idle first, most room first, then by id
+	if got := Rank(turnAttempt(), f).Candidates; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	slices.Reverse(f.Runners)
+	if again := Rank(turnAttempt(), f); !slices.Equal(again.Candidates, want) || again.Verdicts[0].Name != "a" {
+		t.Errorf("the order of the fleet changes the ranking: %+v", again)
+	}
+	before := Fleet{Runners: slices.Clone(f.Runners), Bindings: slices.Clone(f.Bindings)}
+	Rank(turnAttempt(), f)
+	if !reflect.DeepEqual(before.Runners, f.Runners) || !reflect.DeepEqual(before.Bindings, f.Bindings) {
+		t.Error("ranking changed the fleet")
+	}
+}
+
+func TestSummaryIsShort(t *testing.T) {
+	var runners []execution.Runner
+	for n := range 30 {
+		runners = append(runners, runner(protocol.RunnerID(fmt.Sprintf("run_%02d", n)), fmt.Sprintf("machine-%02d", n)))
+	}
+	f := fleet(runners...)
+	f.Connections = nil
+	got := Rank(turnAttempt(), f).Summary()
+	if !strings.HasPrefix(got, "machine-00: it is offline") || !strings.HasSuffix(got, "; and so on") || strings.Count(got, ";") != 4 {
+		t.Errorf("summary %q", got)
+	}
+}
