@@ -3,140 +3,55 @@ package link_test
 import (
 	"context"
 	"crypto/tls"
-	"net"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/quic-go/quic-go/testutils/simnet"
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
 	"bivouac/edge/link"
+	"bivouac/edge/link/linktest"
 )
 
-// virtual is a server and a machine on a simulated network inside a bubble: UDP
-// through simnet with 10 ms each way, TCP as an in-memory pipe.
-type virtual struct {
-	net  *simnet.Simnet
-	cut  atomic.Bool // UDP packets vanish
-	pipe *pipeListener
-	port int
-	root *identitytest.Root
-}
+const serverAddress = "10.0.0.1:7401"
 
-// cutRouter drops everything while the cable is cut.
-type cutRouter struct {
-	simnet.Router
-	cut *atomic.Bool
-}
-
-func (r *cutRouter) SendPacket(p simnet.Packet) error {
-	if r.cut.Load() {
-		return nil
-	}
-	return r.Router.SendPacket(p)
-}
-
-var serverAddr = &net.UDPAddr{IP: net.ParseIP("10.0.0.1"), Port: 7401}
-
-func newVirtual(t *testing.T) (*virtual, link.Config) {
+// newVirtual is a server and a machine on a network in virtual time, 10 ms a
+// packet.
+func newVirtual(t *testing.T) (*linktest.Net, link.Config) {
 	t.Helper()
-	v := &virtual{root: identitytest.NewRoot(), pipe: newPipeListener(), port: 9000}
-	v.net = &simnet.Simnet{Router: &cutRouter{Router: &simnet.PerfectRouter{}, cut: &v.cut}}
-	server := v.root.Leaf(identity.RoleServer, "rep_1", "")
+	n, root := linktest.New(10*time.Millisecond), identitytest.NewRoot()
+	server := root.Leaf(identity.RoleServer, "rep_1", "")
 	s, err := link.NewServer(link.ServerConfig{
-		Handler: http.HandlerFunc(whoCalls), Root: v.root.Certificate,
+		Handler: http.HandlerFunc(whoCalls), Root: root.Certificate,
 		Certificate: func() (*tls.Certificate, error) { return server, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var g errgroup.Group
-	packets := v.endpoint(serverAddr)
-	if err := v.net.Start(); err != nil {
+	packets, listener, err := n.Listen(serverAddress)
+	if err != nil {
 		t.Fatal(err)
 	}
-	g.Go(func() error { return s.Serve(ctx, packets, v.pipe) })
+	ctx, cancel := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return s.Serve(ctx, packets, listener) })
 	t.Cleanup(func() {
 		cancel()
 		if err := g.Wait(); err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		v.net.Close()
+		n.Close()
 	})
-	runner, _ := v.root.Runner(tenant)
-	return v, link.Config{
-		Address:     serverAddr.String(),
-		Trust:       link.Trust{Role: identity.RoleServer, Root: v.root.Certificate},
+	runner, _ := root.Runner(tenant)
+	return n, link.Config{
+		Address:     serverAddress,
+		Trust:       link.Trust{Role: identity.RoleServer, Root: root.Certificate},
 		Certificate: func() (*tls.Certificate, error) { return runner, nil },
-		Network: link.Network{
-			ListenPacket: func(context.Context) (net.PacketConn, error) { return v.client(), nil },
-			DialTCP:      func(context.Context, string) (net.Conn, error) { return v.pipe.dial() },
-		},
-	}
-}
-
-func (v *virtual) endpoint(addr *net.UDPAddr) net.PacketConn {
-	return v.net.NewEndpoint(addr, simnet.NodeBiDiLinkSettings{Latency: 10 * time.Millisecond})
-}
-
-// client makes the next local socket; its simulated link starts at once.
-func (v *virtual) client() net.PacketConn {
-	v.port++
-	l := &simnet.Simnet{Router: v.net.Router}
-	c := l.NewEndpoint(&net.UDPAddr{IP: net.ParseIP("10.0.0.2"), Port: v.port}, simnet.NodeBiDiLinkSettings{Latency: 10 * time.Millisecond})
-	_ = l.Start()
-	return &closingConn{PacketConn: c, close: func() { l.Close() }}
-}
-
-type closingConn struct {
-	net.PacketConn
-	close func()
-}
-
-func (c *closingConn) Close() error {
-	err := c.PacketConn.Close()
-	c.close()
-	return err
-}
-
-// pipeListener is TCP without a kernel.
-type pipeListener struct {
-	conns chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: serverAddr.IP, Port: serverAddr.Port} }
-
-func (l *pipeListener) dial() (net.Conn, error) {
-	near, far := net.Pipe()
-	select {
-	case l.conns <- far:
-		return near, nil
-	case <-l.done:
-		return nil, net.ErrClosed
+		Network:     n.Network("10.0.0.2"),
 	}
 }
 
@@ -157,8 +72,8 @@ func TestVirtualQUICInOneRoundTripEach(t *testing.T) {
 
 func TestVirtualUDPBlockedGoesOverTCP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v, cfg := newVirtual(t)
-		v.cut.Store(true)
+		n, cfg := newVirtual(t)
+		n.BlockUDP(true)
 		c := dial(t, cfg)
 		start := time.Now()
 		if body, err := get(c, "/"); err != nil || !strings.HasPrefix(body, "HTTP/2") {
@@ -168,7 +83,7 @@ func TestVirtualUDPBlockedGoesOverTCP(t *testing.T) {
 			t.Errorf("connected after %v, want exactly the head start", took)
 		}
 		// A reconnect looks for QUIC again.
-		v.cut.Store(false)
+		n.BlockUDP(false)
 		c.Drop()
 		if body, err := get(c, "/"); err != nil || !strings.HasPrefix(body, "HTTP/3") {
 			t.Errorf("after the cut healed: %q %v", body, err)
@@ -178,8 +93,8 @@ func TestVirtualUDPBlockedGoesOverTCP(t *testing.T) {
 
 func TestVirtualProbesDecay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v, cfg := newVirtual(t)
-		v.cut.Store(true)
+		n, cfg := newVirtual(t)
+		n.BlockUDP(true)
 		c := dial(t, cfg)
 		if _, err := get(c, "/"); err != nil {
 			t.Fatal(err)
@@ -202,25 +117,31 @@ func TestVirtualProbesDecay(t *testing.T) {
 // A cable that is cut shows as a dead connection within about ten seconds, and a
 // hanging request ends then.
 func TestVirtualDeadPeerIsNoticed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v, cfg := newVirtual(t)
-		c := dial(t, cfg)
-		if _, err := get(c, "/"); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour) // idle is not dead
-		if c.Transport() != link.HTTP3 {
-			t.Fatal("the idle connection died")
-		}
-		v.cut.Store(true)
-		start := time.Now()
-		if _, err := get(c, "/stream"); err == nil {
-			t.Fatal("a stream ended well over a cut cable")
-		}
-		if took := time.Since(start); took > 11*time.Second {
-			t.Errorf("noticed after %v", took)
-		}
-	})
+	for _, overTCP := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { deadPeer(t, overTCP) })
+	}
+}
+
+func deadPeer(t *testing.T, overTCP bool) {
+	n, cfg := newVirtual(t)
+	n.BlockUDP(overTCP)
+	c := dial(t, cfg)
+	if _, err := get(c, "/"); err != nil {
+		t.Fatal(err)
+	}
+	transport := c.Transport()
+	time.Sleep(time.Hour) // idle is not dead
+	if c.Transport() != transport || transport == "" {
+		t.Fatal("the idle connection died")
+	}
+	n.Cut(true)
+	start := time.Now()
+	if _, err := get(c, "/stream"); err == nil {
+		t.Fatal("a stream ended well over a cut cable")
+	}
+	if took := time.Since(start); took > 11*time.Second {
+		t.Errorf("over %s noticed after %v", transport, took)
+	}
 }
 
 func TestBackoffIsFullJitterAndResets(t *testing.T) {

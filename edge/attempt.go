@@ -1,0 +1,123 @@
+package edge
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+)
+
+// Kinds of attempts, as offers name them.
+const (
+	kindTurn   = "agent-turn"
+	kindAction = "agent-action"
+)
+
+// attempt is one claimed attempt of this machine, from its claim until the
+// server accepted its result or has lost it.
+type attempt struct {
+	id    protocol.AttemptID
+	kind  string
+	fence protocol.Fence
+	lease *lease.Lease
+
+	// seq is the newest journal record that the daemon knows of.
+	seq atomic.Int64
+	// ended is set when the result is journalled: nothing is left to cut.
+	ended atomic.Bool
+	// judged is set once the server gave terms to this daemon.
+	judged atomic.Bool
+	// cut says why the attempt may not act any more.
+	cut atomic.Pointer[protocol.Error]
+}
+
+// permit is asked right before an effect. INV-20.
+func (a *attempt) permit() error {
+	if e := a.cut.Load(); e != nil {
+		return e
+	}
+	if a.lease.Authority() <= 0 {
+		return protocol.Errorf(protocol.CodeLeaseExpired, "the server did not renew the lease of attempt %s in time: nothing is done any more", a.id)
+	}
+	return nil
+}
+
+// grant takes new terms that came in answer to a request sent at sent.
+func (a *attempt) grant(sent time.Duration, terms *runnerv1.LeaseTerms) {
+	a.judged.Store(true)
+	a.lease.Renew(sent, time.Duration(terms.GetAuthorityTtlMs())*time.Millisecond, time.Duration(terms.GetRetentionMs())*time.Millisecond)
+}
+
+// remaining are terms as they stand now, for a supervisor that counts from when
+// it gets them.
+func (a *attempt) remaining(terms *runnerv1.LeaseTerms) *runnerv1.LeaseTerms {
+	return &runnerv1.LeaseTerms{
+		Fence:          int64(a.fence),
+		AuthorityTtlMs: max(0, a.lease.Authority().Milliseconds()),
+		RetentionMs:    max(0, a.lease.Retention().Milliseconds()),
+		Capability:     terms.GetCapability(),
+	}
+}
+
+// table holds the attempts of this machine.
+type table struct {
+	mu       sync.Mutex // guards attempts
+	attempts map[protocol.AttemptID]*attempt
+}
+
+func (t *table) add(a *attempt) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.attempts == nil {
+		t.attempts = map[protocol.AttemptID]*attempt{}
+	}
+	t.attempts[a.id] = a
+}
+
+func (t *table) get(id protocol.AttemptID) *attempt {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.attempts[id]
+}
+
+func (t *table) remove(id protocol.AttemptID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.attempts, id)
+}
+
+// all in a stable order.
+func (t *table) all() []*attempt {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*attempt, 0, len(t.attempts))
+	for _, a := range t.attempts {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b *attempt) int { return cmp.Compare(a.id, b.id) })
+	return out
+}
+
+// active counts attempts of a kind that have not ended.
+func (t *table) active(kind string) (n int) {
+	for _, a := range t.all() {
+		if a.kind == kind && !a.ended.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// held is what the server is told of on every connect and renewal.
+func held(all []*attempt) []*runnerv1.HeldLease {
+	out := make([]*runnerv1.HeldLease, 0, len(all))
+	for _, a := range all {
+		out = append(out, &runnerv1.HeldLease{AttemptId: a.id.String(), Fence: int64(a.fence), JournalSeq: a.seq.Load()})
+	}
+	return out
+}

@@ -1,0 +1,76 @@
+package edge
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/state"
+)
+
+// Config of a Daemon.
+type Config struct {
+	// State is the directory of a runner that has joined.
+	State *state.Dir
+	// Network for the link; the zero value is the machine's own.
+	Network link.Network
+	// Elapsed is the clock of leases. Default lease.Boottime.
+	Elapsed lease.Elapsed
+	// Sandbox says what this machine can confine. Nil: device actions only, with
+	// SandboxProblem as the reason.
+	Sandbox        sandbox.Backend
+	SandboxProblem string
+	// Adapters that supervisors of this machine can run.
+	Adapters []string
+	// Supervisors starts and reaches them. Nil: device actions only.
+	Supervisors Spawner
+	// Control is the listener of the local control socket; nil for none.
+	Control net.Listener
+	Version string
+	Logger  *slog.Logger
+	// Backoff of the link. Default 250 ms up to 30 s.
+	BackoffBase, BackoffMax time.Duration
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.State == nil {
+		return c, protocol.Errorf(protocol.CodeInvalidArgument, "edge: the state directory is missing")
+	}
+	if c.Elapsed == nil {
+		c.Elapsed = lease.Boottime
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.BackoffBase == 0 {
+		c.BackoffBase = 250 * time.Millisecond
+	}
+	if c.BackoffMax == 0 {
+		c.BackoffMax = 30 * time.Second
+	}
+	if c.Sandbox == nil && c.SandboxProblem == "" {
+		c.SandboxProblem = "this build has no sandbox for this system"
+	}
+	return c, nil
+}
+
+// Times of the daemon's own.
+const (
+	// callTimeout bounds one unary call to the server.
+	callTimeout = 10 * time.Second
+	// silence ends an attached stream that brought not even a heartbeat.
+	silence = 20 * time.Second
+	// watchEvery is how often leases are looked at: timers do not count suspend.
+	watchEvery = time.Second
+	// suspendGap between the two clocks means that the machine slept.
+	suspendGap = 5 * time.Second
+	// stopTimeout is how long a supervisor may take to end its processes before
+	// it is killed.
+	stopTimeout = 10 * time.Second
+	// maxDeviceActions run at once.
+	maxDeviceActions = 8
+)

@@ -1,0 +1,112 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/state"
+)
+
+// maxSocketPath is what every system takes as the path of a Unix socket.
+const maxSocketPath = 103
+
+// ListenControl opens the control socket of a state directory, which only its
+// owner can reach. A socket that a dead daemon left is replaced; the directory's
+// lock keeps two living ones apart.
+func ListenControl(dir *state.Dir) (net.Listener, error) {
+	path := dir.Control()
+	if len(path) > maxSocketPath {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the path %s is too long for a socket: choose a state directory with a shorter path", path)
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac-edge runs on %s: see `bivouac-edge status --state %s`", dir.Path(), dir.Path())
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the control socket %s cannot be made: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o700); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// serveControl answers the owner's commands until ctx ends.
+func (d *Daemon) serveControl(ctx context.Context) error {
+	mux := http.NewServeMux()
+	answer := func(do func(context.Context) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if err := do(r.Context()); err != nil {
+				w.WriteHeader(protocol.Codes[protocol.CodeOf(err)].HTTP)
+				_ = json.NewEncoder(w).Encode(controlError{Code: protocol.CodeOf(err), Message: err.Error()})
+				return
+			}
+			_ = json.NewEncoder(w).Encode(d.Status())
+		}
+	}
+	mux.HandleFunc("GET /status", answer(func(context.Context) error { return nil }))
+	mux.HandleFunc("POST /pause", answer(func(ctx context.Context) error { return d.obey(ctx, true) }))
+	mux.HandleFunc("POST /resume", answer(func(ctx context.Context) error { return d.obey(ctx, false) }))
+	mux.HandleFunc("POST /leave", answer(d.leave))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(limit) != nil {
+			server.Close()
+		}
+	})
+	defer stop()
+	if err := server.Serve(d.cfg.Control); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// controlError is how the socket says no.
+type controlError struct {
+	Code    protocol.Code `json:"code"`
+	Message string        `json:"message"`
+}
+
+// obey makes the owner's switch durable, acts, and answers when it is done.
+func (d *Daemon) obey(ctx context.Context, paused bool) error {
+	if err := d.cfg.State.SetPaused(paused); err != nil {
+		return protocol.Errorf(protocol.CodeUnavailable, "the switch cannot be stored: %w", err)
+	}
+	if d.paused.Load() != paused {
+		d.switchTo(paused)
+	}
+	if paused {
+		d.awaitQuiet(ctx)
+		if n := d.turns.stopping(); n > 0 {
+			return protocol.Errorf(protocol.CodeUnavailable, "paused, but %d sandboxed turn(s) did not end: see `bivouac-edge status`", n)
+		}
+	}
+	return nil
+}
+
+// leave removes the runner at the server, ends everything here, and ends Run.
+func (d *Daemon) leave(ctx context.Context) error {
+	if _, err := call(ctx, d.client.Leave, &runnerv1.LeaveRequest{}); err != nil && !forgotten(err) {
+		return err
+	}
+	for _, a := range d.table.all() {
+		d.cutOff(a, protocol.Errorf(protocol.CodeCancelled, "the owner removed this machine from its server"))
+	}
+	d.awaitQuiet(ctx)
+	d.stop(errLeft)
+	return nil
+}

@@ -1,0 +1,255 @@
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/device"
+	"bivouac/edge/identity"
+	"bivouac/edge/link"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/edge/state"
+)
+
+// Daemon is one runner. New reads its state; Run works until its context ends
+// or the runner is fenced.
+type Daemon struct {
+	cfg       Config
+	log       *slog.Logger
+	policy    owner.Policy
+	device    *device.Device
+	enrolment state.Enrolment
+	boot      string // nonce of this start
+	link      *link.Client
+	client    runnerv1connect.RunnerServiceClient
+
+	table   table
+	line    line
+	mailbox mailbox
+	actions *actionLog
+	turns   turns
+	ops     *ops
+
+	paused     atomic.Bool
+	brokerSaid atomic.Pointer[string]         // by the server, last
+	facts      atomic.Pointer[runnerv1.Facts] // without paused
+	announced  atomic.Bool                    // the server knows the newest facts
+	problems   problems
+
+	sawElapsed time.Duration // watch loop only
+	sawClock   time.Time
+
+	backoff                             link.Backoff
+	wakeRenew, wakeReport, wakeAnnounce signal
+	end                                 chan error // ends Run: fenced, left
+}
+
+// New reads and checks everything on disk. It starts nothing.
+func New(cfg Config) (*Daemon, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{
+		cfg: cfg, log: cfg.Logger,
+		backoff:   link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
+		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(),
+		end: make(chan error, 1),
+	}
+	var b [16]byte
+	rand.Read(b[:])
+	d.boot = hex.EncodeToString(b[:])
+	if d.policy, err = owner.Load(cfg.State.Policy(), cfg.State.Path()); err != nil {
+		return nil, err
+	}
+	if d.device, err = device.New(d.policy.Folders, cfg.State.Path()); err != nil {
+		return nil, err
+	}
+	if d.enrolment, err = cfg.State.Enrolment(); err != nil {
+		return nil, err
+	}
+	d.brokerSaid.Store(&d.enrolment.Broker)
+	d.paused.Store(cfg.State.Paused())
+	if d.link, err = dialler(cfg.State, d.enrolment.Server, cfg.Network); err != nil {
+		return nil, err
+	}
+	d.client = runnerv1connect.NewRunnerServiceClient(d.link, d.link.URL())
+	return d, nil
+}
+
+// dialler is the link of an enrolled runner.
+func dialler(dir *state.Dir, server string, network link.Network) (*link.Client, error) {
+	root, err := dir.Root()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dir.Certificate(); err != nil {
+		return nil, err
+	}
+	return link.NewClient(link.Config{
+		Address:     server,
+		Trust:       link.Trust{Role: identity.RoleServer, Root: root},
+		Certificate: dir.Certificate,
+		Network:     network,
+	})
+}
+
+// loop is one repeated step. tick reports whether there may be more to do at
+// once; otherwise the loop waits for wake or idle.
+type loop struct {
+	name string
+	tick func(context.Context) (worked bool, err error)
+	wake signal
+	idle func() time.Duration
+}
+
+func (d *Daemon) loops() []loop {
+	every := func(t time.Duration) func() time.Duration { return func() time.Duration { return t } }
+	return []loop{
+		{"link", d.tickLink, nil, every(0)},
+		{"renew", d.tickRenew, d.wakeRenew, d.renewIn},
+		{"report", d.tickReport, d.wakeReport, every(0)},
+		{"watch", d.tickWatch, nil, every(watchEvery)},
+		{"announce", d.tickAnnounce, d.wakeAnnounce, every(0)},
+		{"certificate", d.tickCertificate, nil, d.certificateIn},
+		{"probe", d.tickProbe, nil, d.probeIn},
+	}
+}
+
+// Run works until ctx ends, which is no error, or until the server fenced this
+// runner, forgot it, or its owner made it leave. Supervisors go on without it.
+func (d *Daemon) Run(ctx context.Context) error {
+	release, err := d.cfg.State.Lock()
+	if err != nil {
+		return err
+	}
+	defer release()
+	defer d.link.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	g, gctx := errgroup.WithContext(ctx)
+	d.ops = newOps(gctx, g)
+	if err := d.recover(gctx); err != nil {
+		cancel(err)
+		_ = g.Wait()
+		return err
+	}
+	defer d.actions.close()
+	if d.cfg.Control != nil {
+		g.Go(func() error { return d.serveControl(gctx) })
+	}
+	for _, l := range d.loops() {
+		g.Go(func() error { return d.run(gctx, l) })
+	}
+	g.Go(func() error {
+		select {
+		case err := <-d.end:
+			return err
+		case <-gctx.Done():
+			return nil
+		}
+	})
+	err = g.Wait()
+	if errors.Is(err, errLeft) {
+		return nil
+	}
+	return err
+}
+
+// run schedules one loop until ctx ends.
+func (d *Daemon) run(ctx context.Context, l loop) error {
+	backoff := link.Backoff{Base: d.cfg.BackoffBase, Max: d.cfg.BackoffMax}
+	for ctx.Err() == nil {
+		worked, err := l.tick(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			var last *finalError
+			if errors.As(err, &last) {
+				return last.err
+			}
+			d.problems.note(l.name, err)
+			d.log.WarnContext(ctx, "a loop failed and tries again", "loop", l.name, "error", err)
+			sleep(ctx, backoff.Next())
+		default:
+			d.problems.note(l.name, nil)
+			backoff.Reset()
+			if !worked {
+				l.wake.wait(ctx, l.idle())
+			}
+		}
+	}
+	return nil
+}
+
+// finalError ends the daemon: another try cannot help.
+type finalError struct{ err error }
+
+func (e *finalError) Error() string { return e.err.Error() }
+func (e *finalError) Unwrap() error { return e.err }
+
+// stop ends Run with err, from an op.
+func (d *Daemon) stop(err error) {
+	select {
+	case d.end <- err:
+	default:
+	}
+}
+
+// recover takes up what an earlier daemon left: facts, device actions, turns.
+func (d *Daemon) recover(ctx context.Context) error {
+	d.observe(ctx)
+	if err := d.recoverActions(ctx); err != nil {
+		return err
+	}
+	return d.recoverTurns(ctx)
+}
+
+// problems keeps the newest error of each part, for status.
+type problems struct {
+	mu     sync.Mutex // guards errors
+	errors map[string]problem
+}
+
+type problem struct {
+	err error
+	at  time.Time
+}
+
+func (p *problems) note(part string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.errors == nil {
+		p.errors = map[string]problem{}
+	}
+	if err == nil {
+		delete(p.errors, part)
+		return
+	}
+	p.errors[part] = problem{err, time.Now()}
+}
+
+func (p *problems) newest() (out problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for part, one := range p.errors {
+		if one.at.After(out.at) {
+			out = problem{fmt.Errorf("%s: %w", part, one.err), one.at}
+		}
+	}
+	return out
+}
+
+var errLeft = protocol.Errorf(protocol.CodeCancelled, "the runner has left its server")

@@ -1,0 +1,215 @@
+package edge
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"bivouac/edge/identity"
+	"bivouac/edge/link"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/state"
+)
+
+// DefaultPort of a server's runner listener.
+const DefaultPort = "7401"
+
+// JoinParams of Join.
+type JoinParams struct {
+	Server string // https://host:port, as the invitation says
+	Code   string
+	Name   string // empty: the one that the invitation gives
+	State  string // directory
+	Policy owner.Policy
+	// Network for the link; the zero value is the machine's own.
+	Network link.Network
+	Version string
+}
+
+// Join makes this machine a runner: it reads the code here, meets the server
+// that the code names (by fingerprint, so that no clock is needed), stores what
+// it gets, and ends only after an authenticated round trip. It may be repeated
+// with the same code when it broke off.
+func Join(ctx context.Context, p JoinParams) (state.Enrolment, error) {
+	var none state.Enrolment
+	code, err := identity.ParseCode(identity.CodeJoin, p.Code)
+	if err != nil {
+		return none, err
+	}
+	address, err := serverAddress(p.Server)
+	if err != nil {
+		return none, err
+	}
+	dir, err := state.Create(p.State)
+	if err != nil {
+		return none, err
+	}
+	release, err := dir.Lock()
+	if err != nil {
+		return none, err
+	}
+	defer release()
+	if e, err := dir.Enrolment(); dir.Joined() && err == nil {
+		return none, protocol.Errorf(protocol.CodeAlreadyExists,
+			"%s is already the runner %s (%s) of %s: use another directory with --state, or run `bivouac-edge leave` first", dir.Path(), e.Name, e.Runner, e.Server)
+	}
+	policy, err := joinPolicy(dir, p.Policy)
+	if err != nil {
+		return none, err
+	}
+	e, err := enrol(ctx, p, dir, address, code)
+	if err != nil {
+		return none, err
+	}
+	if err := roundTrip(ctx, p, dir, e, policy); err != nil {
+		return none, err
+	}
+	return e, dir.SaveEnrolment(e)
+}
+
+// serverAddress reads what a person typed: https://host:port or host:port.
+func serverAddress(text string) (string, error) {
+	if !strings.Contains(text, "://") {
+		text = "https://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "%q is no server address: write https://host:%s as the invitation says", text, DefaultPort)
+	}
+	if u.Scheme != "https" {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "a runner speaks TLS only: write https://%s", u.Host)
+	}
+	port := u.Port()
+	if port == "" {
+		port = DefaultPort
+	}
+	return net.JoinHostPort(u.Hostname(), port), nil
+}
+
+// joinPolicy checks the flags as a file would be checked, and writes edge.hcl
+// unless its owner already has one: then that one holds.
+func joinPolicy(dir *state.Dir, p owner.Policy) (owner.Policy, error) {
+	if _, err := os.Stat(dir.Policy()); err == nil {
+		if len(p.Folders)+len(p.Toolchains) > 0 {
+			return p, protocol.Errorf(protocol.CodeAlreadyExists, "%s is there already: add the folders to it, or remove it", dir.Policy())
+		}
+		return owner.Load(dir.Policy(), dir.Path())
+	}
+	text := owner.Render(p)
+	if _, err := owner.Parse("the flags", text, dir.Path()); err != nil {
+		return p, err
+	}
+	return p, state.WriteFile(dir.Policy(), text, 0o600)
+}
+
+// enrol meets the server of the code and stores key, certificate and root.
+func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, code identity.Code) (state.Enrolment, error) {
+	var none state.Enrolment
+	key, err := dir.Key(true)
+	if err != nil {
+		return none, err
+	}
+	introduction, err := identity.SelfSigned(key, time.Now())
+	if err != nil {
+		return none, err
+	}
+	client, err := link.NewClient(link.Config{
+		Address:     address,
+		Trust:       link.Trust{Role: identity.RoleServer, Fingerprint: code.Fingerprint},
+		Certificate: func() (*tls.Certificate, error) { return &introduction, nil },
+		Network:     p.Network,
+	})
+	if err != nil {
+		return none, err
+	}
+	defer client.Close()
+	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
+	res, err := call(ctx, rpc.Enroll, &runnerv1.EnrollRequest{
+		Code: code.Reveal(), Name: p.Name, CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
+	})
+	if err != nil {
+		return none, err
+	}
+	id, err := store(dir, key, code, res)
+	if err != nil {
+		return none, err
+	}
+	return state.Enrolment{
+		Server: address, Broker: res.GetBrokerAddress(), Name: machineName(p.Name), Runner: id,
+		Tenant: protocol.TenantID(res.GetTenantId()), Owner: protocol.PrincipalID(res.GetOwnerPrincipalId()),
+	}, nil
+}
+
+// store keeps what the server gave after a check that it belongs together: the
+// root of the code, a chain under it, of this key, under this key's identity.
+func store(dir *state.Dir, key ed25519.PrivateKey, code identity.Code, res *runnerv1.EnrollResponse) (protocol.RunnerID, error) {
+	roots, err := identity.ParsePEM(res.GetRootCertificate())
+	if err != nil {
+		return "", err
+	}
+	chain, err := identity.ParsePEM(res.GetCertificateChain())
+	if err != nil {
+		return "", err
+	}
+	if identity.Fingerprint(roots[0]) != code.Fingerprint {
+		return "", protocol.Errorf(protocol.CodeUnauthenticated, "the server handed out another root than the code names: ask its owner for a new code")
+	}
+	if _, err := identity.VerifyChain(chain, roots[0], chain[0].NotBefore); err != nil {
+		return "", protocol.Errorf(protocol.CodeUnauthenticated, "the certificate that the server gave does not hang from its root: %w", err)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return "", err
+	}
+	id := identity.RunnerID(spki)
+	if res.GetRunnerId() != id.String() {
+		return "", protocol.Errorf(protocol.CodeUnauthenticated, "the server named this machine %s, its key says %s", res.GetRunnerId(), id)
+	}
+	if err := dir.SaveCertificate(res.GetCertificateChain()); err != nil {
+		return "", err
+	}
+	return id, dir.SaveRoot(roots[0])
+}
+
+// roundTrip proves the certificate: the server takes this machine's connection.
+func roundTrip(ctx context.Context, p JoinParams, dir *state.Dir, e state.Enrolment, policy owner.Policy) error {
+	client, err := dialler(dir, e.Server, p.Network)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	facts := factsOf(policy, sandbox.Report{Problem: "bivouac-edge does not run yet"})
+	facts.Slots, facts.Version = 0, p.Version
+	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
+	res, err := call(ctx, rpc.Connect, &runnerv1.ConnectRequest{
+		CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
+		BootNonce: "join", LastEpoch: dir.Epoch(), Facts: facts,
+	})
+	if err != nil {
+		return protocol.Errorf(protocol.CodeOf(err), "the machine was enrolled, but the server did not take its first call: %w; repeat the same command", err)
+	}
+	return dir.SaveEpoch(res.GetEpoch())
+}
+
+// machineName is what this machine calls itself until the server says more.
+func machineName(asked string) string {
+	if asked != "" {
+		return asked
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(strings.ToLower(host), ".")
+	return name
+}

@@ -1,0 +1,214 @@
+// Package linktest is a network inside the process: real QUIC over simulated
+// packets and TCP as pipes, both in virtual time inside a testing/synctest
+// bubble. Cables can be cut.
+package linktest
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go/testutils/simnet"
+
+	"bivouac/edge/link"
+)
+
+// Net is one network. Latency of a packet is the same everywhere.
+type Net struct {
+	router  *router
+	latency time.Duration
+
+	mu        sync.Mutex // guards the fields below
+	listeners map[string]*Listener
+	nextPort  int
+	stops     []func()
+}
+
+// New makes an empty network; Close it inside the bubble.
+func New(latency time.Duration) *Net {
+	return &Net{router: &router{Router: &simnet.PerfectRouter{}}, latency: latency, listeners: map[string]*Listener{}, nextPort: 40000}
+}
+
+// router drops packets while a cable is cut.
+type router struct {
+	simnet.Router
+	noUDP atomic.Bool
+	down  atomic.Bool
+}
+
+func (r *router) SendPacket(p simnet.Packet) error {
+	if r.noUDP.Load() || r.down.Load() {
+		return nil
+	}
+	return r.Router.SendPacket(p)
+}
+
+// BlockUDP makes all packets vanish, or not; TCP works on.
+func (n *Net) BlockUDP(blocked bool) { n.router.noUDP.Store(blocked) }
+
+// Cut makes everything vanish, or not.
+func (n *Net) Cut(cut bool) { n.router.down.Store(cut) }
+
+// Listen opens one address, such as "10.0.0.1:7401", for packets and streams.
+func (n *Net) Listen(address string) (net.PacketConn, net.Listener, error) {
+	udp, err := net.ResolveUDPAddr("udp", address)
+	if err != nil {
+		return nil, nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := &Listener{net: n, address: address, conns: make(chan net.Conn), done: make(chan struct{})}
+	n.listeners[address] = l
+	return n.socketLocked(&net.UDPAddr{IP: net.ParseIP(udp.IP.String()), Port: udp.Port}), l, nil
+}
+
+// Network is how a machine at ip reaches the others.
+func (n *Net) Network(ip string) link.Network {
+	return link.Network{
+		ListenPacket: func(context.Context) (net.PacketConn, error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.nextPort++
+			return n.socketLocked(&net.UDPAddr{IP: net.ParseIP(ip), Port: n.nextPort}), nil
+		},
+		DialTCP: n.dial,
+	}
+}
+
+func (n *Net) socketLocked(addr *net.UDPAddr) net.PacketConn {
+	one := &simnet.Simnet{Router: n.router}
+	c := one.NewEndpoint(addr, simnet.NodeBiDiLinkSettings{Latency: n.latency})
+	if err := one.Start(); err != nil {
+		panic(err)
+	}
+	stop := sync.OnceFunc(func() { one.Close() })
+	n.stops = append(n.stops, stop)
+	return &socket{PacketConn: c, stop: stop}
+}
+
+type socket struct {
+	net.PacketConn
+	stop func()
+}
+
+func (s *socket) Close() error {
+	err := s.PacketConn.Close()
+	s.stop()
+	return err
+}
+
+// SetReadBuffer and SetWriteBuffer keep quic-go from asking for kernel buffers.
+func (s *socket) SetReadBuffer(int) error  { return nil }
+func (s *socket) SetWriteBuffer(int) error { return nil }
+
+func (n *Net) dial(ctx context.Context, address string) (net.Conn, error) {
+	if n.router.down.Load() {
+		<-ctx.Done() // a cut cable refuses nothing
+		return nil, context.Cause(ctx)
+	}
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errRefused{}}
+	}
+	return l.Dial(ctx)
+}
+
+type errRefused struct{}
+
+func (errRefused) Error() string { return "connection refused" }
+
+// Listener is a net.Listener whose connections are pipes.
+type Listener struct {
+	net     *Net
+	address string
+	conns   chan net.Conn
+	once    sync.Once
+	done    chan struct{}
+}
+
+// NewListener makes one outside of any Net, for servers of a single process.
+func NewListener() *Listener {
+	return &Listener{address: "pipe", conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// Dial connects to it.
+func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case l.conns <- l.cable(far):
+		return l.cable(near), nil
+	case <-l.done:
+	case <-ctx.Done():
+	}
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errRefused{}}
+}
+
+// cable is a pipe that can be cut: what is written then is lost, and with it the
+// connection.
+func (l *Listener) cable(c net.Conn) net.Conn {
+	if l.net == nil {
+		return c
+	}
+	return &cable{Conn: c, net: l.net}
+}
+
+type cable struct {
+	net.Conn
+	net  *Net
+	lost atomic.Bool
+}
+
+func (c *cable) Write(b []byte) (int, error) {
+	if c.net.router.down.Load() {
+		c.lost.Store(true)
+		return len(b), nil
+	}
+	if c.lost.Load() {
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+// Accept waits for a connection.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close refuses further ones.
+func (l *Listener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	if l.net != nil {
+		l.net.mu.Lock()
+		defer l.net.mu.Unlock()
+		if l.net.listeners[l.address] == l {
+			delete(l.net.listeners, l.address)
+		}
+	}
+	return nil
+}
+
+// Addr it listens on.
+func (l *Listener) Addr() net.Addr { return addr(l.address) }
+
+type addr string
+
+func (addr) Network() string  { return "tcp" }
+func (a addr) String() string { return string(a) }
+
+// Close ends the network.
+func (n *Net) Close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, stop := range n.stops {
+		stop()
+	}
+}

@@ -1,0 +1,54 @@
+package edge
+
+import (
+	"context"
+	"time"
+
+	"bivouac/edge/protocol/runnerv1"
+)
+
+// tickCertificate renews the certificate at two thirds of its life and moves the
+// link to a connection that shows it.
+func (d *Daemon) tickCertificate(ctx context.Context) (bool, error) {
+	due, err := d.certificateDue()
+	if err != nil {
+		return false, err
+	}
+	s := d.line.get()
+	if s == nil || time.Now().Before(due) {
+		return false, nil
+	}
+	res, err := call(ctx, d.client.RenewCertificate, &runnerv1.RenewCertificateRequest{})
+	if err != nil {
+		return false, d.superseded(s, err)
+	}
+	if err := d.cfg.State.SaveCertificate(res.GetCertificateChain()); err != nil {
+		return false, err
+	}
+	d.log.InfoContext(ctx, "certificate renewed")
+	if err := d.link.Redial(ctx); err != nil {
+		return false, err // the running connection still serves
+	}
+	d.relink()
+	return false, nil
+}
+
+// certificateDue is when the certificate should be renewed.
+func (d *Daemon) certificateDue() (time.Time, error) {
+	c, err := d.cfg.State.Certificate()
+	if err != nil {
+		return time.Time{}, err
+	}
+	life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
+	return c.Leaf.NotBefore.Add(life * 2 / 3), nil
+}
+
+// certificateIn looks again when it is due, and at least once a minute: a
+// machine may have slept, or been without a link.
+func (d *Daemon) certificateIn() time.Duration {
+	due, err := d.certificateDue()
+	if err != nil {
+		return time.Minute
+	}
+	return max(time.Second, min(time.Minute, time.Until(due)))
+}

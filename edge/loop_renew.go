@@ -1,0 +1,80 @@
+package edge
+
+import (
+	"context"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+)
+
+// tickRenew renews all leases in one call when the first is due. Authority is
+// counted from when the call was sent (INV-20).
+func (d *Daemon) tickRenew(ctx context.Context) (bool, error) {
+	s := d.line.get()
+	all := d.leased()
+	if s == nil || len(all) == 0 || !due(all) {
+		return false, nil
+	}
+	sent := d.cfg.Elapsed()
+	res, err := call(ctx, d.client.Renew, &runnerv1.RenewRequest{Epoch: s.epoch, Leases: held(all)})
+	if err != nil {
+		return false, d.superseded(s, err)
+	}
+	d.judge(all, sent, res.GetLeases())
+	return false, nil
+}
+
+// leased are the attempts that still need a lease.
+func (d *Daemon) leased() (out []*attempt) {
+	for _, a := range d.table.all() {
+		if !a.ended.Load() && a.cut.Load() == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func due(all []*attempt) bool {
+	for _, a := range all {
+		if a.lease.Due() <= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// renewIn is how long until the first lease is due.
+func (d *Daemon) renewIn() time.Duration {
+	if d.line.get() == nil {
+		return 0 // woken by the link
+	}
+	var in time.Duration
+	for _, a := range d.leased() {
+		if left := max(a.lease.Due(), time.Millisecond); in == 0 || left < in {
+			in = left
+		}
+	}
+	return in
+}
+
+// cutOff takes an attempt's authority, once: its action is refused from now on,
+// its sandboxes are ended. Its records still go to the server, as evidence.
+func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
+	if a.ended.Load() || !a.cut.CompareAndSwap(nil, why) {
+		return
+	}
+	d.log.Warn("an attempt lost its authority", "attempt", a.id, "reason", why.Message)
+	if a.kind == kindAction {
+		d.ops.cancel(actionOp(a.id), why)
+		return
+	}
+	d.endTurn(a, why.Message)
+}
+
+// stopAttempt obeys the server's word that an attempt should end.
+func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
+	if a := d.table.get(protocol.AttemptID(s.GetAttemptId())); a != nil {
+		d.cutOff(a, actionCancelled(s.GetReason()))
+	}
+}

@@ -1,0 +1,63 @@
+package edge
+
+import (
+	"context"
+	"errors"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+)
+
+// tickReport acknowledges deliveries that are dealt with and reports results of
+// device actions. Records of turns are reported by their own ops, as they come.
+func (d *Daemon) tickReport(ctx context.Context) (bool, error) {
+	s := d.line.get()
+	if s == nil {
+		return false, nil // the link loop wakes us
+	}
+	var failed []error
+	if seq, ok := d.mailbox.due(); ok {
+		_, err := call(ctx, d.client.Acknowledge, &runnerv1.AcknowledgeRequest{Epoch: s.epoch, Seq: seq})
+		if err == nil {
+			d.mailbox.acknowledged(seq)
+		}
+		failed = append(failed, d.superseded(s, err))
+	}
+	for id, e := range d.actions.unreported() {
+		failed = append(failed, d.superseded(s, d.reportAction(ctx, s, id, e)))
+	}
+	return false, errors.Join(failed...)
+}
+
+// reportAction sends all records of one device attempt. When the server has
+// them, as a result or as evidence, the attempt is over here.
+func (d *Daemon) reportAction(ctx context.Context, s *session, id protocol.AttemptID, e actionEntry) error {
+	res, err := call(ctx, d.client.Report, &runnerv1.ReportRequest{
+		AttemptId: id.String(), Fence: int64(e.fence), Epoch: s.epoch, Records: e.records,
+	})
+	switch {
+	case err == nil && res.GetAcceptedSeq() < resultSeq && !res.GetEvidenceOnly():
+		return protocol.Errorf(protocol.CodeUnavailable, "the server accepted records of attempt %s up to %d only", id, res.GetAcceptedSeq())
+	case err == nil:
+	case transient(err) || isStaleEpoch(err):
+		return err
+	default:
+		d.log.WarnContext(ctx, "the server refuses the records of an attempt for good", "attempt", id, "error", err)
+	}
+	d.table.remove(id)
+	return d.actions.forget(id, nil)
+}
+
+// superseded ends the session when another connection of this runner took over,
+// or when the server cannot be reached on it.
+func (d *Daemon) superseded(s *session, err error) error {
+	if isStaleEpoch(err) {
+		d.line.drop(s, err)
+		return nil
+	}
+	return err
+}
+
+func isStaleEpoch(err error) bool {
+	return err != nil && protocol.CodeOf(err) == protocol.CodeStaleFence
+}

@@ -1,0 +1,144 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/state"
+	"bivouac/edge/supervise/protocol/supervisev1"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// offer answers an invitation: it declines with a reason, or claims and starts
+// the work. An error means that the answer did not reach the server.
+func (d *Daemon) offer(ctx context.Context, s *session, o *runnerv1.Offer) error {
+	var id protocol.AttemptID
+	if err := id.UnmarshalText([]byte(o.GetAttemptId())); err != nil || id.IsZero() {
+		d.log.WarnContext(ctx, "an offer names no attempt", "error", err)
+		return nil
+	}
+	if d.table.get(id) != nil {
+		return nil // claimed before; the answer to the server is on its way
+	}
+	if reason := d.refusal(o); reason != "" {
+		d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", reason)
+		_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: s.epoch, Reason: reason})
+		return onlyTransient(err)
+	}
+	if o.GetSubjectKind() == kindTurn {
+		return d.claimTurn(ctx, s, id)
+	}
+	return d.claimAction(ctx, s, id)
+}
+
+// refusal says why this machine does not take an offer now.
+func (d *Daemon) refusal(o *runnerv1.Offer) string {
+	f := d.facts.Load()
+	switch {
+	case d.paused.Load():
+		return "the owner has paused this machine"
+	case o.GetSubjectKind() == kindAction:
+		if d.table.active(kindAction) >= maxDeviceActions {
+			return fmt.Sprintf("%d actions run on this machine already", maxDeviceActions)
+		}
+		return ""
+	case o.GetSubjectKind() != kindTurn:
+		return fmt.Sprintf("this machine knows no work of kind %q", o.GetSubjectKind())
+	case f.GetBoundary() == "":
+		return "this machine has no sandbox: " + f.GetSandboxProblem()
+	case o.GetBoundary() != "" && o.GetBoundary() != f.GetBoundary():
+		return fmt.Sprintf("this machine confines with %q, the offer asks for %q", f.GetBoundary(), o.GetBoundary())
+	case d.table.active(kindTurn) >= int(f.GetSlots()):
+		return fmt.Sprintf("all %d slots of this machine are taken", f.GetSlots())
+	}
+	return ""
+}
+
+// claim asks for the lease under a stored boot nonce.
+func (d *Daemon) claim(ctx context.Context, s *session, id protocol.AttemptID, kind, nonce string) (a *attempt, res *runnerv1.ClaimResponse, err error) {
+	a = &attempt{id: id, kind: kind, lease: lease.NewLease(d.cfg.Elapsed)}
+	sent := a.lease.Now()
+	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: s.epoch, BootNonce: nonce})
+	if err != nil {
+		return nil, nil, err
+	}
+	if state.Hex(canonical.Digest(res.GetWork())) != state.Hex(res.GetSpecDigest()) {
+		return nil, nil, protocol.Errorf(protocol.CodeDataLoss, "the work of attempt %s does not have the digest that was promised", id)
+	}
+	a.fence = protocol.Fence(res.GetTerms().GetFence())
+	a.grant(sent, res.GetTerms())
+	return a, res, nil
+}
+
+// onlyTransient keeps errors that a new connection may mend.
+func onlyTransient(err error) error {
+	if err != nil && (transient(err) || forgotten(err)) {
+		return err
+	}
+	return nil
+}
+
+// claimTurn stores a boot nonce, claims, journals the claim and hands over to
+// the turn's op.
+func (d *Daemon) claimTurn(ctx context.Context, s *session, id protocol.AttemptID) error {
+	dir := d.cfg.State.Attempt(id)
+	nonce, err := dir.Make()
+	if err != nil {
+		return err
+	}
+	a, res, err := d.claim(ctx, s, id, kindTurn, nonce)
+	if err != nil {
+		if transient(err) {
+			return err // the same nonce claims again
+		}
+		d.log.InfoContext(ctx, "claim refused", "attempt", id, "error", err)
+		_ = dir.Remove()
+		return onlyTransient(err)
+	}
+	begin := &supervisev1.BeginRequest{Work: res.GetWork(), SpecDigest: res.GetSpecDigest(), Terms: res.GetTerms(), BrokerAddress: d.broker()}
+	if err := dir.SaveClaim(begin); err != nil {
+		return err
+	}
+	fault.Here(fault.EdgeClaimJournalled)
+	d.table.add(a)
+	d.wakeRenew.set()
+	d.startTurn(a, dir, begin, false)
+	return nil
+}
+
+// claimAction claims under a nonce that the action log keeps, journals claim and
+// intent in one durable record, and starts the action's op.
+func (d *Daemon) claimAction(ctx context.Context, s *session, id protocol.AttemptID) error {
+	nonce, err := d.actions.nonce(id)
+	if err != nil {
+		return err
+	}
+	a, res, err := d.claim(ctx, s, id, kindAction, nonce)
+	if err != nil {
+		if transient(err) {
+			return err
+		}
+		d.log.InfoContext(ctx, "claim refused", "attempt", id, "error", err)
+		return onlyTransient(d.actions.forget(id, err))
+	}
+	var work runnerv1.Work
+	if err := proto.Unmarshal(res.GetWork(), &work); err != nil {
+		return err
+	}
+	if err := d.actions.claimed(a, work.GetDevice()); err != nil {
+		return err
+	}
+	fault.Here(fault.EdgeClaimJournalled)
+	fault.Here(fault.EdgeEffectIntent)
+	a.seq.Store(intentSeq)
+	d.table.add(a)
+	d.wakeRenew.set()
+	d.startAction(a, work.GetDevice())
+	return nil
+}

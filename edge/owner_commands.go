@@ -1,0 +1,158 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/edge/state"
+	"bivouac/edge/supervise/protocol/supervisev1"
+)
+
+// errNotRunning means that no daemon answers on the state directory.
+var errNotRunning = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here: start it with `bivouac-edge run`")
+
+// ask sends one command to the running daemon.
+func ask(ctx context.Context, dir *state.Dir, method, path string) (Status, error) {
+	var out Status
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, "unix", dir.Control())
+			if err != nil {
+				return nil, errNotRunning
+			}
+			return c, nil
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://bivouac-edge"+path, nil)
+	if err != nil {
+		return out, err
+	}
+	resp, err := client.Do(req)
+	if errors.Is(err, errNotRunning) {
+		return out, errNotRunning
+	}
+	if err != nil {
+		return out, protocol.Errorf(protocol.CodeUnavailable, "bivouac-edge does not answer: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		var no controlError
+		if err := json.NewDecoder(resp.Body).Decode(&no); err != nil {
+			return out, protocol.Errorf(protocol.CodeInternal, "bivouac-edge answered %s", resp.Status)
+		}
+		return out, &protocol.Error{Code: no.Code, Message: no.Message}
+	}
+	return out, json.NewDecoder(resp.Body).Decode(&out)
+}
+
+// AskStatus asks the running daemon of a state directory.
+func AskStatus(ctx context.Context, dir *state.Dir) (Status, error) {
+	return ask(ctx, dir, http.MethodGet, "/status")
+}
+
+// Pause is the owner's switch: durable at once, without a network, and it
+// returns when no sandbox runs any more. Without a daemon it ends the
+// supervisors itself.
+func Pause(ctx context.Context, dir *state.Dir, supervisors Spawner) (running bool, err error) {
+	if err := dir.SetPaused(true); err != nil {
+		return false, protocol.Errorf(protocol.CodeUnavailable, "the switch cannot be stored: %w", err)
+	}
+	_, err = ask(ctx, dir, http.MethodPost, "/pause")
+	if !errors.Is(err, errNotRunning) {
+		return true, err
+	}
+	return false, endSupervisors(ctx, dir, supervisors, "the owner has paused this machine")
+}
+
+// Resume takes the switch back.
+func Resume(ctx context.Context, dir *state.Dir) (running bool, err error) {
+	if err := dir.SetPaused(false); err != nil {
+		return false, protocol.Errorf(protocol.CodeUnavailable, "the switch cannot be stored: %w", err)
+	}
+	_, err = ask(ctx, dir, http.MethodPost, "/resume")
+	if errors.Is(err, errNotRunning) {
+		return false, nil
+	}
+	return true, err
+}
+
+// endSupervisors stops what runs without a daemon.
+func endSupervisors(ctx context.Context, dir *state.Dir, s Spawner, reason string) error {
+	dirs, err := dir.Attempts()
+	if err != nil || s == nil {
+		return err
+	}
+	var failed []error
+	for _, a := range dirs {
+		limit, cancel := context.WithTimeout(ctx, stopTimeout)
+		if _, err := supervisorOf(s, a).Stop(limit, &supervisev1.StopRequest{Reason: reason}); err != nil {
+			failed = append(failed, s.Kill(ctx, a))
+		}
+		cancel()
+	}
+	return errors.Join(failed...)
+}
+
+// LeaveParams of Leave.
+type LeaveParams struct {
+	State       *state.Dir
+	Supervisors Spawner
+	Network     link.Network
+	// Force forgets the runner here even when the server cannot be told.
+	Force bool
+}
+
+// Leave removes this runner from its server and wipes its state; edge.hcl stays.
+func Leave(ctx context.Context, p LeaveParams) error {
+	_, err := ask(ctx, p.State, http.MethodPost, "/leave")
+	if errors.Is(err, errNotRunning) {
+		err = leaveAlone(ctx, p)
+	}
+	if err != nil && !p.Force {
+		return protocol.Errorf(protocol.CodeOf(err), "the server was not told: %w; try again, or use --force to forget the runner on this machine only", err)
+	}
+	return errors.Join(awaitUnlocked(ctx, p.State), endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"), p.State.Wipe())
+}
+
+// leaveAlone tells the server without a daemon.
+func leaveAlone(ctx context.Context, p LeaveParams) error {
+	e, err := p.State.Enrolment()
+	if err != nil {
+		return err
+	}
+	client, err := dialler(p.State, e.Server, p.Network)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
+	if _, err := call(ctx, rpc.Leave, &runnerv1.LeaveRequest{}); err != nil && !forgotten(err) {
+		return err
+	}
+	return nil
+}
+
+// awaitUnlocked waits for the daemon that just left to be gone.
+func awaitUnlocked(ctx context.Context, dir *state.Dir) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	for {
+		release, err := dir.Lock()
+		if err == nil {
+			release()
+			return nil
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+)
+
+// session is one connection epoch: from Connect until its stream ends.
+type session struct {
+	epoch  int64
+	stream *connect.ServerStreamForClient[runnerv1.AttachResponse]
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	quiet  *time.Timer // ends the session when nothing comes
+	heard  bool        // something came: the link works
+}
+
+// line is the current session, and who waits for one.
+type line struct {
+	mu      sync.Mutex // guards the fields below
+	current *session
+	changed chan struct{} // closed when current changes
+}
+
+func (l *line) get() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current
+}
+
+func (l *line) set(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = s
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// wait returns the current session, or waits for one until ctx ends.
+func (l *line) wait(ctx context.Context) (*session, error) {
+	for {
+		l.mu.Lock()
+		s := l.current
+		if l.changed == nil {
+			l.changed = make(chan struct{})
+		}
+		changed := l.changed
+		l.mu.Unlock()
+		if s != nil {
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// drop ends a session; the link loop makes the next one.
+func (l *line) drop(s *session, cause error) {
+	l.mu.Lock()
+	if l.current == s {
+		l.current = nil
+	}
+	l.mu.Unlock()
+	s.quiet.Stop()
+	s.cancel(cause)
+}
+
+// call bounds one unary call and gives its error our code.
+func call[Req, Res any](ctx context.Context, do func(context.Context, *Req) (*Res, error), req *Req) (*Res, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, protocol.Errorf(protocol.CodeUnavailable, "the server did not answer in %s", callTimeout))
+	defer cancel()
+	res, err := do(ctx, req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		return nil, protocol.FromConnect(err)
+	}
+	return res, nil
+}
+
+// forgotten reports a server that does not know this runner any more: no retry
+// helps. An error of this side, such as a peer that is not the right one, is
+// not the server's word.
+func forgotten(err error) bool {
+	var ce *connect.Error
+	if !errors.As(err, &ce) || !connect.IsWireError(ce) {
+		return false
+	}
+	switch protocol.CodeOf(err) {
+	case protocol.CodePermissionDenied, protocol.CodeNotFound, protocol.CodeUnauthenticated:
+		return true
+	}
+	return false
+}
+
+// transient reports an error that another try may mend.
+func transient(err error) bool {
+	switch protocol.CodeOf(err) {
+	case protocol.CodeUnavailable, protocol.CodeDeadlineExceeded, protocol.CodeCancelled,
+		protocol.CodeRateLimited, protocol.CodeQueueFull, protocol.CodeInternal:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,79 @@
+package edge
+
+import (
+	"time"
+
+	"bivouac/edge/protocol"
+)
+
+// Status is what the daemon says of itself to its owner.
+type Status struct {
+	Runner      protocol.RunnerID `json:"runner_id"`
+	Name        string            `json:"name"`
+	Server      string            `json:"server"`
+	Broker      string            `json:"broker"`
+	Version     string            `json:"version"`
+	Connected   bool              `json:"connected"`
+	Transport   string            `json:"transport,omitempty"` // "http/3" or "http/2"
+	QUICProblem string            `json:"quic_problem,omitempty"`
+	Epoch       int64             `json:"epoch"`
+	Paused      bool              `json:"paused"`
+	// Stopping counts sandboxed turns that are being ended.
+	Stopping       int             `json:"stopping,omitempty"`
+	Slots          int32           `json:"slots"`
+	Boundary       string          `json:"boundary,omitempty"`
+	Limits         string          `json:"limits,omitempty"`
+	SandboxProblem string          `json:"sandbox_problem,omitempty"`
+	Actions        []string        `json:"actions"`
+	Toolchains     []string        `json:"toolchains"`
+	Attempts       []AttemptStatus `json:"attempts"`
+	JournalBytes   int64           `json:"journal_bytes"`
+	CertificateEnd time.Time       `json:"certificate_not_after"`
+	LastError      string          `json:"last_error,omitempty"`
+	LastErrorAt    time.Time       `json:"last_error_at,omitzero"`
+}
+
+// AttemptStatus is one attempt on this machine.
+type AttemptStatus struct {
+	ID          protocol.AttemptID `json:"attempt_id"`
+	Kind        string             `json:"kind"`
+	State       string             `json:"state"` // running, stopping, reporting
+	AuthorityMs int64              `json:"authority_left_ms"`
+	Reason      string             `json:"reason,omitempty"`
+}
+
+// Status of the daemon now.
+func (d *Daemon) Status() Status {
+	f := d.factsNow()
+	out := Status{
+		Runner: d.enrolment.Runner, Name: d.enrolment.Name, Server: d.enrolment.Server, Broker: d.broker(), Version: d.cfg.Version,
+		Transport: d.link.Transport(), QUICProblem: d.link.QUICProblem(), Paused: f.GetPaused(), Stopping: d.turns.stopping(),
+		Slots: f.GetSlots(), Boundary: f.GetBoundary(), Limits: f.GetLimits(), SandboxProblem: f.GetSandboxProblem(),
+		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Attempts: []AttemptStatus{}, JournalBytes: d.actions.journal.Bytes(),
+	}
+	if s := d.line.get(); s != nil {
+		out.Connected, out.Epoch = true, s.epoch
+	}
+	if c, err := d.cfg.State.Certificate(); err == nil {
+		out.CertificateEnd = c.Leaf.NotAfter
+	}
+	for _, a := range d.table.all() {
+		out.Attempts = append(out.Attempts, statusOf(a))
+	}
+	if p := d.problems.newest(); p.err != nil {
+		out.LastError, out.LastErrorAt = p.err.Error(), p.at
+	}
+	return out
+}
+
+func statusOf(a *attempt) AttemptStatus {
+	s := AttemptStatus{ID: a.id, Kind: a.kind, State: "running", AuthorityMs: max(0, a.lease.Authority().Milliseconds())}
+	cut := a.cut.Load()
+	switch {
+	case a.ended.Load():
+		s.State = "reporting"
+	case cut != nil:
+		s.State, s.Reason = "stopping", cut.Message
+	}
+	return s
+}

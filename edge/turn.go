@@ -1,0 +1,313 @@
+package edge
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/state"
+	"bivouac/edge/supervise/protocol/supervisev1"
+	"bivouac/edge/supervise/protocol/supervisev1/supervisev1connect"
+)
+
+// turn is a turn attempt and its supervisor. The supervisor owns the work and
+// its journal; the daemon brings work and terms in, and records out.
+type turn struct {
+	*attempt
+	dir        state.Attempt
+	begin      *supervisev1.BeginRequest
+	supervisor supervisev1connect.SuperviseServiceClient
+	terms      atomic.Pointer[runnerv1.LeaseTerms]
+	// recovered turns were claimed by an earlier daemon: a supervisor may have
+	// left a journal to be read.
+	recovered bool
+	// quiet is set when an ordered end has left no process.
+	quiet  atomic.Bool
+	starts int             // of the supervisor, by the turn's op
+	put    map[string]bool // blobs that the server has, by the turn's op
+}
+
+// turns finds turns by attempt.
+type turns struct {
+	mu sync.Mutex // guards by
+	by map[protocol.AttemptID]*turn
+}
+
+func (t *turns) add(one *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by == nil {
+		t.by = map[protocol.AttemptID]*turn{}
+	}
+	t.by[one.id] = one
+}
+
+func (t *turns) get(id protocol.AttemptID) *turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.by[id]
+}
+
+func (t *turns) remove(id protocol.AttemptID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.by, id)
+}
+
+// stopping counts turns that were cut and may still have a process.
+func (t *turns) stopping() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, one := range t.by {
+		if one.cut.Load() != nil && !one.quiet.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// Names of a turn's ops.
+func turnOp(id protocol.AttemptID) string  { return "turn " + id.String() }
+func liveOp(id protocol.AttemptID) string  { return "live " + id.String() }
+func stopOp(id protocol.AttemptID) string  { return "stop " + id.String() }
+func renewOp(id protocol.AttemptID) string { return "renew " + id.String() }
+
+// startTurn runs a claimed turn to its end.
+func (d *Daemon) startTurn(a *attempt, dir state.Attempt, begin *supervisev1.BeginRequest, recovered bool) {
+	t := &turn{attempt: a, dir: dir, begin: begin, recovered: recovered, supervisor: supervisorOf(d.cfg.Supervisors, dir), put: map[string]bool{}}
+	t.terms.Store(begin.GetTerms())
+	d.turns.add(t)
+	d.ops.start(turnOp(a.id), func(ctx context.Context) { d.runTurn(ctx, t) })
+}
+
+// runTurn repeats stepTurn until the server has the result.
+func (d *Daemon) runTurn(ctx context.Context, t *turn) {
+	backoff := link.Backoff{Base: d.cfg.BackoffBase, Max: 5 * time.Second}
+	for ctx.Err() == nil {
+		progress := t.seq.Load()
+		err := d.stepTurn(ctx, t)
+		if err == nil {
+			d.finishTurn(ctx, t)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		d.problems.note("turn", err)
+		d.log.WarnContext(ctx, "a turn is taken up again", "attempt", t.id, "error", err)
+		if t.seq.Load() > progress {
+			backoff.Reset()
+		}
+		sleep(ctx, backoff.Next())
+	}
+}
+
+// maxStarts of one attempt's supervisor before the daemon answers for it.
+const maxStarts = 4
+
+// stepTurn goes as far as it can: stage, start, begin, follow. It returns nil
+// when nothing is left to do but to clean up.
+func (d *Daemon) stepTurn(ctx context.Context, t *turn) error {
+	hello, err := d.reach(ctx, t)
+	if err != nil {
+		if final := finalFor(t, err); final != nil {
+			return d.answerFor(ctx, t, final)
+		}
+		return err
+	}
+	switch {
+	case !hello.GetBegun() && t.cut.Load() != nil:
+		return d.answerFor(ctx, t, cancelledResult(t.cut.Load()))
+	case !hello.GetBegun():
+		begin := proto.CloneOf(t.begin)
+		begin.Terms, begin.BrokerAddress = t.remaining(t.terms.Load()), d.broker()
+		if _, err := t.supervisor.Begin(ctx, begin); err != nil {
+			err = protocol.FromConnect(err)
+			if transient(err) {
+				return err
+			}
+			return d.answerFor(ctx, t, failedResult(err))
+		}
+	}
+	if t.cut.Load() != nil {
+		d.endTurn(t.attempt, t.cut.Load().Message)
+	} else {
+		d.ops.start(liveOp(t.id), func(ctx context.Context) { d.passLive(ctx, t) })
+	}
+	return d.follow(ctx, t, hello.GetAckedSeq())
+}
+
+// reach returns a supervisor that answers, staged and started when there is
+// none yet. A turn that was cut before it ever began is not started.
+func (d *Daemon) reach(ctx context.Context, t *turn) (*supervisev1.HelloResponse, error) {
+	if hello, err := d.hello(ctx, t); err == nil {
+		return hello, nil
+	}
+	if cut := t.cut.Load(); cut != nil && t.starts == 0 && !t.recovered {
+		return nil, cut
+	}
+	if err := d.stage(ctx, t); err != nil {
+		return nil, err
+	}
+	if t.starts >= maxStarts {
+		return nil, protocol.Errorf(protocol.CodeInternal, "the supervisor of attempt %s ended %d times", t.id, t.starts)
+	}
+	t.starts++
+	if err := d.cfg.Supervisors.Start(ctx, t.dir); err != nil {
+		return nil, err
+	}
+	backoff := link.Backoff{Base: 5 * time.Millisecond, Max: 200 * time.Millisecond}
+	for {
+		hello, err := d.hello(ctx, t)
+		if err == nil {
+			return hello, nil
+		}
+		if backoff.Failures() > 60 || !sleep(ctx, backoff.Next()) {
+			return nil, protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s does not answer: %w; its log is in %s", t.id, err, t.dir.Path())
+		}
+	}
+}
+
+// hello checks that who answers is the supervisor of this claim. INV-14.
+func (d *Daemon) hello(ctx context.Context, t *turn) (*supervisev1.HelloResponse, error) {
+	hello, err := call(ctx, t.supervisor.Hello, &supervisev1.HelloRequest{})
+	if err != nil {
+		return nil, err
+	}
+	nonce, err := t.dir.BootNonce()
+	if err != nil {
+		return nil, err
+	}
+	if hello.GetAttemptId() != t.id.String() || hello.GetBootNonce() != nonce {
+		return nil, protocol.Errorf(protocol.CodeConflict, "another supervisor answers at %s", t.dir.Socket())
+	}
+	t.seq.Store(max(t.seq.Load(), hello.GetJournalSeq()))
+	return hello, nil
+}
+
+// endTurn orders the end of all processes of a turn, by its supervisor, or by
+// force when that does not answer.
+func (d *Daemon) endTurn(a *attempt, reason string) {
+	t := d.turns.get(a.id)
+	if t == nil {
+		return
+	}
+	d.ops.start(stopOp(a.id), func(ctx context.Context) {
+		limit, cancel := context.WithTimeout(ctx, stopTimeout)
+		defer cancel()
+		if _, err := t.supervisor.Stop(limit, &supervisev1.StopRequest{Reason: reason}); err != nil {
+			d.log.WarnContext(ctx, "a supervisor did not stop its work and is killed", "attempt", t.id, "error", err)
+			if err := d.cfg.Supervisors.Kill(ctx, t.dir); err != nil {
+				d.problems.note("stop", err)
+				return
+			}
+		}
+		t.quiet.Store(true)
+	})
+}
+
+// giveUpTurn frees the slot of a turn whose retention has passed: the server
+// gives the work to another. What was recorded still goes to it, as evidence.
+func (d *Daemon) giveUpTurn(a *attempt) {
+	if a.ended.CompareAndSwap(false, true) {
+		d.log.Warn("an attempt was cut off for longer than its retention", "attempt", a.id)
+	}
+}
+
+// pass brings new terms to the supervisor.
+func (d *Daemon) pass(a *attempt, terms *runnerv1.LeaseTerms) {
+	t := d.turns.get(a.id)
+	if t == nil || a.cut.Load() != nil {
+		return
+	}
+	t.terms.Store(terms)
+	d.ops.start(renewOp(a.id), func(ctx context.Context) {
+		limit, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		if _, err := t.supervisor.Renew(limit, &supervisev1.RenewRequest{Terms: t.remaining(t.terms.Load())}); err != nil {
+			d.log.DebugContext(ctx, "new terms did not reach a supervisor", "attempt", t.id, "error", err)
+		}
+	})
+}
+
+// answer brings the server's answer of a tool to the supervisor; done is called
+// when it is there or nobody needs it. It reports whether done will be called.
+func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
+	t := d.turns.get(protocol.AttemptID(m.GetAttemptId()))
+	if t == nil {
+		return false
+	}
+	d.ops.start("answer "+t.id.String()+" "+m.GetCallId(), func(ctx context.Context) {
+		backoff := link.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
+		for !t.ended.Load() && t.cut.Load() == nil {
+			_, err := call(ctx, t.supervisor.Answer, &supervisev1.AnswerRequest{CallId: m.GetCallId(), Result: m.GetResult()})
+			if err == nil || !transient(err) {
+				break
+			}
+			if !sleep(ctx, backoff.Next()) {
+				return // the server sends it again
+			}
+		}
+		done()
+	})
+	return true
+}
+
+// finishTurn waits until the supervisor has cleaned up and ended, and removes
+// the attempt from this machine (INV-18).
+func (d *Daemon) finishTurn(ctx context.Context, t *turn) {
+	d.ops.cancel(liveOp(t.id), context.Canceled)
+	deadline := t.lease.Now() + stopTimeout
+	for t.lease.Now() < deadline {
+		d.cfg.Supervisors.Reap()
+		if _, err := d.hello(ctx, t); err != nil {
+			break
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return // the next start finds the directory
+		}
+	}
+	if err := d.cfg.Supervisors.Kill(ctx, t.dir); err != nil {
+		d.log.WarnContext(ctx, "a finished supervisor cannot be ended", "attempt", t.id, "error", err)
+	}
+	if err := t.dir.Remove(); err != nil {
+		d.problems.note("cleanup", err)
+		d.log.ErrorContext(ctx, "the directory of a finished attempt is left", "attempt", t.id, "error", err)
+	}
+	t.quiet.Store(true)
+	d.turns.remove(t.id)
+	d.table.remove(t.id)
+	d.problems.note("turn", nil)
+}
+
+// recoverTurns takes up turns of an earlier daemon: their supervisors may still
+// run, may have finished, or died with the machine.
+func (d *Daemon) recoverTurns(ctx context.Context) error {
+	dirs, err := d.cfg.State.Attempts()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		begin, ok, err := dir.Claim()
+		switch {
+		case err != nil:
+			return protocol.Errorf(protocol.CodeDataLoss, "the claim of attempt %s cannot be read: %w; move %s away", dir.ID, err, dir.Path())
+		case !ok:
+			continue // claimed again under the same nonce when it is offered again
+		case d.cfg.Supervisors == nil:
+			d.log.WarnContext(ctx, "an attempt is left that this daemon cannot supervise", "attempt", dir.ID)
+			continue
+		}
+		a := &attempt{id: dir.ID, kind: kindTurn, fence: protocol.Fence(begin.GetTerms().GetFence()), lease: lease.NewLease(d.cfg.Elapsed)}
+		d.table.add(a)
+		d.startTurn(a, dir, begin, true)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/supervise/protocol/supervisev1"
+)
+
+// errNoSupervisor is what a client of a supervisor that was never started says.
+var errNoSupervisor = protocol.Errorf(protocol.CodeUnavailable, "no supervisor runs for this attempt")
+
+// follow brings the supervisor's records to the server as they become durable,
+// and tells the supervisor what it may prune. It returns nil once the server has
+// the result.
+func (d *Daemon) follow(ctx context.Context, t *turn, after int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := t.supervisor.Records(ctx, &supervisev1.RecordsRequest{AfterSeq: after})
+	if err != nil {
+		return protocol.FromConnect(err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		records := stream.Msg().GetRecords()
+		if len(records) == 0 {
+			continue
+		}
+		last := records[len(records)-1]
+		t.seq.Store(max(t.seq.Load(), last.GetSeq()))
+		if last.GetResult() != nil {
+			t.ended.Store(true)
+		}
+		if err := d.report(ctx, t, records); err != nil {
+			return err
+		}
+		if _, err := call(ctx, t.supervisor.Acknowledge, &supervisev1.AcknowledgeRequest{Seq: last.GetSeq()}); err != nil && last.GetResult() == nil {
+			return err
+		}
+		if last.GetResult() != nil {
+			return nil
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return protocol.FromConnect(err)
+	}
+	return protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s ended its records without a result", t.id)
+}
+
+// report sends records until the server has them. Patches that they name go
+// first. What the server refuses for good is logged and not sent again.
+func (d *Daemon) report(ctx context.Context, t *turn, records []*runnerv1.Record) error {
+	backoff := link.Backoff{Base: d.cfg.BackoffBase, Max: 5 * time.Second}
+	for {
+		s, err := d.line.wait(ctx)
+		if err != nil {
+			return err
+		}
+		err = d.reportOnce(ctx, t, s, records)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case isStaleEpoch(err):
+			d.line.drop(s, err)
+		case transient(err):
+			d.problems.note("report", err)
+		default:
+			d.log.WarnContext(ctx, "the server refuses records of an attempt for good", "attempt", t.id, "error", err)
+			return nil
+		}
+		if !sleep(ctx, backoff.Next()) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (d *Daemon) reportOnce(ctx context.Context, t *turn, s *session, records []*runnerv1.Record) error {
+	for _, r := range records {
+		for _, digest := range []string{r.GetCheckpoint().GetPatchDigest(), r.GetResult().GetPatchDigest()} {
+			if digest == "" || t.put[digest] {
+				continue
+			}
+			if err := d.putBlob(ctx, t, digest); err != nil {
+				return err
+			}
+			t.put[digest] = true
+		}
+	}
+	res, err := call(ctx, d.client.Report, &runnerv1.ReportRequest{
+		AttemptId: t.id.String(), Fence: int64(t.fence), Epoch: s.epoch, Records: records,
+	})
+	if err != nil {
+		return err
+	}
+	d.problems.note("report", nil)
+	if res.GetEvidenceOnly() {
+		d.cutOff(t.attempt, protocol.Errorf(protocol.CodeStaleFence, "another attempt replaced %s", t.id))
+		return nil
+	}
+	if last := records[len(records)-1].GetSeq(); res.GetAcceptedSeq() < last {
+		return protocol.Errorf(protocol.CodeUnavailable, "the server accepted records of attempt %s up to %d, not %d", t.id, res.GetAcceptedSeq(), last)
+	}
+	return nil
+}
+
+// answerFor reports a result for a turn that has no supervisor to do so.
+func (d *Daemon) answerFor(ctx context.Context, t *turn, r *runnerv1.Result) error {
+	t.ended.Store(true)
+	t.quiet.Store(true)
+	return d.report(ctx, t, []*runnerv1.Record{{
+		Seq: t.seq.Load() + 1, AtUs: time.Now().UnixMicro(), Kind: &runnerv1.Record_Result{Result: r},
+	}})
+}
+
+// finalFor turns an error that no repetition mends into the turn's result.
+func finalFor(t *turn, err error) *runnerv1.Result {
+	var e *protocol.Error
+	switch {
+	case !errors.As(err, &e):
+		return nil
+	case e == t.cut.Load():
+		return cancelledResult(e)
+	case t.starts >= maxStarts && e.Code == protocol.CodeInternal, !transient(e) && e.Code != protocol.CodeConflict:
+		return failedResult(e)
+	}
+	return nil
+}
+
+func failedResult(err error) *runnerv1.Result {
+	return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeOf(err)), Message: err.Error()}
+}
+
+func cancelledResult(why *protocol.Error) *runnerv1.Result {
+	return &runnerv1.Result{Status: "cancelled", Code: string(why.Code), Message: why.Message}
+}
+
+// passLive forwards text of the model while it comes. It is never durable: what
+// cannot be sent at once is dropped.
+func (d *Daemon) passLive(ctx context.Context, t *turn) {
+	backoff := link.Backoff{Base: 100 * time.Millisecond, Max: 5 * time.Second}
+	for !t.ended.Load() && ctx.Err() == nil {
+		stream, err := t.supervisor.Live(ctx, &supervisev1.LiveRequest{})
+		if err == nil {
+			for stream.Receive() {
+				backoff.Reset()
+				if d.line.get() == nil {
+					continue
+				}
+				_, _ = call(ctx, d.client.Live, &runnerv1.LiveRequest{AttemptId: t.id.String(), Fence: int64(t.fence), TextDelta: stream.Msg().GetTextDelta()})
+			}
+			stream.Close()
+		}
+		sleep(ctx, backoff.Next())
+	}
+}
