@@ -8,7 +8,7 @@ func Mermaid() map[string]string {
 	return map[string]string{
 		"session":  machine.Mermaid(SessionNext, States, Open),
 		"turn":     machine.Mermaid(TurnNext, TurnStates, Queued),
-		"action":   machine.Mermaid(ActionNext, ActionStates, Intended, AwaitingApproval),
+		"action":   machine.Mermaid(ActionNext, ActionStates, Intended, AwaitingApproval, Denied),
 		"approval": machine.Mermaid(ApprovalNext, ApprovalStates, ApprovalPending),
 	}
 }
