@@ -1,0 +1,353 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/base64"
+	"slices"
+	"sync"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/capability"
+	"bivouac/server/policy"
+)
+
+// Effect is one time that an upstream did something.
+type Effect struct {
+	Action    protocol.ActionID
+	Tool      string
+	Arguments string
+}
+
+// ToolFunc is an upstream behind the broker.
+type ToolFunc func(req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
+
+// Broker is a broker in process. Its zero value is not usable: see NewBroker.
+type Broker struct {
+	Pool string
+	// Floors reads the feed as it is now.
+	Floors func() []policy.Floor
+	// Keys are the certified keys of the feed.
+	Keys capability.KeyFunc
+	// Presenter is the TLS thumbprint of whoever calls.
+	Presenter string
+
+	mu      sync.Mutex // guards below
+	boot    string
+	since   time.Time
+	model   ModelFunc
+	tools   map[string]ToolFunc
+	down    bool
+	lose    map[string]int // tool → answers still to be lost
+	log     map[protocol.ActionID]*logged
+	byKey   map[string]*brokerv1.InvokeResponse
+	effects []Effect
+	revoked map[protocol.GrantID]time.Time
+	drawn   map[string]int64
+	calls   []*runtimev1.ModelRequest
+	refused []string // codes of refused requests
+}
+
+type logged struct {
+	state  brokerv1.CallState
+	status int32
+	digest string
+}
+
+// NewBroker makes one that knows the route "scripted" and no tool.
+func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
+	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
+		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]int{},
+		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
+		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}}
+}
+
+// Say sets what the model answers.
+func (b *Broker) Say(m ModelFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.model = m
+}
+
+// Serve sets the upstream of a tool.
+func (b *Broker) Serve(ref string, f ToolFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tools[ref] = f
+}
+
+// LoseAnswers makes the next n calls of a tool happen without an answer.
+func (b *Broker) LoseAnswers(ref string, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lose[ref] = n
+}
+
+// SetDown makes the broker unreachable, or reachable again.
+func (b *Broker) SetDown(down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.down = down
+}
+
+// Restart gives it a new boot: slices of the old one are unknown. forget drops
+// the call log too.
+func (b *Broker) Restart(boot string, forget bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.boot, b.drawn = boot, map[string]int64{}
+	if forget {
+		b.log, b.since = map[protocol.ActionID]*logged{}, time.Now()
+	}
+}
+
+// Effects that upstreams had, in order.
+func (b *Broker) Effects() []Effect {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.effects)
+}
+
+// Requests that the model got, in order.
+func (b *Broker) Requests() []*runtimev1.ModelRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.calls)
+}
+
+// Refused are the codes of the requests that were refused, in order.
+func (b *Broker) Refused() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.refused)
+}
+
+// admit verifies a capability and holds floors and grants against it.
+func (b *Broker) admit(token string, now time.Time) (capability.Claims, error) {
+	c, err := capability.Verify(token, b.Keys, capability.Expect{Audience: b.Pool, Presenter: b.Presenter, Now: now})
+	if err == nil {
+		err = b.standing(c)
+	}
+	if err != nil {
+		b.mu.Lock()
+		b.refused = append(b.refused, string(protocol.CodeOf(err)))
+		b.mu.Unlock()
+	}
+	return c, err
+}
+
+func (b *Broker) standing(c capability.Claims) error {
+	refuse := func(what string) error {
+		return protocol.Errorf(protocol.CodePermissionDenied, "the %s of the capability was taken back", what)
+	}
+	floors := b.Floors() // before the lock: it reads a store
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, revoked := b.revoked[c.Grant]; revoked {
+		return refuse("grant")
+	}
+	if c.SliceBoot != b.boot {
+		return protocol.Errorf(protocol.CodeBudgetExhausted, "the budget slice is of another boot of the broker")
+	}
+	for _, f := range floors {
+		value, named := int64(0), ""
+		switch f.Kind {
+		case policy.FloorGrant:
+			named = c.Grant.String()
+		case policy.FloorRunner:
+			named = c.Presenter
+		case policy.FloorPrincipal:
+			named = c.Principal.String()
+		case policy.FloorSession:
+			named = c.Session.String()
+		case policy.FloorInstance:
+			named, value = c.Instance.String(), c.Generation
+		case policy.FloorTurn:
+			if c.Attempt == "" {
+				named, value = c.Turn.String(), int64(c.Fence)
+			}
+		case policy.FloorAttempt:
+			named, value = c.Attempt.String(), int64(c.Fence)
+		}
+		if named != "" && named == f.ID && value < f.Minimum {
+			return refuse("floor")
+		}
+	}
+	return nil
+}
+
+// Describe tells pool, boot, route and nothing secret.
+func (b *Broker) Describe(context.Context) (*brokerv1.DescribeResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	return &brokerv1.DescribeResponse{BrokerId: "broker", Pool: b.Pool, BootNonce: b.boot, CapabilityVersion: protocol.Current(),
+		Models: []*brokerv1.ModelRoute{
+			{Name: "scripted", DataBoundaries: []string{"personal", "internal"}, InputMicroUsdPerMtok: 1, OutputMicroUsdPerMtok: 1, Priced: true},
+			{Name: "public", DataBoundaries: []string{"public"}, Priced: true},
+		}}, nil
+}
+
+func unreachable() error {
+	return protocol.Errorf(protocol.CodeUnavailable, "the broker is not reached")
+}
+
+// CallModel answers by ModelFunc.
+func (b *Broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, onDelta func(string)) (*runtimev1.ModelDone, error) {
+	b.mu.Lock()
+	down, model := b.down, b.model
+	b.mu.Unlock()
+	if down {
+		return nil, unreachable()
+	}
+	c, err := b.admit(req.Capability, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(c.Models, req.Request.Model) {
+		return nil, protocol.Errorf(protocol.CodePermissionDenied, "the capability does not name the route %q", req.Request.Model)
+	}
+	b.mu.Lock()
+	b.calls = append(b.calls, req.Request)
+	b.drawn[c.Slice.String()] += 10
+	over := b.drawn[c.Slice.String()] > c.SliceCeiling
+	b.mu.Unlock()
+	if over {
+		return nil, protocol.Errorf(protocol.CodeBudgetExhausted, "the budget slice is used up")
+	}
+	done, err := model(ctx, req.Request)
+	if err == nil && onDelta != nil {
+		for _, block := range done.GetMessage().GetBlocks() {
+			if text := block.GetText(); text != "" {
+				onDelta(text)
+			}
+		}
+	}
+	return done, err
+}
+
+// Invoke logs, then calls the upstream once for each idempotency key.
+func (b *Broker) Invoke(_ context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+	b.mu.Lock()
+	down := b.down
+	b.mu.Unlock()
+	if down {
+		return nil, unreachable()
+	}
+	c, err := b.admit(req.Capability, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if c.Action.String() != req.ActionId || c.ArgsDigest != canonical.Digest([]byte(req.Arguments)) ||
+		!slices.Contains(c.Tools, req.Tool.Ref) || !slices.Contains(c.Destinations, req.Tool.Destination) {
+		return nil, protocol.Errorf(protocol.CodePermissionDenied, "the capability is for another call")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	entry := &logged{state: brokerv1.CallState_CALL_STATE_SENT}
+	b.log[c.Action] = entry
+	resp, err := b.upstream(req)
+	if err != nil {
+		return nil, err
+	}
+	if b.lose[req.Tool.Ref] > 0 {
+		b.lose[req.Tool.Ref]--
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "the connection broke")
+	}
+	entry.state, entry.status, entry.digest = brokerv1.CallState_CALL_STATE_ANSWERED, resp.HttpStatus, resp.BodyDigest
+	return resp, nil
+}
+
+func (b *Broker) upstream(req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+	keyed := req.Tool.IdempotencyHeader != ""
+	if old := b.byKey[req.IdempotencyKey]; keyed && old != nil {
+		return old, nil
+	}
+	tool := b.tools[req.Tool.Ref]
+	if tool == nil {
+		return nil, protocol.Errorf(protocol.CodeNotFound, "no upstream for %s", req.Tool.Ref)
+	}
+	resp, err := tool(req)
+	if err != nil {
+		return nil, err
+	}
+	b.effects = append(b.effects, Effect{protocol.ActionID(req.ActionId), req.Tool.Ref, req.Arguments})
+	resp.BodyDigest, resp.BodyBytes = canonical.Digest(resp.Body), int64(len(resp.Body))
+	b.byKey[req.IdempotencyKey] = resp
+	return resp, nil
+}
+
+// LookupAction answers from the call log.
+func (b *Broker) LookupAction(_ context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	resp := &brokerv1.LookupActionResponse{State: brokerv1.CallState_CALL_STATE_ABSENT, LogSinceUs: b.since.UnixMicro()}
+	if l := b.log[id]; l != nil {
+		resp.State, resp.HttpStatus, resp.BodyDigest = l.state, l.status, l.digest
+	}
+	return resp, nil
+}
+
+// Usage tells what slices of this boot drew.
+func (b *Broker) Usage(_ context.Context, _ bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	resp := &brokerv1.UsageResponse{BootNonce: b.boot}
+	for _, id := range ids {
+		if drawn, known := b.drawn[id.String()]; known {
+			resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{SliceId: id.String(), DrawnMicroUsd: drawn})
+		}
+	}
+	return resp, nil
+}
+
+// Probe presents a capability as a request would.
+func (b *Broker) Probe(_ context.Context, token string, _ protocol.GrantID) (*brokerv1.ProbeResponse, error) {
+	if _, err := b.admit(token, time.Now()); err != nil {
+		return &brokerv1.ProbeResponse{Code: string(protocol.CodeOf(err))}, nil
+	}
+	return &brokerv1.ProbeResponse{Admitted: true}, nil
+}
+
+// CreateGrant seals by name only: nothing here needs to open it.
+func (b *Broker) CreateGrant(_ context.Context, req *brokerv1.CreateGrantRequest) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	return []byte("sealed:" + req.GrantId), nil
+}
+
+// RevokeGrant refuses the grant from now on.
+func (b *Broker) RevokeGrant(_ context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	now := time.Now()
+	b.revoked[id] = now
+	return &brokerv1.RevokeGrantResponse{RevokedUs: now.UnixMicro(), FlowsZeroUs: now.UnixMicro()}, nil
+}
+
+// SignReceipt wraps the receipt; it is no real signature.
+func (b *Broker) SignReceipt(_ context.Context, receipt []byte) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return "", unreachable()
+	}
+	return "test." + base64.RawURLEncoding.EncodeToString(receipt) + ".test", nil
+}

@@ -1,0 +1,296 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/engine"
+	"bivouac/server/execution"
+	"bivouac/server/store"
+)
+
+// Runner is a machine in process: it speaks the runner's side of the contract to
+// the engine, works on files in memory, and keeps a journal of each attempt that
+// survives its own restarts.
+type Runner struct {
+	ID    protocol.RunnerID
+	Facts *runnerv1.Facts
+	// Files by path, as device actions see them.
+	Files map[string]string
+	// Writes are the effects that it had, by action.
+	Writes []string
+	// Claims off lets offers lie; Reports off keeps results in the journal.
+	Claims, Reports bool
+	// Renews off lets its leases lapse.
+	Renews bool
+
+	w       *World
+	caller  store.Caller
+	epoch   int64
+	cursor  int64
+	renewed time.Time
+	held    []*Held
+	Stopped []string // attempts that it was told to stop
+	Answers []*runnerv1.ToolAnswer
+	Fenced  string
+}
+
+// Held is one attempt that the runner claimed.
+type Held struct {
+	ID      protocol.AttemptID
+	Fence   protocol.Fence
+	Work    *runnerv1.Work
+	Terms   *runnerv1.LeaseTerms
+	Nonce   string
+	Journal []*runnerv1.Record
+	acked   int64
+	lost    bool
+}
+
+// Join enrols a runner of the world's person, and connects it.
+func (w *World) Join(name string, actions ...string) *Runner {
+	w.T.Helper()
+	ctx := context.Background()
+	hash := []byte("code of " + name + fmt.Sprint(len(w.Runners)))
+	id := protocol.NewID[protocol.RunnerKind](time.Now(), w.entropy)
+	err := w.Store.Update(ctx, w.Me(), func(tx *store.Tx) error {
+		return tx.InsertJoinCode(execution.JoinCode{Hash: hash, Tenant: w.Person.Tenant, Principal: w.Person.ID, Name: name,
+			CreatedAt: tx.Now, ExpiresAt: tx.Now.Add(10 * time.Minute)})
+	})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	if _, err := w.Engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: hash, Runner: id, PublicKey: []byte(name), Thumbprint: "thumb-" + name}); err != nil {
+		w.T.Fatal(err)
+	}
+	r := &Runner{ID: id, w: w, caller: store.AsRunner(w.Person.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Renews: true,
+		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Actions: actions, Adapters: []string{"native"}}}
+	w.Runners = append(w.Runners, r)
+	r.Connect()
+	return r
+}
+
+// Caller of the runner.
+func (r *Runner) Caller() store.Caller { return r.caller }
+
+// Epoch of its connection; zero while it is not connected.
+func (r *Runner) Epoch() int64 { return r.epoch }
+
+// lost says that the server is another process: nothing of the link is left.
+func (r *Runner) lost() { r.epoch = 0 }
+
+// Connect takes the connection row with everything that the runner holds.
+func (r *Runner) Connect() *runnerv1.ConnectResponse {
+	r.w.T.Helper()
+	req := &runnerv1.ConnectRequest{CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
+		BootNonce: "boot", LastEpoch: r.epoch, Facts: r.Facts}
+	for _, h := range r.held {
+		req.Held = append(req.Held, &runnerv1.HeldLease{AttemptId: h.ID.String(), Fence: int64(h.Fence), JournalSeq: int64(len(h.Journal))})
+	}
+	resp, err := r.w.Engine.Connect(context.Background(), r.caller, "http/3", req)
+	if err != nil {
+		r.w.T.Fatalf("connect: %v", err)
+	}
+	r.epoch, r.cursor, r.renewed = resp.Epoch, resp.MailboxCursor, time.Now()
+	for _, v := range resp.Leases {
+		if h := r.Holds(protocol.AttemptID(v.AttemptId)); h != nil {
+			h.lost = !v.Alive
+		}
+	}
+	return resp
+}
+
+// Disconnect ends the transport.
+func (r *Runner) Disconnect() {
+	r.w.T.Helper()
+	if err := r.w.Engine.Disconnect(context.Background(), r.caller, r.epoch); err != nil {
+		r.w.T.Fatalf("disconnect: %v", err)
+	}
+	r.epoch = 0
+}
+
+// Holds finds an attempt that the runner claimed and has not finished.
+func (r *Runner) Holds(id protocol.AttemptID) *Held {
+	i := slices.IndexFunc(r.held, func(h *Held) bool { return h.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return r.held[i]
+}
+
+// Turn is the one whole turn that it holds.
+func (r *Runner) Turn() *Held {
+	r.w.T.Helper()
+	for _, h := range r.held {
+		if h.Work.GetTurn() != nil && !h.lost {
+			return h
+		}
+	}
+	r.w.T.Fatal("the runner holds no turn")
+	return nil
+}
+
+// Step reads mail, renews and reports, once.
+func (r *Runner) Step() bool {
+	if r.epoch == 0 {
+		return false
+	}
+	worked := r.mail()
+	if r.epoch != 0 && r.Renews && time.Since(r.renewed) >= 5*time.Second {
+		r.Renew()
+	}
+	if r.epoch != 0 && r.Reports {
+		worked = r.report() || worked
+	}
+	return worked
+}
+
+func (r *Runner) mail() bool {
+	ctx := context.Background()
+	items, err := r.w.Engine.Mail(ctx, r.caller, r.epoch, r.cursor, 64)
+	if err != nil {
+		r.gone(err)
+		return false
+	}
+	for _, m := range items {
+		r.cursor = m.Seq
+		switch k := m.Kind.(type) {
+		case *runnerv1.AttachResponse_Offer:
+			if r.Claims {
+				r.claim(k.Offer)
+			}
+		case *runnerv1.AttachResponse_Stop:
+			r.Stopped = append(r.Stopped, k.Stop.AttemptId)
+		case *runnerv1.AttachResponse_ToolAnswer:
+			r.Answers = append(r.Answers, k.ToolAnswer)
+		case *runnerv1.AttachResponse_Fenced:
+			r.Fenced = k.Fenced.Reason
+		}
+	}
+	if len(items) == 0 {
+		return false
+	}
+	if err := r.w.Engine.Acknowledge(ctx, r.caller, &runnerv1.AcknowledgeRequest{Epoch: r.epoch, Seq: r.cursor}); err != nil {
+		r.gone(err)
+	}
+	return true
+}
+
+// gone drops a link whose epoch another one took; everything else is a fault.
+func (r *Runner) gone(err error) {
+	if protocol.CodeOf(err) != protocol.CodeStaleFence {
+		r.w.T.Errorf("runner %s: %v", r.ID, err)
+	}
+	r.epoch = 0
+}
+
+func (r *Runner) claim(o *runnerv1.Offer) {
+	h := &Held{ID: protocol.AttemptID(o.AttemptId), Nonce: "nonce-" + o.AttemptId}
+	resp, err := r.w.Engine.Claim(context.Background(), r.caller, &runnerv1.ClaimRequest{AttemptId: o.AttemptId, Epoch: r.epoch, BootNonce: h.Nonce})
+	if err != nil {
+		return // another one has it, or it ended
+	}
+	h.Fence, h.Terms, h.Work = protocol.Fence(resp.Terms.Fence), resp.Terms, &runnerv1.Work{}
+	if err := proto.Unmarshal(resp.Work, h.Work); err != nil || canonical.Digest(resp.Work) != resp.SpecDigest {
+		r.w.T.Errorf("work of %s: %v, digest %s", h.ID, err, resp.SpecDigest)
+	}
+	r.held = append(r.held, h)
+	if d := h.Work.GetDevice(); d != nil {
+		h.Append(&runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{ActionId: d.ActionId, ArgumentsDigest: d.ArgumentsDigest}}})
+		h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: r.do(d)}})
+	}
+}
+
+// Append journals a record with the next sequence.
+func (h *Held) Append(rec *runnerv1.Record) {
+	rec.Seq, rec.AtUs = int64(len(h.Journal))+1, time.Now().UnixMicro()
+	h.Journal = append(h.Journal, rec)
+}
+
+// Renew renews every lease; one that is absent from the answer is lost.
+func (r *Runner) Renew() *runnerv1.RenewResponse {
+	r.w.T.Helper()
+	req := &runnerv1.RenewRequest{Epoch: r.epoch}
+	for _, h := range r.held {
+		req.Leases = append(req.Leases, &runnerv1.HeldLease{AttemptId: h.ID.String(), Fence: int64(h.Fence)})
+	}
+	resp, err := r.w.Engine.Renew(context.Background(), r.caller, req)
+	if err != nil {
+		r.gone(err)
+		return nil
+	}
+	r.renewed = time.Now()
+	for _, h := range r.held {
+		i := slices.IndexFunc(resp.Leases, func(v *runnerv1.LeaseVerdict) bool { return v.AttemptId == h.ID.String() })
+		if h.lost = i < 0; !h.lost {
+			h.Terms = resp.Leases[i].Terms
+		}
+	}
+	return resp
+}
+
+// report sends what the journal has, and forgets attempts whose result is in.
+func (r *Runner) report() (worked bool) {
+	for _, h := range slices.Clone(r.held) {
+		if int64(len(h.Journal)) == h.acked {
+			continue
+		}
+		resp, err := r.w.Engine.Report(context.Background(), r.caller, &runnerv1.ReportRequest{AttemptId: h.ID.String(),
+			Fence: int64(h.Fence), Epoch: r.epoch, Records: h.Journal[h.acked:]})
+		if err != nil {
+			r.w.T.Errorf("report of %s: %v", h.ID, err)
+			continue
+		}
+		worked = true
+		h.acked = resp.AcceptedSeq
+		if h.Journal[len(h.Journal)-1].GetResult() != nil && h.acked == int64(len(h.Journal)) {
+			r.held = slices.DeleteFunc(r.held, func(o *Held) bool { return o == h })
+		}
+	}
+	return worked
+}
+
+// do carries one device action out, as the contract of edge/device says.
+func (r *Runner) do(d *runnerv1.DeviceWork) *runnerv1.Result {
+	var args struct{ Path, Content string }
+	if err := json.Unmarshal([]byte(d.Arguments), &args); err != nil {
+		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeInvalidArgument), Message: err.Error()}
+	}
+	content, exists := r.Files[args.Path]
+	digest := ""
+	if exists {
+		digest = canonical.Digest([]byte(content))
+	}
+	output := map[string]any{}
+	switch d.Action {
+	case "files.read":
+		if !exists {
+			return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeNotFound), Message: "no such file"}
+		}
+		output["content"], output["digest"] = content, digest
+	case "files.digest":
+		output["exists"], output["digest"] = exists, digest
+	case "files.write":
+		if digest != d.PreImageDigest {
+			return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeConflict), Message: "the file is not the one that was approved"}
+		}
+		r.Files[args.Path] = args.Content
+		r.Writes = append(r.Writes, d.ActionId)
+		output["digest"] = canonical.Digest([]byte(args.Content))
+	default:
+		return &runnerv1.Result{Status: "denied", Code: string(protocol.CodePolicyDenied), Message: "not an action here"}
+	}
+	b, err := canonical.Marshal(output)
+	if err != nil {
+		r.w.T.Error(err)
+	}
+	return &runnerv1.Result{Status: "succeeded", Output: string(b)}
+}

@@ -1,0 +1,315 @@
+package enginetest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"crypto/ed25519"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/server/capability"
+	"bivouac/server/engine"
+	"bivouac/server/policy"
+	"bivouac/server/scheduler"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// Presenter is the thumbprint of the world's server key.
+const Presenter = "server-thumbprint"
+
+// World is a store, a broker, runners and one engine at a time. Settle steps all
+// of it in the calling goroutine until nothing is left to do now.
+type World struct {
+	T      testing.TB
+	Store  *store.Store
+	Broker *Broker
+	Engine *engine.Engine
+	// Ops of the engine; nil after Start.
+	Ops     *engine.Steps
+	Runners []*Runner
+	Tenant  policy.Tenant
+	Person  policy.Principal
+
+	entropy io.Reader
+	elapsed lease.Elapsed
+	key     *capability.Key
+	signer  *capability.Signer
+	begun   time.Time
+	limits  engine.Limits
+}
+
+// Option changes a world before it begins.
+type Option func(*World)
+
+// WithEntropy seeds identifiers.
+func WithEntropy(r io.Reader) Option { return func(w *World) { w.entropy = r } }
+
+// WithLimits sets the engine's limits.
+func WithLimits(l engine.Limits) Option { return func(w *World) { w.limits = l } }
+
+// New makes a world with one tenant, one person and both agents.
+func New(t testing.TB, options ...Option) *World {
+	t.Helper()
+	w := &World{T: t, entropy: rand.Reader, begun: time.Now()}
+	for _, o := range options {
+		o(w)
+	}
+	w.elapsed = func() time.Duration { return time.Since(w.begun) }
+	st, err := store.Open(context.Background(), store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Entropy: w.entropy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Store = st
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.certify()
+	w.Broker = NewBroker(func(id string) (ed25519.PublicKey, bool) { return w.key.Public(), id == w.key.ID }, Presenter)
+	w.Broker.Floors = w.floors
+	w.Tenant, w.Person = w.Principal("local", "ada", true)
+	w.Restart()
+	for _, src := range []string{Assistant, Coder} {
+		if _, err := w.Engine.ApplyAgent(context.Background(), w.Me(), engine.AgentSource{Filename: "agent.hcl", Source: []byte(src)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w *World) certify() {
+	w.T.Helper()
+	root, err := capability.NewKey(rand.Reader)
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	if w.key, err = capability.NewKey(rand.Reader); err != nil {
+		w.T.Fatal(err)
+	}
+	w.key.NotAfter = time.Now().Add(1000 * time.Hour)
+	if w.key.Statement, err = capability.Certify(root.Private, "server", w.key.Public(), time.Now(), w.key.NotAfter); err != nil {
+		w.T.Fatal(err)
+	}
+	w.signer = &capability.Signer{}
+	if err := w.signer.Use(w.key); err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+func (w *World) floors() (all []policy.Floor) {
+	err := w.Store.View(context.Background(), store.AsLoop("feed"), func(tx *store.Tx) (err error) {
+		all, _, err = tx.Floors(0, 0)
+		return err
+	})
+	if err != nil {
+		w.T.Errorf("floors: %v", err)
+	}
+	return all
+}
+
+// Principal makes a person of a tenant, which is made when absent.
+func (w *World) Principal(tenant, name string, admin bool) (policy.Tenant, policy.Principal) {
+	w.T.Helper()
+	var ten policy.Tenant
+	var p policy.Principal
+	err := w.Store.Update(context.Background(), store.AsOperator("test"), func(tx *store.Tx) (err error) {
+		if ten, err = tx.EnsureTenant(tenant); err != nil {
+			return err
+		}
+		hash := sha256.Sum256([]byte(tenant + "/" + name))
+		p = policy.Principal{ID: protocol.NewID[protocol.PrincipalKind](tx.Now, w.entropy), Tenant: ten.ID, Name: name, Kind: "user",
+			Admin: admin, TokenHash: hash[:], CreatedAt: tx.Now}
+		return tx.InsertPrincipal(p)
+	})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return ten, p
+}
+
+// Me is the world's person as a caller.
+func (w *World) Me() store.Caller { return Caller(w.Person) }
+
+// Caller of a principal.
+func Caller(p policy.Principal) store.Caller { return store.AsPrincipal(p.Tenant, p.ID, p.Admin) }
+
+// config of an engine on this world.
+func (w *World) config(ops engine.Ops) engine.Config {
+	return engine.Config{
+		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
+		Replica: "rep_01jdv3k8x0q6v9w2m4t7y5z1ab", Thumbprint: Presenter, Elapsed: w.elapsed,
+		Ops: ops, Limits: w.limits, Entropy: w.entropy,
+	}
+}
+
+// Restart drops the engine, as a crash does, with everything that it held in
+// memory, and makes a new one on the same store. Runners must connect again.
+func (w *World) Restart() {
+	w.Ops = &engine.Steps{}
+	w.Engine = engine.New(w.config(w.Ops))
+	for _, r := range w.Runners {
+		r.lost()
+	}
+}
+
+// Concurrent makes an engine with real ops, for Run.
+func (w *World) Concurrent() *engine.Engine {
+	w.Engine, w.Ops = engine.New(w.config(engine.NewGoroutines())), nil
+	return w.Engine
+}
+
+// settleSteps bounds Settle: more steps mean that something never rests.
+const settleSteps = 2000
+
+// Settle steps ticks, ops and runners until none has anything to do now.
+func (w *World) Settle() {
+	w.T.Helper()
+	for range settleSteps {
+		if !w.Step() {
+			return
+		}
+	}
+	w.T.Fatalf("the world does not come to rest; ops: %v", w.Ops.Keys())
+}
+
+// Step makes one pass over everything, and reports whether there was work.
+func (w *World) Step() bool {
+	w.T.Helper()
+	worked := false
+	for _, tick := range w.Engine.Ticks() {
+		did, err := tick.Do(context.Background())
+		if err != nil {
+			w.T.Fatalf("tick %s: %v", tick.Name, err)
+		}
+		worked = worked || did
+	}
+	for len(w.Ops.Keys()) > 0 {
+		worked = w.Ops.Step(context.Background(), 0) || worked
+	}
+	for _, r := range w.Runners {
+		worked = r.Step() || worked
+	}
+	return worked
+}
+
+// Sleep lets virtual time pass, in steps at which everything settles.
+func (w *World) Sleep(d time.Duration) {
+	w.T.Helper()
+	for d > 0 {
+		step := min(d, time.Second)
+		time.Sleep(step)
+		d -= step
+		w.Settle()
+	}
+}
+
+// Session opens a session of the world's person.
+func (w *World) Session(agent string) session.Session {
+	w.T.Helper()
+	s, err := w.Engine.CreateSession(context.Background(), w.Me(), engine.NewSession{Agent: agent})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return s
+}
+
+// Submit queues a prompt; the message id is the prompt's own.
+func (w *World) Submit(s session.Session, prompt string) session.Turn {
+	w.T.Helper()
+	a, err := w.Engine.SubmitTurn(context.Background(), w.Me(), engine.NewTurn{Session: s.ID, MessageID: "msg-" + prompt, Prompt: prompt})
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return a.Turn
+}
+
+// Turn as it is now.
+func (w *World) Turn(id protocol.TurnID) (t session.Turn) {
+	w.T.Helper()
+	w.view(func(tx *store.Tx) (err error) {
+		t, err = tx.Turn(id)
+		return err
+	})
+	return t
+}
+
+// Actions of a turn, in order.
+func (w *World) Actions(id protocol.TurnID) (as []session.Action) {
+	w.T.Helper()
+	w.view(func(tx *store.Tx) (err error) {
+		as, err = tx.ActionsOfTurn(id)
+		return err
+	})
+	return as
+}
+
+// Approvals of a turn, in order.
+func (w *World) Approvals(id protocol.TurnID) (as []session.Approval) {
+	w.T.Helper()
+	w.view(func(tx *store.Tx) (err error) {
+		as, err = tx.ApprovalsOfTurn(id)
+		return err
+	})
+	return as
+}
+
+// Events of a session, in order.
+func (w *World) Events(id protocol.SessionID) (es []session.Stored) {
+	w.T.Helper()
+	w.view(func(tx *store.Tx) (err error) {
+		es, err = tx.Events(id, 0, 0)
+		return err
+	})
+	return es
+}
+
+// Types of a session's events, in order.
+func (w *World) Types(id protocol.SessionID) []session.EventType {
+	w.T.Helper()
+	var out []session.EventType
+	for _, e := range w.Events(id) {
+		out = append(out, e.Type)
+	}
+	return out
+}
+
+func (w *World) view(fn func(tx *store.Tx) error) {
+	w.T.Helper()
+	if err := w.Store.View(context.Background(), store.AsLoop("test"), fn); err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// Check holds what must be true at any moment: effects happened once each, and
+// every effect belongs to an action that was dispatched. INV-4, INV-5.
+func (w *World) Check() error {
+	var once []protocol.ActionID
+	for _, effect := range w.Broker.Effects() {
+		if slices.Contains(once, effect.Action) {
+			return fmt.Errorf("action %s had two effects", effect.Action)
+		}
+		once = append(once, effect.Action)
+		var a session.Action
+		err := w.Store.View(context.Background(), store.AsLoop("test"), func(tx *store.Tx) (err error) {
+			a, err = tx.Action(effect.Action)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("effect of %s has no intent: %w", effect.Action, err)
+		}
+		if a.DispatchedAt.IsZero() {
+			return fmt.Errorf("effect of action %s, which was never dispatched", a.ID)
+		}
+	}
+	return nil
+}
