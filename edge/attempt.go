@@ -30,6 +30,11 @@ type attempt struct {
 	seq atomic.Int64
 	// ended is set when the result is journalled: nothing is left to cut.
 	ended atomic.Bool
+	// freed is set when its slot may be given away though it has not ended.
+	freed atomic.Bool
+	// lost is set when the server may give the work to another: no result of ours
+	// counts any more.
+	lost atomic.Bool
 	// judged is set once the server gave terms to this daemon.
 	judged atomic.Bool
 	// cut says why the attempt may not act any more.
@@ -106,17 +111,21 @@ func (t *table) all() []*attempt {
 // active counts attempts of a kind that have not ended.
 func (t *table) active(kind string) (n int) {
 	for _, a := range t.all() {
-		if a.kind == kind && !a.ended.Load() {
+		if a.kind == kind && !a.ended.Load() && !a.freed.Load() {
 			n++
 		}
 	}
 	return n
 }
 
-// held is what the server is told of on every connect and renewal.
+// held is what the server is told of on every connect and renewal. What was lost
+// is not asked for again: its clock runs out there, and the work goes on elsewhere.
 func held(all []*attempt) []*runnerv1.HeldLease {
 	out := make([]*runnerv1.HeldLease, 0, len(all))
 	for _, a := range all {
+		if a.lost.Load() {
+			continue
+		}
 		out = append(out, &runnerv1.HeldLease{AttemptId: a.id.String(), Fence: int64(a.fence), JournalSeq: a.seq.Load()})
 	}
 	return out

@@ -25,7 +25,8 @@ func (d *Daemon) stage(ctx context.Context, t *turn) error {
 	if err := proto.Unmarshal(t.begin.GetWork(), &work); err != nil {
 		return protocol.Errorf(protocol.CodeIncompatible, "the work of attempt %s is not understood: %w; upgrade bivouac-edge", t.id, err)
 	}
-	for _, digest := range append([]string{work.GetTurn().GetWorkspaceDigest()}, work.GetTurn().GetPatchDigests()...) {
+	w := work.GetTurn()
+	for _, digest := range append([]string{w.GetWorkspaceDigest(), w.GetCheckpointPatchDigest()}, w.GetPatchDigests()...) {
 		if digest == "" {
 			continue
 		}

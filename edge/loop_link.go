@@ -90,7 +90,7 @@ func (d *Daemon) attach(ctx context.Context, res *runnerv1.ConnectResponse) erro
 		d.link.Drop()
 	})
 	var err error
-	s.stream, err = d.client.Attach(s.ctx, &runnerv1.AttachRequest{Epoch: s.epoch, Cursor: res.GetMailboxCursor() - 1})
+	s.stream, err = d.client.Attach(s.ctx, &runnerv1.AttachRequest{Epoch: s.epoch, Cursor: max(0, res.GetMailboxCursor()-1)})
 	if err != nil {
 		s.quiet.Stop()
 		s.cancel(nil)
@@ -133,6 +133,9 @@ func (d *Daemon) judge(all []*attempt, sent time.Duration, verdicts []*runnerv1.
 		by[v.GetAttemptId()] = v
 	}
 	for _, a := range all {
+		if a.lost.Load() {
+			continue
+		}
 		v := by[a.id.String()]
 		if !v.GetAlive() {
 			d.cutOff(a, protocol.Errorf(protocol.CodeStaleFence, "the server took the lease of attempt %s back", a.id))

@@ -61,6 +61,10 @@ func (d *Daemon) renewIn() time.Duration {
 // cutOff takes an attempt's authority, once: its action is refused from now on,
 // its sandboxes are ended. Its records still go to the server, as evidence.
 func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
+	switch why.Code {
+	case protocol.CodeStaleFence, protocol.CodeLeaseExpired:
+		a.lost.Store(true)
+	}
 	if a.ended.Load() || !a.cut.CompareAndSwap(nil, why) {
 		return
 	}

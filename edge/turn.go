@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,10 +29,11 @@ type turn struct {
 	// recovered turns were claimed by an earlier daemon: a supervisor may have
 	// left a journal to be read.
 	recovered bool
-	// quiet is set when an ordered end has left no process.
-	quiet  atomic.Bool
-	starts int             // of the supervisor, by the turn's op
-	put    map[string]bool // blobs that the server has, by the turn's op
+	// quiet is set when an ordered end has left no process, and when.
+	quiet   atomic.Bool
+	quietAt atomic.Int64
+	starts  int             // of the supervisor, by the turn's op
+	put     map[string]bool // blobs that the server has, by the turn's op
 }
 
 // turns finds turns by attempt.
@@ -98,7 +100,7 @@ func (d *Daemon) runTurn(ctx context.Context, t *turn) {
 			return
 		}
 		if ctx.Err() != nil {
-			return
+			break
 		}
 		d.problems.note("turn", err)
 		d.log.WarnContext(ctx, "a turn is taken up again", "attempt", t.id, "error", err)
@@ -107,6 +109,23 @@ func (d *Daemon) runTurn(ctx context.Context, t *turn) {
 		}
 		sleep(ctx, backoff.Next())
 	}
+	if errors.Is(context.Cause(ctx), errAbandoned) {
+		d.abandoned(d.ops.ctx, t)
+	}
+}
+
+// errAbandoned ends a turn whose supervisor was stopped and gave no result.
+var errAbandoned = protocol.Errorf(protocol.CodeCancelled, "the turn was stopped and left no result")
+
+// abandoned ends such a turn: one that was lost needs no word of ours, the server
+// gives it to another; any other gets its result from here.
+func (d *Daemon) abandoned(ctx context.Context, t *turn) {
+	if !t.lost.Load() {
+		if err := d.answerFor(ctx, t, cancelledResult(t.cut.Load())); err != nil {
+			return // the daemon ends; the next one takes it up
+		}
+	}
+	d.finishTurn(ctx, t)
 }
 
 // maxStarts of one attempt's supervisor before the daemon answers for it.
@@ -116,6 +135,9 @@ const maxStarts = 4
 // when nothing is left to do but to clean up.
 func (d *Daemon) stepTurn(ctx context.Context, t *turn) error {
 	hello, err := d.reach(ctx, t)
+	if err != nil && t.lost.Load() {
+		return nil // no supervisor, and nothing that it could add
+	}
 	if err != nil {
 		if final := finalFor(t, err); final != nil {
 			return d.answerFor(ctx, t, final)
@@ -150,7 +172,7 @@ func (d *Daemon) reach(ctx context.Context, t *turn) (*supervisev1.HelloResponse
 	if hello, err := d.hello(ctx, t); err == nil {
 		return hello, nil
 	}
-	if cut := t.cut.Load(); cut != nil && t.starts == 0 && !t.recovered {
+	if cut := t.cut.Load(); cut != nil && (t.lost.Load() || t.starts == 0 && !t.recovered) {
 		return nil, cut
 	}
 	if err := d.stage(ctx, t); err != nil {
@@ -209,14 +231,29 @@ func (d *Daemon) endTurn(a *attempt, reason string) {
 				return
 			}
 		}
+		t.quietAt.Store(int64(d.cfg.Elapsed()))
 		t.quiet.Store(true)
 	})
 }
 
-// giveUpTurn frees the slot of a turn whose retention has passed: the server
-// gives the work to another. What was recorded still goes to it, as evidence.
-func (d *Daemon) giveUpTurn(a *attempt) {
-	if a.ended.CompareAndSwap(false, true) {
+// resultIn is how long a stopped supervisor may take to bring its last records.
+const resultIn = 3 * time.Second
+
+// watchCut sees a stopped turn to its end. While the link is up its last records
+// go to the server, then it is abandoned; when retention has passed its slot is
+// free, though its records wait for the link.
+func (d *Daemon) watchCut(a *attempt) {
+	t := d.turns.get(a.id)
+	if t == nil {
+		return
+	}
+	if t.quiet.Load() && d.line.get() != nil && d.cfg.Elapsed()-time.Duration(t.quietAt.Load()) > resultIn {
+		d.ops.cancel(turnOp(a.id), errAbandoned)
+	}
+	if !t.quiet.Load() {
+		d.endTurn(a, a.cut.Load().Message) // again, when the first order failed
+	}
+	if a.lease.Retention() <= 0 && a.freed.CompareAndSwap(false, true) {
 		d.log.Warn("an attempt was cut off for longer than its retention", "attempt", a.id)
 	}
 }

@@ -1,0 +1,139 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/state"
+)
+
+// Processes is a Spawner of real processes: `<command> <arguments> <attempt
+// directory>`, each in a session of its own, so that it outlives the daemon and
+// a signal to the daemon's terminal does not reach it.
+type Processes struct {
+	// Command and its arguments before the directory.
+	Command []string
+	// Env is the whole environment of a supervisor. It must hold no secret.
+	Env []string
+	// Dial reaches the socket in a directory.
+	Dial func(ctx context.Context, dir string) (net.Conn, error)
+
+	mu       sync.Mutex                 // guards the fields below
+	children map[protocol.AttemptID]int // started by this process, not yet reaped
+	clients  map[protocol.AttemptID]*http.Client
+}
+
+// Start runs a supervisor. What it writes goes to supervise.log beside its
+// socket.
+func (p *Processes) Start(_ context.Context, a state.Attempt) error {
+	log, err := os.OpenFile(filepath.Join(a.Path(), "supervise.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.Command[0], append(p.Command[1:len(p.Command):len(p.Command)], a.Path())...)
+	cmd.Dir, cmd.Env = a.Path(), p.Env
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s cannot be started: %w", a.ID, err)
+	}
+	pid := cmd.Process.Pid
+	p.mu.Lock()
+	if p.children == nil {
+		p.children = map[protocol.AttemptID]int{}
+	}
+	p.children[a.ID] = pid
+	p.mu.Unlock()
+	return state.WriteFile(filepath.Join(a.Path(), "pid"), strconv.AppendInt(nil, int64(pid), 10), 0o600)
+}
+
+// Client speaks HTTP/2 over the supervisor's socket.
+func (p *Processes) Client(a state.Attempt) connect.HTTPClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.clients[a.ID]; c != nil {
+		return c
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	c := &http.Client{Transport: &http.Transport{
+		Protocols: protocols, DisableCompression: true, IdleConnTimeout: time.Minute,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return p.Dial(ctx, a.Path()) },
+	}}
+	if p.clients == nil {
+		p.clients = map[protocol.AttemptID]*http.Client{}
+	}
+	p.clients[a.ID] = c
+	return c
+}
+
+// Kill ends the process of a directory, if one runs. Its sandboxes die with it:
+// they were started to follow their parent.
+func (p *Processes) Kill(ctx context.Context, a state.Attempt) error {
+	pid := pidOf(a)
+	for pid != 0 {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		p.Reap()
+		if pidOf(a) == 0 {
+			break
+		}
+		if !sleep(ctx, 10*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.clients[a.ID]; c != nil {
+		c.CloseIdleConnections()
+		delete(p.clients, a.ID)
+	}
+	return nil
+}
+
+// pidOf the living supervisor of a directory; zero when there is none. A process
+// is only believed by its command line: numbers are used again.
+func pidOf(a state.Attempt) int {
+	b, err := os.ReadFile(filepath.Join(a.Path(), "pid"))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil || pid <= 1 {
+		return 0
+	}
+	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if errors.Is(err, fs.ErrNotExist) || !bytes.Contains(line, []byte(a.Path())) {
+		return 0 // a zombie has an empty command line
+	}
+	return pid
+}
+
+// Reap collects children that have ended, without waiting for any other.
+func (p *Processes) Reap() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, pid := range p.children {
+		var status unix.WaitStatus
+		if got, err := unix.Wait4(pid, &status, unix.WNOHANG, nil); got == pid || errors.Is(err, unix.ECHILD) {
+			delete(p.children, id)
+		}
+	}
+}
