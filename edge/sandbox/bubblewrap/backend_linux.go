@@ -28,6 +28,8 @@ type Backend struct {
 
 	detect func() (*cgroup.Tree, error)
 	etc    func() (etcFiles, error)
+	// keepsUID: there is no dropping to a dedicated uid.
+	keepsUID bool
 
 	mu     sync.Mutex // guards report and, while held, serialises probes
 	report *sandbox.Report
@@ -45,17 +47,18 @@ type breach struct {
 	shallowProtected  bool // parents of protected paths can be renamed
 	leakDescriptor    bool
 	inheritEnv        bool
-	keepRoot          bool // no drop to a dedicated uid
 }
 
 // New makes a backend and starts nothing.
 func New(cfg Config) *Backend {
 	cfg = cfg.withDefaults()
-	return &Backend{
+	b := &Backend{
 		cfg:    cfg,
 		detect: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.Detect(cfg.CgroupParent) }),
 		etc:    sync.OnceValues(newEtcFiles),
 	}
+	b.keepsUID = b.rootless()
+	return b
 }
 
 // Group makes the control group, where the machine has them, and the thread
@@ -72,10 +75,7 @@ func (b *Backend) group(ctx context.Context, id string, l sandbox.Limits) (*grou
 		return nil, err
 	}
 	g := &group{backend: b, id: id, limits: l, running: map[*run]struct{}{}, owned: map[string]bool{}, used: map[string]int64{}}
-	g.stage = &stage{uid: b.cfg.UID, gid: b.cfg.GID, shown: map[string]string{}}
-	if b.breach.keepRoot {
-		g.stage.uid = 0
-	}
+	g.stage = &stage{idle: b.keepsUID, uid: b.cfg.UID, gid: b.cfg.GID, shown: map[string]string{}}
 	join := b.borrowIdentity
 	if tree, err := b.detect(); err == nil {
 		g.cgroup, err = tree.Create(id, cgroup.Limits{
@@ -168,7 +168,7 @@ func (b *Backend) bwrap() (string, error) {
 // its real one while it stays root in effect: a root without CAP_SYS_RESOURCE,
 // as containers have it, may limit only processes of its own real uid.
 func (b *Backend) borrowIdentity() error {
-	if rootless() || b.breach.keepRoot {
+	if b.keepsUID {
 		return nil
 	}
 	const same = ^uintptr(0)
@@ -181,5 +181,24 @@ func (b *Backend) borrowIdentity() error {
 	return nil
 }
 
-// rootless reports whether processes keep the edge's own uid.
-func rootless() bool { return os.Geteuid() != 0 }
+// rootless reports whether processes keep the edge's own uid: the edge is no root,
+// or only that of a user namespace in which the dedicated uid does not exist; then
+// its own is not the host's root either.
+func (b *Backend) rootless() bool {
+	if os.Geteuid() != 0 {
+		return true
+	}
+	text, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && !mapped(string(text), b.cfg.UID)
+}
+
+// mapped reads lines of "inside outside count".
+func mapped(uidMap string, uid int) bool {
+	for line := range strings.Lines(uidMap) {
+		var inside, outside, count int
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err == nil && uid >= inside && uid-inside < count {
+			return true
+		}
+	}
+	return false
+}

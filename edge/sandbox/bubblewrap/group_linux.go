@@ -74,7 +74,7 @@ func (g *group) start(p sandbox.Process) (*run, error) {
 // claim gives a workspace to the sandbox's uid, once a group.
 func (g *group) claim(w *workspace) error {
 	g.made = append(g.made, prefixed(w.host, w.made)...)
-	if rootless() || g.backend.breach.keepRoot || g.owned[w.host] {
+	if g.backend.keepsUID || g.owned[w.host] {
 		return nil
 	}
 	if err := own(w.root, g.backend.cfg.UID, g.backend.cfg.GID); err != nil {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
 
 	"golang.org/x/sys/unix"
@@ -49,8 +50,17 @@ func (l *layout) bind(option, host, inside string) error {
 	if err != nil {
 		return fmt.Errorf("open %s for the sandbox: %w", host, err)
 	}
+	if sameFile(fd, "/") {
+		unix.Close(fd)
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%s leads to the root of this machine, which no sandbox gets", host)
+	}
 	l.add(option, l.pass(os.NewFile(uintptr(fd), at)), inside)
 	return nil
+}
+
+func sameFile(fd int, path string) bool {
+	var one, other unix.Stat_t
+	return unix.Fstat(fd, &one) == nil && unix.Stat(path, &other) == nil && one.Dev == other.Dev && one.Ino == other.Ino
 }
 
 // sealed passes text that bwrap reads to its end.

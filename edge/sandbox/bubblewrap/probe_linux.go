@@ -16,6 +16,8 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
 	"bivouac/edge/sandbox/seccomp"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Probe makes real sandboxes and reports what they were seen to enforce: the
@@ -36,28 +38,32 @@ func (b *Backend) Probe(ctx context.Context) sandbox.Report {
 }
 
 func (b *Backend) probe(ctx context.Context) sandbox.Report {
-	r := sandbox.Report{Rootless: rootless()}
+	r := sandbox.Report{Rootless: b.keepsUID}
 	if err := b.usable(ctx); err != nil {
 		r.Problem = err.Error()
 		return r
 	}
-	if err := b.seeConfined(ctx); err != nil {
-		r.Problem = err.Error()
-		return r
+	class := sandbox.LimitsCgroup
+	_, noGroups := b.detect()
+	if noGroups != nil {
+		class = sandbox.LimitsRlimit
 	}
-	if err := b.seeKilled(ctx); err != nil {
+	var limited error
+	all, actx := errgroup.WithContext(ctx)
+	all.Go(func() error { return b.seeConfined(actx) })
+	all.Go(func() error { return b.seeKilled(actx) })
+	all.Go(func() error { limited = b.seeLimited(actx, class); return nil })
+	if err := all.Wait(); err != nil {
 		r.Problem = err.Error()
 		return r
 	}
 	r.Boundary, r.Disk = sandbox.BoundaryProcess, sandbox.DiskWatched
-	class := sandbox.LimitsCgroup
-	_, err := b.detect()
-	if err != nil {
-		class, r.Problem = sandbox.LimitsRlimit, "limits hold for single processes only: "+err.Error()
-	}
-	if err := b.seeLimited(ctx, class); err != nil {
-		r.Problem = "limits were not seen to hold: " + err.Error()
+	switch {
+	case limited != nil:
+		r.Problem = "limits were not seen to hold: " + limited.Error()
 		return r
+	case noGroups != nil:
+		r.Problem = "limits hold for single processes only: " + noGroups.Error()
 	}
 	r.Limits = class
 	return r
@@ -101,9 +107,12 @@ var probeLimits = sandbox.Limits{
 
 var probes atomic.Int64
 
+// probeID names a group that Sweep leaves alone while this process lives.
+func probeID() string { return fmt.Sprintf("%s%d-%d", probePrefix, os.Getpid(), probes.Add(1)) }
+
 // try runs a shell script in a group of its own.
 func (b *Backend) try(ctx context.Context, l sandbox.Limits, p sandbox.Process, script string) (sandbox.Exit, string, error) {
-	g, err := b.group(ctx, fmt.Sprintf("%s%d-%d", probePrefix, os.Getpid(), probes.Add(1)), l)
+	g, err := b.group(ctx, probeID(), l)
 	if err != nil {
 		return sandbox.Exit{}, "", err
 	}
@@ -146,7 +155,7 @@ func (b *Backend) seeConfined(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look at the probe's file: %w", err)
 	}
-	if s, ok := st.Sys().(*syscall.Stat_t); !ok || s.Uid == 0 {
+	if s, ok := st.Sys().(*syscall.Stat_t); !ok || s.Uid == 0 && !b.keepsUID {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "sandboxed code has uid 0 on this machine; set another uid for it")
 	}
 	return nil
@@ -156,7 +165,7 @@ func (b *Backend) seeConfined(ctx context.Context) error {
 func (b *Backend) seeKilled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimits.Timeout)
 	defer cancel()
-	g, err := b.group(ctx, fmt.Sprintf("%s%d-%d", probePrefix, os.Getpid(), probes.Add(1)), probeLimits)
+	g, err := b.group(ctx, probeID(), probeLimits)
 	if err != nil {
 		return err
 	}
@@ -202,47 +211,79 @@ func (k *killer) wait() error {
 
 const (
 	memoryScript = `exec tail /dev/zero`
-	pidsScript   = `i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; exit 0`
+	pidsScript   = `i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done; exit 0`
 	cpuScript    = `while :; do :; done`
-	cpuLook      = 400 * time.Millisecond
 )
 
 // seeLimited exceeds each limit.
 func (b *Backend) seeLimited(ctx context.Context, class string) error {
+	whole := class == sandbox.LimitsCgroup
 	roomy := probeLimits
 	roomy.CPUMillis = 1000
-	e, _, err := b.try(ctx, roomy, sandbox.Process{}, memoryScript)
-	if err != nil {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error {
+		e, _, err := b.try(ctx, roomy, sandbox.Process{}, memoryScript)
+		if err == nil && (e.Code == 0 || e.Timeout || e.OutOfMemory != whole) {
+			err = protocol.Errorf(protocol.CodeFailedPrecondition, "more memory than allowed was used (%+v)", e)
+		}
 		return err
-	}
-	if e.Code == 0 || e.Timeout || e.OutOfMemory != (class == sandbox.LimitsCgroup) {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "more memory than allowed was used (%+v)", e)
-	}
-	if e, _, err = b.try(ctx, roomy, sandbox.Process{}, pidsScript); err != nil {
+	})
+	all.Go(func() error {
+		e, _, err := b.try(ctx, roomy, sandbox.Process{}, pidsScript)
+		if err == nil && (e.Code == 0 || e.Timeout || e.TooManyPIDs != whole) {
+			err = protocol.Errorf(protocol.CodeFailedPrecondition, "more processes than allowed were made (%+v)", e)
+		}
 		return err
+	})
+	if whole {
+		all.Go(func() error { return b.seeThrottled(ctx) })
 	}
-	if e.Code == 0 || e.Timeout || e.TooManyPIDs != (class == sandbox.LimitsCgroup) {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "more processes than allowed were made (%+v)", e)
-	}
-	if class == sandbox.LimitsCgroup {
-		return b.seeThrottled(ctx)
-	}
-	return nil
+	return all.Wait()
 }
 
-// seeThrottled lets a loop burn CPU and asks the kernel whether it held it back.
+// Bounds of the look at CPU time: how often the kernel is asked, and how long a
+// loop may run without being held back before that counts as failure.
+const (
+	cpuPace = 5 * time.Millisecond
+	cpuLook = 5 * time.Second
+)
+
+// seeThrottled lets a loop burn CPU until the kernel says that it held it back.
 func (b *Backend) seeThrottled(ctx context.Context) error {
-	g, err := b.group(ctx, fmt.Sprintf("%s%d-%d", probePrefix, os.Getpid(), probes.Add(1)), probeLimits)
+	g, err := b.group(ctx, probeID(), probeLimits)
 	if err != nil {
 		return err
 	}
 	brief, cancel := context.WithTimeout(ctx, cpuLook)
+	defer cancel()
+	held := make(chan bool, 1)
+	go func() {
+		defer cancel()
+		held <- throttled(brief, g)
+	}()
 	_, err = g.Run(brief, sandbox.Process{Role: sandbox.RoleCode, Argv: []string{"/bin/sh", "-c", cpuScript}})
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		err = nil // by ourselves
+	}
 	cancel()
-	c, cerr := g.cgroup.Counters()
-	err = errors.Join(err, cerr, g.Close(ctx))
-	if err == nil && c.Throttled == 0 {
+	seen := <-held
+	if err = errors.Join(err, g.Close(ctx)); err == nil && !seen {
 		err = protocol.Errorf(protocol.CodeFailedPrecondition, "more CPU than allowed was used")
 	}
 	return err
+}
+
+func throttled(ctx context.Context, g *group) bool {
+	pace := time.NewTicker(cpuPace)
+	defer pace.Stop()
+	for {
+		if c, err := g.cgroup.Counters(); err != nil || c.Throttled > 0 {
+			return err == nil
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-pace.C:
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 // thread and its children have, so nothing appears on the host and nothing is
 // left. It is used on that thread alone.
 type stage struct {
+	idle     bool // the edge's own uid is used: it walks where the edge walks
 	uid, gid int
 	dir      string // empty until the first path needs it
 	shown    map[string]string
@@ -27,7 +28,7 @@ type stage struct {
 
 // path is where bwrap finds a host path.
 func (s *stage) path(host string) (string, error) {
-	if rootless() || s.uid == 0 || s.reachable(host) {
+	if s.idle || s.reachable(host) {
 		return host, nil
 	}
 	if at, ok := s.shown[host]; ok {

@@ -150,7 +150,7 @@ func (r *run) fork(l *layout, p sandbox.Process, stdio []*os.File) error {
 func (r *run) attributes() *syscall.SysProcAttr {
 	b := r.group.backend
 	a := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if !rootless() && !b.breach.keepRoot {
+	if !b.keepsUID {
 		a.Credential = &syscall.Credential{Uid: uint32(b.cfg.UID), Gid: uint32(b.cfg.GID)}
 	}
 	if c := r.group.cgroup; c != nil && c.FD() >= 0 {
@@ -162,8 +162,8 @@ func (r *run) attributes() *syscall.SysProcAttr {
 // pipes makes standard input, output and error; stdio are the inside ends.
 func (r *run) pipes(p sandbox.Process) (stdio, ours []*os.File, err error) {
 	uid, gid := -1, -1
-	if !rootless() {
-		uid, gid = r.group.backend.cfg.UID, r.group.backend.cfg.GID
+	if b := r.group.backend; !b.keepsUID {
+		uid, gid = b.cfg.UID, b.cfg.GID
 	}
 	for i := range firstFile {
 		if i == 0 && p.Stdin == nil {

@@ -21,10 +21,18 @@ import (
 var testParent = fmt.Sprintf("bivouac-test-%d", os.Getpid())
 
 func TestMain(m *testing.M) {
-	if os.Getenv(dieVariable) != "" {
+	switch {
+	case os.Getenv(dieVariable) != "":
 		die()
+	case os.Getenv(reportVariable) != "":
+		fmt.Printf("%+v\n", testBackend().Probe(context.Background()))
+		os.Exit(tidied(0))
 	}
-	code := m.Run()
+	os.Exit(tidied(m.Run()))
+}
+
+// tidied removes the folder for groups, which has to be empty by now.
+func tidied(code int) int {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + testParent)
 	for _, d := range dirs {
 		if err := syscall.Rmdir(d); err != nil && code == 0 {
@@ -32,7 +40,7 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 func testBackend() *Backend { return New(Config{CgroupParent: testParent}) }
@@ -63,7 +71,7 @@ func broken(t *testing.T, holes ...sandboxtest.Hole) sandbox.Backend {
 		case sandboxtest.HoleEnvironment:
 			b.breach.inheritEnv = true
 		case sandboxtest.HoleRoot:
-			b.breach.keepRoot = true
+			b.keepsUID = true
 		default:
 			t.Fatalf("no hole %q", h)
 		}
@@ -174,6 +182,8 @@ func TestSuiteAsUser(t *testing.T) {
 	}
 	t.Logf("as uid %d:\n%s", plainUID, out)
 }
+
+func gettid() int { return syscall.Gettid() }
 
 const dieVariable = "BIVOUAC_SUITE_DIE"
 

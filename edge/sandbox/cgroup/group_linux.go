@@ -19,8 +19,9 @@ type Group struct {
 }
 
 // overheadPIDs are the processes and threads of our own that the group counts:
-// the spawning thread and bubblewrap's two processes a run.
-const overheadPIDs = 8
+// the spawning thread, and bubblewrap's two processes a run, which the kernel
+// counts a moment longer than they live.
+const overheadPIDs = 16
 
 // cpuPeriod is the accounting period in microseconds; minQuota the least that
 // the kernel takes.
@@ -32,12 +33,15 @@ const (
 // Create makes the group with its limits, or nothing.
 func (t *Tree) Create(name string, l Limits) (*Group, error) {
 	g := t.Open(name)
-	err := g.make(l)
+	if err := g.make(); err != nil {
+		return nil, fmt.Errorf("make the control group %s: %w", name, err)
+	}
+	err := g.limit(l)
 	if err == nil && t.unified != "" {
 		g.fd, err = unix.Open(filepath.Join(t.unified, name), unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make the control group %s: %w", name, err), g.remove())
+		return nil, errors.Join(fmt.Errorf("limit the control group %s: %w", name, err), g.remove())
 	}
 	return g, nil
 }
@@ -46,12 +50,23 @@ func (t *Tree) Create(name string, l Limits) (*Group, error) {
 // process left.
 func (t *Tree) Open(name string) *Group { return &Group{tree: t, name: name, fd: -1} }
 
-func (g *Group) make(l Limits) error {
+// make makes all directories or none, and touches none that was there.
+func (g *Group) make() error {
+	var made []string
 	for _, d := range g.tree.dirs() {
-		if err := os.Mkdir(filepath.Join(d, g.name), 0o755); err != nil {
+		dir := filepath.Join(d, g.name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			for _, m := range made {
+				err = errors.Join(err, unix.Rmdir(m))
+			}
 			return err
 		}
+		made = append(made, dir)
 	}
+	return nil
+}
+
+func (g *Group) limit(l Limits) error {
 	quota := max(l.CPUMillis*cpuPeriod/1000, minQuota)
 	pids := strconv.FormatInt(l.PIDs+overheadPIDs, 10)
 	memory := strconv.FormatInt(l.MemoryBytes, 10)

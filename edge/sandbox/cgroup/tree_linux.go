@@ -74,7 +74,7 @@ func detectV2(l layout, parent string) (*Tree, error) {
 }
 
 // delegate makes dir hand the needed controllers to its children; with move,
-// this process first leaves dir for a leaf.
+// this process first leaves dir for a leaf, and comes back if that was in vain.
 func delegate(dir string, move bool) error {
 	have := controllersOf(dir)
 	for _, c := range needed {
@@ -82,16 +82,20 @@ func delegate(dir string, move bool) error {
 			return fmt.Errorf("%s lacks the %s controller", dir, c)
 		}
 	}
+	pid, leaf := fmt.Sprint(os.Getpid()), filepath.Join(dir, ownLeaf)
 	if move {
-		leaf := filepath.Join(dir, ownLeaf)
 		if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		if err := write(leaf, "cgroup.procs", fmt.Sprint(os.Getpid())); err != nil {
+		if err := write(leaf, "cgroup.procs", pid); err != nil {
 			return err
 		}
 	}
-	return write(dir, "cgroup.subtree_control", "+"+strings.Join(needed, " +"))
+	err := write(dir, "cgroup.subtree_control", "+"+strings.Join(needed, " +"))
+	if err != nil && move {
+		err = errors.Join(err, write(dir, "cgroup.procs", pid), unix.Rmdir(leaf))
+	}
+	return err
 }
 
 func detectV1(l layout, parent string) (*Tree, error) {

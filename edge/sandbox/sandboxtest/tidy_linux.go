@@ -135,6 +135,11 @@ func (c Config) workspace(t *testing.T) {
 	if r := run(t.Context(), g, p); protocol.CodeOf(r.err) != protocol.CodeFailedPrecondition || !strings.Contains(r.err.Error(), "alias") {
 		t.Errorf("a protected path through a link: %+v", r)
 	}
+	check(t, os.Symlink("/", filepath.Join(dir, "everything")))
+	p.Protected, p.Binds = nil, []sandbox.Bind{{Host: filepath.Join(dir, "everything"), Inside: "/all"}}
+	if r := run(t.Context(), g, p); protocol.CodeOf(r.err) != protocol.CodeInvalidArgument {
+		t.Errorf("a bind that leads to /: %+v", r)
+	}
 	check(t, g.Close(t.Context()))
 	for _, name := range []string{"guarded", ".git"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); !os.IsNotExist(err) {
