@@ -185,21 +185,52 @@ func (w *World) Settle() {
 // Step makes one pass over everything, and reports whether there was work.
 func (w *World) Step() bool {
 	w.T.Helper()
-	worked := false
+	worked, _ := w.pass(func() bool { return false })
+	return worked
+}
+
+// Until steps one tick, op or runner at a time and stops as soon as something is
+// true: that is the moment at which a test lets the server crash.
+func (w *World) Until(what string, met func() bool) {
+	w.T.Helper()
+	if met() {
+		return
+	}
+	for range settleSteps {
+		worked, stopped := w.pass(met)
+		if stopped {
+			return
+		}
+		if !worked {
+			w.T.Fatalf("the world comes to rest before %s", what)
+		}
+	}
+	w.T.Fatalf("%s never comes", what)
+}
+
+func (w *World) pass(stop func() bool) (worked, stopped bool) {
+	w.T.Helper()
 	for _, tick := range w.Engine.Ticks() {
 		did, err := tick.Do(context.Background())
 		if err != nil {
 			w.T.Fatalf("tick %s: %v", tick.Name, err)
 		}
-		worked = worked || did
+		if worked = worked || did; stop() {
+			return true, true
+		}
 	}
 	for len(w.Ops.Keys()) > 0 {
 		worked = w.Ops.Step(context.Background(), 0) || worked
+		if stop() {
+			return true, true
+		}
 	}
 	for _, r := range w.Runners {
-		worked = r.Step() || worked
+		if worked = r.Step() || worked; stop() {
+			return true, true
+		}
 	}
-	return worked
+	return worked, false
 }
 
 // Sleep lets virtual time pass, in steps at which everything settles.

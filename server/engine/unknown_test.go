@@ -1,0 +1,166 @@
+package engine_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/engine"
+	et "bivouac/server/engine/enginetest"
+	"bivouac/server/session"
+)
+
+// sent is an outbound, opaque call that needs an approval.
+var sent = et.Call{ID: "s", Alias: "send", Arguments: `{"text":"hi"}`}
+
+// INV-5: an outbound effect of unknown outcome ends the turn UNKNOWN, is shown
+// with its evidence, blocks the same thing everywhere, and a person resolves it.
+func TestUnknownOutcome(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.LoseAnswers("http:send", 1)
+		w.Broker.Say(et.Script(et.Calls(sent), et.Calls(sent), et.Text("blocked"), et.Calls(sent), et.Text("sent")))
+		s := w.Session("assistant")
+		turn := w.Submit(s, "send")
+		w.Settle()
+		approve(t, w, turn.ID, true)
+		w.Settle()
+		wantState(t, w, turn.ID, session.WaitingReconciliation, "")
+		w.Sleep(61 * time.Second)
+		wantState(t, w, turn.ID, session.Unknown, "outcome_unknown")
+		if n := len(w.Broker.Effects()); n != 1 {
+			t.Fatalf("%d effects", n)
+		}
+		inbox, err := w.Engine.ListUnknown(ctx(), w.Me(), false)
+		if err != nil || len(inbox) != 1 || inbox[0].State != session.ActionUnknown || inbox[0].Evidence == "" {
+			t.Fatalf("inbox %+v, %v", inbox, err)
+		}
+
+		// The same thing is refused in another session of the same principal.
+		other := w.Submit(w.Session("assistant"), "send again")
+		w.Settle()
+		wantState(t, w, other.ID, session.Completed, "")
+		if res := lastResult(w); res.GetCode() != string(protocol.CodeOutcomeUnknown) || !strings.Contains(res.Text, inbox[0].ID.String()) {
+			t.Errorf("the model saw %v", res)
+		}
+		if len(w.Actions(other.ID)) != 0 {
+			t.Error("a refused call has an intent")
+		}
+
+		_, err = w.Engine.ResolveUnknown(ctx(), w.Me(), engine.Resolution{Action: inbox[0].ID, Verdict: "perhaps"})
+		wantCode(t, "a word that is no verdict", err, protocol.CodeInvalidArgument)
+		resolved, err := w.Engine.ResolveUnknown(ctx(), w.Me(), engine.Resolution{Action: inbox[0].ID, Verdict: "did_not_happen", Note: "looked"})
+		if err != nil || resolved.State != session.ActionUnknown || resolved.Resolution != "did_not_happen" {
+			t.Fatalf("resolved %+v, %v", resolved, err)
+		}
+		wantState(t, w, turn.ID, session.Unknown, "outcome_unknown") // a resolution changes no state
+		third := w.Submit(s, "once more")
+		w.Settle()
+		approve(t, w, third.ID, true)
+		w.Settle()
+		wantState(t, w, third.ID, session.Completed, "")
+		if n := len(w.Broker.Effects()); n != 2 {
+			t.Errorf("%d effects after the resolution", n)
+		}
+	})
+}
+
+// An effect below outbound leaves the turn running: the model is told UNKNOWN,
+// never a failure.
+func TestUnknownGoesToTheModel(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.LoseAnswers("http:note", 1)
+		w.Broker.Say(et.Script(et.Calls(et.Call{ID: "n", Alias: "note", Arguments: `{"text":"x"}`}), et.Text("I cannot tell")))
+		turn := w.Submit(w.Session("assistant"), "note")
+		w.Settle()
+		w.Sleep(61 * time.Second)
+		wantState(t, w, turn.ID, session.Completed, "")
+		if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN {
+			t.Errorf("the model saw %v", res)
+		}
+	})
+}
+
+// An idempotent call of unknown outcome is sent again, under the same key.
+func TestIdempotentIsSentAgain(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.LoseAnswers("http:order", 2)
+		w.Broker.Say(et.Script(et.Calls(et.Call{ID: "o", Alias: "order", Arguments: `{"item":"tea"}`}), et.Text("ordered")))
+		turn := w.Submit(w.Session("assistant"), "order")
+		w.Settle()
+		w.Sleep(5 * time.Second)
+		wantState(t, w, turn.ID, session.Completed, "")
+		if res := lastResult(w); res.GetText() != "ordered" {
+			t.Errorf("the model saw %v", res)
+		}
+		if n := len(w.Broker.Effects()); n != 1 {
+			t.Errorf("%d effects", n)
+		}
+	})
+}
+
+// The broker's call log is evidence: what it does not have was not sent, if it
+// reaches back far enough.
+func TestCallLogIsEvidence(t *testing.T) {
+	note := et.Call{ID: "n", Alias: "note", Arguments: `{"text":"x"}`}
+	t.Run("never sent", func(t *testing.T) {
+		inWorld(t, func(w *et.World, _ *et.Runner) {
+			w.Broker.Say(et.Script(et.Calls(note), et.Text("it did not run")))
+			turn := w.Submit(w.Session("assistant"), "note")
+			w.Broker.Serve("http:note", func(*brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+				t.Error("it was sent")
+				return &brokerv1.InvokeResponse{HttpStatus: 200}, nil
+			})
+			w.Until("the intent", func() bool { return w.Turn(turn.ID).State == session.WaitingAction })
+			w.Broker.SetDown(true)
+			w.Settle()
+			wantState(t, w, turn.ID, session.WaitingReconciliation, "")
+			w.Broker.SetDown(false)
+			w.Sleep(10 * time.Second)
+			wantState(t, w, turn.ID, session.Completed, "")
+			if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_FAILED || res.Code != string(protocol.CodeUnavailable) {
+				t.Errorf("the model saw %v", res)
+			}
+		})
+	})
+	t.Run("log too young", func(t *testing.T) {
+		inWorld(t, func(w *et.World, _ *et.Runner) {
+			w.Broker.LoseAnswers("http:note", 1)
+			w.Broker.Say(et.Script(et.Calls(note), et.Text("unknown")))
+			turn := w.Submit(w.Session("assistant"), "note")
+			w.Until("the effect", func() bool { return len(w.Broker.Effects()) == 1 })
+			time.Sleep(time.Millisecond)
+			w.Broker.Restart("boot-1", true)
+			w.Sleep(30 * time.Second)
+			wantState(t, w, turn.ID, session.WaitingReconciliation, "")
+			w.Sleep(31 * time.Second)
+			wantState(t, w, turn.ID, session.Completed, "")
+			states := []session.ActionState{}
+			for _, a := range w.Actions(turn.ID) {
+				states = append(states, a.State)
+			}
+			if !slices.Equal(states, []session.ActionState{session.ActionUnknown}) {
+				t.Errorf("actions %v", states)
+			}
+		})
+	})
+}
+
+// A known error of the upstream is a known outcome.
+func TestUpstreamError(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Serve("http:note", func(*brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+			return &brokerv1.InvokeResponse{HttpStatus: 503, ContentType: "text/plain", Body: []byte("no")}, nil
+		})
+		w.Broker.Say(et.Script(et.Calls(et.Call{ID: "n", Alias: "note", Arguments: `{"text":"x"}`}), et.Text("it failed")))
+		turn := w.Submit(w.Session("assistant"), "note")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+		if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_FAILED || !strings.HasPrefix(res.Text, "HTTP 503") {
+			t.Errorf("the model saw %v", res)
+		}
+	})
+}
