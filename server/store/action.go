@@ -48,7 +48,9 @@ var (
 	actionsOfTurn   = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.turn = $3 ORDER BY a.intent_at, a.id`)
 	actionOfAttempt = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.id = (
 		SELECT att.subject_id FROM attempts att WHERE att.id = $3 AND att.subject_kind = 'agent-action')`)
-	actionsInState = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.state = $3
+	openActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.state = $3
+		AND a.state IN ` + openActions + ` ORDER BY a.intent_at, a.id LIMIT $4`)
+	endedActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.state = $3
 		ORDER BY a.intent_at, a.id LIMIT $4`)
 )
 
@@ -65,10 +67,14 @@ func (tx *Tx) ActionOfAttempt(id protocol.AttemptID) (session.Action, error) {
 	return one(tx, "action of attempt", id, scanAction, actionOfAttempt, tx.mine(id))
 }
 
-// ActionsIn returns actions in one of the states, oldest first.
+// ActionsIn returns actions in one of the states, oldest first. States that do
+// not end are answered by an index; a tick asks for no others.
 func (tx *Tx) ActionsIn(limit int, states ...session.ActionState) ([]session.Action, error) {
 	return merged(limited(limit), states, func(st session.ActionState, limit int) ([]session.Action, error) {
-		return list(tx, scanAction, actionsInState, tx.mine(st, limit))
+		if st.Terminal() {
+			return list(tx, scanAction, endedActionsIn, tx.mine(st, limit))
+		}
+		return list(tx, scanAction, openActionsIn, tx.mine(st, limit))
 	}, func(a, b session.Action) int {
 		return earlier(a.IntentAt, b.IntentAt, a.ID.String(), b.ID.String())
 	})

@@ -35,9 +35,12 @@ func (tx *Tx) InsertApproval(a session.Approval) error {
 }
 
 var (
-	approvalByID = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE ` + own("p") + ` AND p.id = $3`)
-	approvalsOf  = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE ` + own("p") + `
-		AND ($3 = 1 OR p.state = 'PENDING') ORDER BY p.created_at, p.id LIMIT $4`)
+	approvalByID   = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE ` + own("p") + ` AND p.id = $3`)
+	approvalsAsked = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE ` + own("p") + `
+		AND p.state IN ('PENDING', 'APPROVED') AND p.state = 'PENDING' ORDER BY p.created_at, p.id LIMIT $3`)
+	approvalsOf = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE p.tenant = $1 AND p.principal = $2
+		ORDER BY p.created_at, p.id LIMIT $3`)
+	approvalsOfAll  = define(`SELECT ` + approvalColumns + ` FROM approvals p ORDER BY p.created_at, p.id LIMIT $1`)
 	approvalsOfTurn = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE ` + own("p") + `
 		AND p.turn = $3 ORDER BY p.created_at, p.id`)
 	approvalsPastExpiry = define(`SELECT ` + approvalColumns + ` FROM approvals p WHERE ` + own("p") + `
@@ -49,7 +52,13 @@ func (tx *Tx) Approval(id protocol.ApprovalID) (session.Approval, error) {
 }
 
 func (tx *Tx) Approvals(includeDecided bool) ([]session.Approval, error) {
-	return list(tx, scanApproval, approvalsOf, tx.mine(includeDecided, maxPage))
+	switch {
+	case !includeDecided:
+		return list(tx, scanApproval, approvalsAsked, tx.mine(maxPage))
+	case tx.caller.Internal():
+		return list(tx, scanApproval, approvalsOfAll, []any{maxPage})
+	}
+	return list(tx, scanApproval, approvalsOf, tx.mine(maxPage))
 }
 
 func (tx *Tx) ApprovalsOfTurn(t protocol.TurnID) ([]session.Approval, error) {
@@ -93,7 +102,7 @@ func (tx *Tx) approvalMoved(id protocol.ApprovalID, prior session.ApprovalState)
 
 var consumeApproval = define(`UPDATE approvals SET prior_state = state, state = 'CONSUMED', consumed_by = $4, consumed_at = $6
 	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = 'APPROVED' AND digest = $5 AND expires_at > $6
-		AND NOT EXISTS (SELECT 1 FROM approvals x WHERE x.consumed_by = $4)`)
+		AND NOT EXISTS (SELECT 1 FROM approvals x WHERE x.consumed_by = $4 AND x.consumed_by <> '')`)
 
 // ConsumeApproval is APPROVED → CONSUMED by exactly one action, for exactly the
 // digest that was approved; a constraint holds it. INV-6.

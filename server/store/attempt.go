@@ -48,7 +48,9 @@ var (
 	attemptLocked     = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + ` AND a.id = $3{lock}`)
 	attemptsOfSubject = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
 		AND a.subject_kind = $3 AND a.subject_id = $4 ORDER BY a.number`)
-	attemptsInState = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
+	heldAttemptsIn = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
+		AND a.state = $3 AND a.state IN ` + heldStates + ` ORDER BY a.queued_at, a.id LIMIT $4`)
+	endedAttemptsIn = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
 		AND a.state = $3 ORDER BY a.queued_at, a.id LIMIT $4`)
 	attemptsOfRunner = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
 		AND a.runner = $3 AND a.state IN ` + heldStates + ` ORDER BY a.queued_at, a.id`)
@@ -62,10 +64,14 @@ func (tx *Tx) AttemptsOfSubject(kind execution.SubjectKind, subject string) ([]e
 	return list(tx, scanAttempt, attemptsOfSubject, tx.mine(kind, subject))
 }
 
-// AttemptsIn returns attempts in one of the states, oldest first.
+// AttemptsIn returns attempts in one of the states, oldest first. States that do
+// not end are answered by an index; a tick asks for no others.
 func (tx *Tx) AttemptsIn(limit int, states ...execution.AttemptState) ([]execution.Attempt, error) {
 	return merged(limited(limit), states, func(st execution.AttemptState, limit int) ([]execution.Attempt, error) {
-		return list(tx, scanAttempt, attemptsInState, tx.mine(st, limit))
+		if st.Terminal() {
+			return list(tx, scanAttempt, endedAttemptsIn, tx.mine(st, limit))
+		}
+		return list(tx, scanAttempt, heldAttemptsIn, tx.mine(st, limit))
 	}, func(a, b execution.Attempt) int {
 		return earlier(a.QueuedAt, b.QueuedAt, a.ID.String(), b.ID.String())
 	})

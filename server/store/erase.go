@@ -11,14 +11,15 @@ var (
 	eraseEventPayloads = define(`UPDATE event_payloads SET salt = $3, payload = '', erased_at = $2 WHERE session = $1 AND erased_at = 0`)
 	eraseTurns         = define(`UPDATE turns SET prompt = $2, answer = CASE WHEN answer = '' THEN '' ELSE $2 END, message = '', loop = $3
 		WHERE session = $1`)
-	eraseActions = define(`UPDATE actions SET arguments = $2, result = $3, evidence = '' WHERE session = $1`)
-	eraseAsked   = define(`UPDATE approvals SET arguments = $2 WHERE session = $1`)
+	eraseActions = define(`UPDATE actions SET arguments = $2, result = $3, evidence = ''
+		WHERE turn IN (SELECT t.id FROM turns t WHERE t.session = $1)`)
+	eraseAsked   = define(`UPDATE approvals SET arguments = $2 WHERE turn IN (SELECT t.id FROM turns t WHERE t.session = $1)`)
 	eraseRecords = define(`DELETE FROM attempt_records WHERE attempt IN (SELECT att.id FROM attempts att WHERE
 		(att.subject_kind = 'agent-turn' AND att.subject_id IN (SELECT t.id FROM turns t WHERE t.session = $1)) OR
-		(att.subject_kind = 'agent-action' AND att.subject_id IN (SELECT a.id FROM actions a WHERE a.session = $1)))`)
+		(att.subject_kind = 'agent-action' AND att.subject_id IN (SELECT a.id FROM actions a JOIN turns t ON t.id = a.turn WHERE t.session = $1)))`)
 	eraseWork = define(`UPDATE attempts SET work = $2 WHERE
 		(subject_kind = 'agent-turn' AND subject_id IN (SELECT t.id FROM turns t WHERE t.session = $1)) OR
-		(subject_kind = 'agent-action' AND subject_id IN (SELECT a.id FROM actions a WHERE a.session = $1))`)
+		(subject_kind = 'agent-action' AND subject_id IN (SELECT a.id FROM actions a JOIN turns t ON t.id = a.turn WHERE t.session = $1))`)
 	eraseProjection = define(`DELETE FROM projections WHERE session = $1`)
 	unfinished      = define(`SELECT COUNT(*) FROM turns t WHERE t.session = $1 AND (t.state = 'QUEUED' OR t.state IN ` + activeStates + `)`)
 )

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"time"
+
 	"bivouac/edge/protocol"
 	"bivouac/server/session"
 )
@@ -17,8 +19,8 @@ func scanSession(r scanner) (s session.Session, err error) {
 
 var insertSession = define(`INSERT INTO sessions
 	(id, tenant, principal, instance, generation, agent, agent_digest, prior_state, state,
-	 data_boundary, created_at, last_active_at, expires_at, idle_ttl, idempotency_key, last_seq, last_hash)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, 0, $15) ON CONFLICT DO NOTHING`)
+	 data_boundary, created_at, last_active_at, expires_at, idle_ttl, due_at, idempotency_key, last_seq, last_hash)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, $15, 0, $16) ON CONFLICT DO NOTHING`)
 
 // InsertSession stores a new session; its idempotency key is unique per principal.
 // The end of its event chain is the store's and begins empty.
@@ -27,12 +29,24 @@ func (tx *Tx) InsertSession(s session.Session) error {
 		return err
 	}
 	n, err := tx.exec(insertSession, s.ID, s.Tenant, s.Principal, s.Instance, s.Generation, s.Agent, s.AgentDigest,
-		s.State, s.DataBoundary, s.CreatedAt, s.LastActiveAt, s.ExpiresAt, s.IdleTTL, s.IdempotencyKey, []byte(nil))
+		s.State, s.DataBoundary, s.CreatedAt, s.LastActiveAt, s.ExpiresAt, s.IdleTTL, dueAt(s), s.IdempotencyKey, []byte(nil))
 	if err == nil && n == 0 {
 		return protocol.Errorf(protocol.CodeAlreadyExists, "a session with this id or idempotency key exists already")
 	}
 	tx.touch(TopicTurns)
 	return err
+}
+
+// dueAt is when a session reaches its idle or its maximum lifetime, whichever
+// comes first; zero for never.
+func dueAt(s session.Session) (due time.Time) {
+	if s.IdleTTL > 0 {
+		due = s.LastActiveAt.Add(s.IdleTTL)
+	}
+	if !s.ExpiresAt.IsZero() && (due.IsZero() || s.ExpiresAt.Before(due)) {
+		due = s.ExpiresAt
+	}
+	return due
 }
 
 var (
@@ -88,12 +102,11 @@ func (tx *Tx) Sessions(limit int, cursor string) ([]session.Session, string, err
 
 var (
 	saveSession = define(`UPDATE sessions SET prior_state = CASE WHEN state = $5 THEN prior_state ELSE state END, state = $5,
-		last_active_at = $6, expires_at = $7, generation = $8
+		last_active_at = $6, expires_at = $7, generation = $8, due_at = $9
 		WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4`)
 	sessionsPastExpiry = define(`SELECT ` + sessionColumns + ` FROM sessions s
-		WHERE ` + own("s") + ` AND s.state = 'OPEN' AND ((s.expires_at > 0 AND s.expires_at <= $3)
-			OR (s.idle_ttl > 0 AND s.last_active_at + s.idle_ttl <= $3))
-		ORDER BY s.last_active_at, s.id LIMIT $4`)
+		WHERE ` + own("s") + ` AND s.state = 'OPEN' AND s.due_at > 0 AND s.due_at <= $3
+		ORDER BY s.due_at, s.id LIMIT $4`)
 	sessionsDrained = define(`SELECT ` + sessionColumns + ` FROM sessions s
 		WHERE ` + own("s") + ` AND s.state = 'CLOSING'
 			AND NOT EXISTS (SELECT 1 FROM turns q WHERE q.session = s.id AND q.state = 'QUEUED')
@@ -103,7 +116,7 @@ var (
 
 // SaveSession writes state, expiry, last activity and generation, guarded by the prior state.
 func (tx *Tx) SaveSession(s session.Session, prior session.State) error {
-	n, err := tx.exec(saveSession, tx.mine(s.ID, prior, s.State, s.LastActiveAt, s.ExpiresAt, s.Generation)...)
+	n, err := tx.exec(saveSession, tx.mine(s.ID, prior, s.State, s.LastActiveAt, s.ExpiresAt, s.Generation, dueAt(s))...)
 	if err != nil {
 		return err
 	}

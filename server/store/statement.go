@@ -52,6 +52,10 @@ func reachable(alias string) string {
 // activeStates is the condition of the partial index that holds INV-1.
 const activeStates = `('RECEIVED', 'RUNNING_MODEL', 'WAITING_ACTION', 'WAITING_APPROVAL', 'RUNNING_ACTION', 'WAITING_RECONCILIATION')`
 
+// openActions is the condition of the partial index over actions that have not
+// ended.
+const openActions = `('INTENDED', 'AWAITING_APPROVAL', 'DISPATCHED', 'RECONCILING')`
+
 // heldStates are those of an attempt that has not ended.
 const heldStates = `('QUEUED', 'OFFERED', 'CLAIMED', 'RUNNING', 'SUSPECT')`
 

@@ -224,9 +224,10 @@ func (tx *Tx) mayActivate(id protocol.TurnID) error {
 
 var (
 	queueOfSession = define(`SELECT COUNT(*) FROM turns t WHERE ` + own("t") + ` AND t.session = $3 AND t.state = 'QUEUED'`)
-	queueOfMany    = define(`SELECT COUNT(*) FROM turns t
-		WHERE ($1 = '' OR t.tenant = $1) AND ($2 = '' OR t.principal = $2) AND t.state = 'QUEUED'`)
-	queuePosition = define(`SELECT COUNT(*) FROM turns q WHERE q.session = $1 AND q.state = 'QUEUED' AND q.n <= $2`)
+	queueOfAll     = define(`SELECT COUNT(*) FROM turns t WHERE t.state = 'QUEUED'`)
+	queueOfTenant  = define(`SELECT COUNT(*) FROM turns t WHERE t.tenant = $1 AND t.state = 'QUEUED'`)
+	queueOfOne     = define(`SELECT COUNT(*) FROM turns t WHERE t.tenant = $1 AND t.principal = $2 AND t.state = 'QUEUED'`)
+	queuePosition  = define(`SELECT COUNT(*) FROM turns q WHERE q.session = $1 AND q.state = 'QUEUED' AND q.n <= $2`)
 )
 
 // QueueDepth counts QUEUED turns; zero ids do not narrow. A principal may count
@@ -242,7 +243,16 @@ func (tx *Tx) QueueDepth(tenant protocol.TenantID, principal protocol.PrincipalI
 		}
 		tenant = c.tenant
 	}
-	n, err := first(tx, number, queueOfMany, []any{tenant, principal})
+	st, args := queueOfAll, []any{}
+	switch {
+	case !principal.IsZero() && !tenant.IsZero():
+		st, args = queueOfOne, []any{tenant, principal}
+	case !principal.IsZero():
+		return 0, protocol.Errorf(protocol.CodeInvalidArgument, "the queue of a principal is counted within its tenant")
+	case !tenant.IsZero():
+		st, args = queueOfTenant, []any{tenant}
+	}
+	n, err := first(tx, number, st, args)
 	return int(n), err
 }
 
@@ -273,10 +283,12 @@ var (
 		ORDER BY t.owner_expires_at, t.id LIMIT $4`)
 	renewTurns = define(`UPDATE turns SET owner_expires_at = $2
 		WHERE owner = $1 AND owner_expires_at < $2 AND state IN ` + activeStates)
-	turnsPastDeadline = define(`SELECT ` + turnColumns + fromTurns + `
-		WHERE ` + own("t") + ` AND ((t.state = 'QUEUED' AND t.queue_deadline > 0 AND t.queue_deadline <= $3)
-			OR (t.state IN ` + activeStates + ` AND ((t.deadline > 0 AND t.deadline <= $3)
-				OR (t.reconcile_deadline > 0 AND t.reconcile_deadline <= $3))))
+	queuedPastDeadline = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE ` + own("t") + ` AND t.state = 'QUEUED' AND t.queue_deadline > 0 AND t.queue_deadline <= $3
+		ORDER BY t.queue_deadline, t.id LIMIT $4`)
+	activePastDeadline = define(`SELECT ` + turnColumns + fromTurns + `
+		WHERE ` + own("t") + ` AND t.state IN ` + activeStates + ` AND ((t.deadline > 0 AND t.deadline <= $3)
+			OR (t.reconcile_deadline > 0 AND t.reconcile_deadline <= $3))
 		ORDER BY t.queued_at, t.id LIMIT $4`)
 )
 
@@ -306,5 +318,11 @@ func (tx *Tx) RenewTurns(r protocol.ReplicaID, until time.Time) error {
 
 // TurnsPastDeadline are queued turns past QueueDeadline and active ones past Deadline or ReconcileDeadline.
 func (tx *Tx) TurnsPastDeadline(limit int) ([]session.Turn, error) {
-	return list(tx, scanTurn, turnsPastDeadline, tx.mine(tx.Now, limited(limit)))
+	limit = limited(limit)
+	active, err := list(tx, scanTurn, activePastDeadline, tx.mine(tx.Now, limit))
+	if err != nil || len(active) == limit {
+		return active, err
+	}
+	queued, err := list(tx, scanTurn, queuedPastDeadline, tx.mine(tx.Now, limit-len(active)))
+	return append(active, queued...), err
 }

@@ -35,6 +35,7 @@ type writer struct {
 	stopped chan struct{}
 	gone    chan struct{} // closed when the loop has ended
 	once    sync.Once
+	commits atomic.Int64 // for the ratio of calls to commits
 }
 
 // call is one Update on its way through the writer.
@@ -142,6 +143,7 @@ func (w *writer) batch(first *call) {
 		w.apart(calls)
 		return
 	}
+	w.commits.Add(1)
 	for i, k := range calls {
 		k.done <- results[i]
 	}
@@ -214,6 +216,7 @@ func (w *writer) apart(calls []*call) {
 		}
 		k.done <- w.store.explain(err)
 		if err == nil {
+			w.commits.Add(1)
 			w.store.topics.wake(touched)
 		}
 	}

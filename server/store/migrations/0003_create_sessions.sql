@@ -14,6 +14,7 @@ CREATE TABLE sessions (
     last_active_at  BIGINT NOT NULL,
     expires_at      BIGINT NOT NULL,
     idle_ttl        BIGINT NOT NULL,
+    due_at          BIGINT NOT NULL,
     idempotency_key TEXT NOT NULL,
     last_seq        BIGINT NOT NULL DEFAULT 0,
     last_hash       {blob} NOT NULL,
@@ -25,7 +26,8 @@ CREATE TABLE sessions (
 CREATE UNIQUE INDEX sessions_by_key ON sessions (principal, idempotency_key) WHERE idempotency_key <> '';
 CREATE INDEX sessions_by_principal ON sessions (principal, created_at, id);
 CREATE INDEX sessions_by_creation ON sessions (created_at, id);
-CREATE INDEX sessions_not_ended ON sessions (state) WHERE state IN ('OPEN', 'CLOSING');
+CREATE INDEX sessions_due ON sessions (due_at, id) WHERE state = 'OPEN' AND due_at > 0;
+CREATE INDEX sessions_closing ON sessions (last_active_at, id) WHERE state = 'CLOSING';
 
 -- Snapshots are stored once by their own digest: most turns of an agent share one.
 CREATE TABLE snapshots (
@@ -85,7 +87,7 @@ CREATE INDEX turns_owned ON turns (owner, owner_expires_at)
     WHERE state IN ('RECEIVED', 'RUNNING_MODEL', 'WAITING_ACTION', 'WAITING_APPROVAL', 'RUNNING_ACTION', 'WAITING_RECONCILIATION');
 CREATE INDEX turns_queued ON turns (session, n) WHERE state = 'QUEUED';
 CREATE INDEX turns_queued_by_principal ON turns (tenant, principal) WHERE state = 'QUEUED';
-CREATE INDEX turns_queue_deadline ON turns (queue_deadline) WHERE state = 'QUEUED';
+CREATE INDEX turns_queue_deadline ON turns (queue_deadline, id) WHERE state = 'QUEUED' AND queue_deadline > 0;
 CREATE INDEX turns_by_principal ON turns (principal, queued_at, n, id);
 
 CREATE TABLE actions (
