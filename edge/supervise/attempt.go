@@ -1,0 +1,196 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/relay"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/workspace"
+)
+
+// attempt is the one piece of work of a supervisor, from Begin to its result.
+type attempt struct {
+	*supervisor
+	turn   *runnerv1.TurnWork
+	spec   *runtimev1.Spec
+	limits limits
+	relay  *relay.Relay
+	hangUp func() error // of the broker's connection
+	cancel context.CancelCauseFunc
+
+	repo  *workspace.Repo
+	group sandbox.Group
+	// finished is fired when the worker has said how its loop ended.
+	finished signal
+	// inflight are requests of the worker.
+	inflight sync.WaitGroup
+	// execs keeps tool calls and checkpoints apart.
+	execs sync.Mutex
+
+	progress sync.Mutex // guards the fields below
+	busy     int
+	active   time.Duration // when the worker last asked for something
+	ended    *runtimev1.FinishRequest
+	// dirty: files changed, or the server answered a tool, since the last checkpoint.
+	dirty bool
+}
+
+// newAttempt reads the work. It dials nothing.
+func newAttempt(s *supervisor, w *handover) (*attempt, error) {
+	a := &attempt{supervisor: s, turn: w.turn, spec: &runtimev1.Spec{}, finished: newSignal(), active: s.lease.Now()}
+	if err := proto.Unmarshal(w.turn.GetSpec(), a.spec); err != nil {
+		return nil, protocol.Errorf(protocol.CodeIncompatible, "the turn's spec cannot be read: %w; upgrade bivouac-edge", err)
+	}
+	broker, hangUp, err := s.cfg.Dial(w.broker)
+	if err != nil {
+		return nil, err
+	}
+	a.hangUp = hangUp
+	a.relay = relay.New(relay.Config{Broker: broker, Lease: s.lease, Model: a.spec.GetModel(), LiveFunc: s.live.send})
+	a.relay.Refresh(w.terms.GetCapability())
+	budget := s.budget(w, a.spec)
+	s.deadline = s.lease.Now() + budget
+	a.limits = s.cfg.limits(w.turn.GetLimits(), budget)
+	return a, nil
+}
+
+// slack is what staging and the patch may take beside the turn's wall time.
+const slack = 5 * time.Minute
+
+// budget is how long the attempt may take. The deadline of the work is by the
+// server's clock; one that is past already says that this machine's clock is
+// wrong, not that the server gave out dead work.
+func (s *supervisor) budget(w *handover, spec *runtimev1.Spec) time.Duration {
+	budget := millis(spec.GetLimits().GetMaxWallMs()) + slack
+	if left := time.Until(w.until); !w.until.IsZero() && left > 0 {
+		budget = min(budget, left)
+	}
+	return budget
+}
+
+// end ends the attempt with a cause; the first one stays.
+func (a *attempt) end(cause error) {
+	a.relay.Close(cause)
+	a.cancel(cause)
+}
+
+// run does the work and returns the attempt's result. When it returns no process
+// of the attempt is left.
+func (a *attempt) run(ctx context.Context) *runnerv1.Result {
+	err := a.prepare(ctx)
+	if err == nil {
+		err = a.work(ctx)
+	}
+	a.relay.Close(errOver)
+	if a.hangUp != nil {
+		err = errors.Join(err, a.hangUp())
+	}
+	if a.group != nil {
+		if cerr := a.group.Close(context.WithoutCancel(ctx)); cerr != nil {
+			a.cfg.Log.Error("a sandbox group could not be removed; bivouac-edge sweeps it at its next start", "error", cerr)
+		}
+	}
+	return a.result(ctx, err)
+}
+
+// work starts the worker in sandbox A and serves it until it is gone. All ways
+// out pass through Kill.
+func (a *attempt) work(ctx context.Context) error {
+	report, err := a.enter(ctx)
+	if err != nil {
+		return err
+	}
+	started := &runnerv1.Started{Boundary: report.Boundary, Limits: report.Limits}
+	if _, err := a.records.append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: started}}, true); err != nil {
+		return err
+	}
+	fault.Here(fault.SuperviseBegun)
+	return a.attend(ctx)
+}
+
+// enter makes the group of the attempt, on a machine that confines what the work
+// asks for (INV-11).
+func (a *attempt) enter(ctx context.Context) (sandbox.Report, error) {
+	report := a.cfg.Report
+	if report.Boundary == "" {
+		report = a.cfg.Backend.Probe(ctx)
+	}
+	switch {
+	case report.Boundary == "":
+		return report, protocol.Errorf(protocol.CodeFailedPrecondition, "this machine has no usable sandbox: %s", report.Problem)
+	case a.turn.GetTrust() != trusted && report.Limits != sandbox.LimitsCgroup:
+		return report, protocol.Errorf(protocol.CodePolicyDenied,
+			"untrusted code needs control groups, and this machine limits by %q only: run `bivouac-edge doctor`", report.Limits)
+	}
+	var err error
+	a.group, err = a.cfg.Backend.Group(ctx, a.cfg.Attempt.String(), a.limits.attempt)
+	return report, err
+}
+
+// trusted is the one trust that does without control groups.
+const trusted = "trusted"
+
+// outcome that the worker reported, or nil.
+func (a *attempt) outcome() *runtimev1.FinishRequest {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	return a.ended
+}
+
+// touch counts a request of the worker in and out.
+func (a *attempt) touch(n int) {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	a.busy += n
+	a.active = a.lease.Now()
+}
+
+// idle is how long the worker has asked for nothing.
+func (a *attempt) idle(now time.Duration) time.Duration {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	if a.busy > 0 {
+		return 0
+	}
+	return now - a.active
+}
+
+// result says how the attempt ended. Exactly one cause explains it.
+func (a *attempt) result(ctx context.Context, err error) *runnerv1.Result {
+	if f := a.outcome(); f != nil {
+		return a.finishedResult(context.WithoutCancel(ctx), f)
+	}
+	cause := context.Cause(ctx)
+	switch {
+	case a.stopped.fired():
+		return &runnerv1.Result{Status: "cancelled", Code: string(protocol.CodeCancelled), Message: a.stopReason()}
+	case errors.Is(cause, errDeadline):
+		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeDeadlineExceeded), Message: errDeadline.Message}
+	case errors.Is(cause, errStalled):
+		return &runnerv1.Result{Status: "failed", Code: "worker_stalled", Message: errStalled.Message}
+	}
+	var coded *protocol.Error
+	switch {
+	case errors.As(err, &coded):
+		return &runnerv1.Result{Status: "failed", Code: string(coded.Code), Message: coded.Message}
+	case err != nil && !errors.Is(err, errWorkerGone) && ctx.Err() == nil:
+		a.cfg.Log.Error("the attempt failed inside", "error", err)
+		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeInternal), Message: "The runner failed inside; its log says why."}
+	}
+	return &runnerv1.Result{Status: "failed", Code: codeInterrupted, Message: "The worker ended before the turn had finished."}
+}
+
+func (s *supervisor) stopReason() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopWhy
+}

@@ -1,0 +1,111 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/runtimev1"
+)
+
+// patchTimeout bounds the computing of one patch.
+const patchTimeout = 5 * time.Minute
+
+// statusOf maps how a loop ended to how its attempt ended.
+var statusOf = map[runtimev1.OutcomeKind]string{
+	runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED: "succeeded",
+	runtimev1.OutcomeKind_OUTCOME_KIND_FAILED:    "failed",
+	runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED: "cancelled",
+	runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN:   "unknown",
+}
+
+// finishedResult is the result of a loop that came to its end. The patch is
+// computed when no process is left in the workspace. A change that may not leave
+// it (a link out of it, a patch beyond all bounds) fails the turn with the reason.
+func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest) *runnerv1.Result {
+	r := &runnerv1.Result{Status: statusOf[f.GetOutcome().GetKind()], Code: f.GetOutcome().GetReason(), Message: f.GetOutcome().GetMessage()}
+	if r.Status == "" {
+		r.Status = "failed"
+	}
+	digest, err := a.computePatch(ctx)
+	if err != nil && r.Status == "succeeded" {
+		a.cfg.Log.Warn("the turn's change cannot be taken", "error", err)
+		failed := &runnerv1.Result{Status: "failed", Code: string(protocol.CodeOf(err)), Message: "The turn's change cannot be taken: " + messageOf(err)}
+		failed.State, _ = deterministic.Marshal(f.GetState())
+		return failed
+	}
+	r.PatchDigest = digest
+	if r.Outcome, err = deterministic.Marshal(f.GetOutcome()); err == nil && f.GetState() != nil {
+		r.State, err = deterministic.Marshal(f.GetState())
+	}
+	if err != nil {
+		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeInternal), Message: "The worker's outcome cannot be encoded."}
+	}
+	return r
+}
+
+// messageOf is what a person may see of an error.
+func messageOf(err error) string {
+	var coded *protocol.Error
+	if errors.As(err, &coded) {
+		return coded.Message
+	}
+	return "the runner failed inside; its log says why"
+}
+
+// computePatch keeps the canonical patch and returns its digest; empty for no change.
+func (a *attempt) computePatch(ctx context.Context) (digest string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
+	defer cancel()
+	patch, empty, err := a.repo.Patch(ctx)
+	if err != nil || empty {
+		return "", err
+	}
+	return a.putBlob(patch)
+}
+
+// checkpoint keeps transcript and files as a pair: the state that the worker
+// gives, and the patch as it is while nothing runs.
+func (a *attempt) checkpoint(ctx context.Context, state *runtimev1.LoopState) error {
+	a.execs.Lock()
+	defer a.execs.Unlock()
+	if !a.soiled() {
+		return nil
+	}
+	digest, err := a.computePatch(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		// The worker may still mend it; what cannot be taken is judged at the end.
+		a.cfg.Log.Warn("no checkpoint: the change cannot be taken as it is", "error", err)
+		return nil
+	}
+	b, err := deterministic.Marshal(state)
+	if err != nil {
+		return err
+	}
+	record := &runnerv1.Record{Kind: &runnerv1.Record_Checkpoint{Checkpoint: &runnerv1.Checkpoint{State: b, PatchDigest: digest}}}
+	if _, err := a.records.append(record, true); err != nil {
+		return err
+	}
+	a.progress.Lock()
+	a.dirty = false
+	a.progress.Unlock()
+	return nil
+}
+
+// soil notes that something happened which a checkpoint must keep.
+func (a *attempt) soil() {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	a.dirty = true
+}
+
+func (a *attempt) soiled() bool {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	return a.dirty
+}
