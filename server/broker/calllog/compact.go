@@ -92,8 +92,11 @@ func (l *Log) recordsLocked() func(yield func(record) bool) {
 			return
 		}
 		for id, e := range l.entries {
-			sent := record{Kind: kindSent, Action: id, Args: e.ArgsDigest, Key: e.KeyDigest, AtUs: e.At.UnixMicro()}
-			if !yield(sent) {
+			first := record{Kind: kindSent, Action: id, Args: e.ArgsDigest, Key: e.KeyDigest, AtUs: e.At.UnixMicro()}
+			if e.State == Barred {
+				first = record{Kind: kindBarred, Action: id, AtUs: e.At.UnixMicro()}
+			}
+			if !yield(first) {
 				return
 			}
 			if e.State == Answered {

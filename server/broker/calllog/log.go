@@ -96,6 +96,8 @@ func (l *Log) apply(r record) {
 	case kindAnswered:
 		e.State, e.Status, e.BodyDigest, e.At = Answered, r.Status, r.Body, at
 		l.entries[r.Action] = e
+	case kindBarred:
+		l.entries[r.Action] = Entry{State: Barred, At: at}
 	case kindUnsent:
 		delete(l.entries, r.Action)
 	}
@@ -136,7 +138,11 @@ func (l *Log) Begin(c Call) (first bool, err error) {
 }
 
 func refuse(id protocol.ActionID, old Entry) error {
-	if old.State == Answered {
+	switch old.State {
+	case Barred:
+		return protocol.Errorf(protocol.CodeFailedPrecondition,
+			"action %s was given up after its absence from the call log was told: it is not sent any more", id)
+	case Answered:
 		return protocol.Errorf(protocol.CodeAlreadyExists,
 			"action %s was sent and answered with status %d before: it is not sent again; look it up", id, old.Status)
 	}
@@ -160,11 +166,23 @@ func (l *Log) Unsent(id protocol.ActionID) error {
 	return l.appendLocked(record{Kind: kindUnsent, Action: id})
 }
 
-// Lookup is the evidence about an action.
-func (l *Log) Lookup(id protocol.ActionID) Entry {
+// Lookup is the evidence about an action. Whoever is told that it is absent may
+// give it up, so a request that is still on its way must not be sent later:
+// absence is made durable before it is told. INV-5.
+func (l *Log) Lookup(id protocol.ActionID) (Entry, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.entries[id]
+	e, known := l.entries[id]
+	if known {
+		l.mu.Unlock()
+		return e, nil
+	}
+	err := l.appendLocked(record{Kind: kindBarred, Action: id})
+	seq := l.appended
+	l.mu.Unlock()
+	if err != nil {
+		return Entry{}, err
+	}
+	return Entry{State: Barred}, l.syncTo(seq)
 }
 
 // Since is the instant from which on an absent action was not sent.

@@ -26,6 +26,15 @@ func open(t *testing.T, path string) *Log {
 	return l
 }
 
+func lookup(t *testing.T, l *Log, id protocol.ActionID) Entry {
+	t.Helper()
+	e, err := l.Lookup(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 func begin(t *testing.T, l *Log, c Call) {
 	t.Helper()
 	if _, err := l.Begin(c); err != nil {
@@ -47,13 +56,13 @@ func TestSentSurvivesACrash(t *testing.T) {
 	crashed := filepath.Join(t.TempDir(), "calls.log")
 	copyFile(t, path, crashed)
 	again := open(t, crashed)
-	if e := again.Lookup(sent); e.State != Sent || e.ArgsDigest != "d1" {
+	if e := lookup(t, again, sent); e.State != Sent || e.ArgsDigest != "d1" {
 		t.Errorf("sent: %+v", e)
 	}
-	if e := again.Lookup(answered); e.State != Answered || e.Status != 201 || e.BodyDigest != "sha256:b" {
+	if e := lookup(t, again, answered); e.State != Answered || e.Status != 201 || e.BodyDigest != "sha256:b" {
 		t.Errorf("answered: %+v", e)
 	}
-	if e := again.Lookup(actionID()); e.State != Absent {
+	if e := lookup(t, again, actionID()); e.State != Barred {
 		t.Errorf("a stranger is there: %+v", e)
 	}
 	if !again.Since().Equal(l.Since()) {
@@ -97,13 +106,28 @@ func TestUnsentIsAbsent(t *testing.T) {
 	if err := l.Unsent(id); err != nil {
 		t.Fatal(err)
 	}
-	if e := l.Lookup(id); e.State != Absent {
-		t.Errorf("%+v", e)
-	}
 	begin(t, l, Call{Action: id, ArgsDigest: "d"})
-	if e := l.Lookup(id); e.State != Sent {
+	if e := lookup(t, l, id); e.State != Sent {
 		t.Errorf("%+v", e)
 	}
+}
+
+// INV-5: what was told to be absent is never sent later, over a restart too.
+func TestAbsenceIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "calls.log")
+	l := open(t, path)
+	told, other := actionID(), actionID()
+	if e := lookup(t, l, told); e.State != Barred {
+		t.Fatalf("%+v", e)
+	}
+	crashed := filepath.Join(t.TempDir(), "calls.log")
+	copyFile(t, path, crashed)
+	for _, log := range []*Log{l, open(t, crashed), open(t, crashed)} {
+		if _, err := log.Begin(Call{Action: told, ArgsDigest: "d", Key: "k", Repeatable: true}); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+			t.Errorf("a late request was sent: %v", err)
+		}
+	}
+	begin(t, l, Call{Action: other, ArgsDigest: "d"})
 }
 
 // Cutting the file at every byte loses only what the cut touched, never an
@@ -128,10 +152,10 @@ func TestTornEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := open(t, torn)
-		if again.Lookup(first).State != Sent {
+		if lookup(t, again, first).State != Sent {
 			t.Fatalf("cut at %d lost an acknowledged entry", cut)
 		}
-		if got := again.Lookup(second).State == Sent; got != (cut == len(all)) {
+		if got := lookup(t, again, second).State == Sent; got != (cut == len(all)) {
 			t.Fatalf("cut at %d: second entry present=%v", cut, got)
 		}
 		begin(t, again, Call{Action: actionID(), ArgsDigest: "d"})
@@ -186,12 +210,12 @@ func TestBounded(t *testing.T) {
 	if info.Size() > 64<<10 {
 		t.Errorf("the file grew to %d bytes", info.Size())
 	}
-	if l.Lookup(ids[len(ids)-1]).State != Sent {
+	if lookup(t, l, ids[len(ids)-1]).State != Sent {
 		t.Error("the newest entry is gone")
 	}
 	forgotten := 0
 	for _, id := range ids {
-		if l.Lookup(id).State == Absent {
+		if lookup(t, l, id).State == Barred {
 			forgotten++
 			if at[id].After(l.Since()) {
 				t.Fatalf("an entry of %s is absent, but the log says it covers everything since %s", at[id], l.Since())
@@ -221,7 +245,7 @@ func TestConcurrentCallsShareTheDisk(t *testing.T) {
 	copyFile(t, path, crashed)
 	again := open(t, crashed)
 	for _, id := range ids {
-		if again.Lookup(id).State != Sent {
+		if lookup(t, again, id).State != Sent {
 			t.Errorf("%s is missing", id)
 		}
 	}

@@ -17,12 +17,12 @@ import (
 type State string
 
 const (
-	// Absent: this log has nothing; see Log.Since.
-	Absent State = ""
 	// Sent: logged, perhaps sent, no answer seen.
 	Sent State = "sent"
 	// Answered: the upstream's whole answer was received.
 	Answered State = "answered"
+	// Barred: it was absent when its evidence was asked, and is never sent since.
+	Barred State = "barred"
 )
 
 // Entry is what is known of one action.
@@ -42,6 +42,7 @@ const (
 	kindSent     = "sent"
 	kindAnswered = "answered"
 	kindUnsent   = "unsent" // the connection was never made: as if not logged
+	kindBarred   = "barred" // its absence was told: it must stay absent
 )
 
 // record is one line: eight hexadecimal digits of CRC-32C, a space, JSON.

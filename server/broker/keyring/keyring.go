@@ -4,6 +4,8 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -152,6 +154,13 @@ func (k *Keyring) Close() error {
 
 // BrokerID is stable over restarts.
 func (k *Keyring) BrokerID() string { return k.content.BrokerID }
+
+// ResetKey lets a restarted broker tell old QUIC connections that they are gone.
+func (k *Keyring) ResetKey() *[32]byte {
+	mac := hmac.New(sha256.New, k.content.GrantKey)
+	mac.Write([]byte("bivouac quic reset v1"))
+	return (*[32]byte)(mac.Sum(nil))
+}
 
 // update changes the content and makes it durable before it counts.
 func (k *Keyring) update(change func(*content) error) error {

@@ -1,0 +1,120 @@
+// Command bivouac-broker adds the secret on the way out: it proxies model calls
+// and http tools, keeps grants and credentials in a keyring, and is the root of
+// trust of a deployment.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/assembly"
+	"bivouac/server/broker/keyring"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bivouac-broker:", err)
+		os.Exit(protocol.CodeOf(err).ExitCode())
+	}
+}
+
+func command() *cobra.Command {
+	var data string
+	root := &cobra.Command{
+		Use:           "bivouac-broker",
+		Short:         "Models, http tools and credentials for Bivouac, behind mutual TLS",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-broker --help", err)
+	})
+	root.PersistentFlags().StringVar(&data, "data", defaultData(), "directory of keyring, call log and broker.hcl; 0700")
+	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data))
+	return root
+}
+
+func initCommand(data *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "init",
+		Short: "Make the keyring, a first broker.hcl and the paths directory; print the root's fingerprint",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fingerprint, err := assembly.Init(*data)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), fingerprint)
+			fmt.Fprintf(cmd.ErrOrStderr(), "keyring made in %s; say what may be reached in %s\n", *data, filepath.Join(*data, assembly.ConfigFile))
+			return nil
+		},
+	}
+}
+
+func codeCommand(data *string) *cobra.Command {
+	var ttl time.Duration
+	var out string
+	cmd := &cobra.Command{
+		Use:   "server-code",
+		Short: "Print a single-use code with which one bivouac-server enrols",
+		Long:  "Prints a single-use code with which one bivouac-server enrols (--broker-code-file). It works while the broker runs.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			code, err := keyring.NewServerCode(*data, ttl)
+			if err != nil {
+				return err
+			}
+			if out != "" {
+				return os.WriteFile(out, []byte(code.Reveal()+"\n"), 0o600)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), code.Reveal())
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "life of the code")
+	cmd.Flags().StringVar(&out, "out", "", "write the code to this file (0600) instead of printing it")
+	return cmd
+}
+
+func runCommand(data *string) *cobra.Command {
+	var config, listen string
+	var debug bool
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Serve until interrupted",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			level := slog.LevelInfo
+			if debug {
+				level = slog.LevelDebug
+			}
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			return assembly.Run(cmd.Context(), assembly.Options{Data: *data, Config: config, Listen: listen, Log: log})
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", "configuration (default broker.hcl in --data)")
+	cmd.Flags().StringVar(&listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
+	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
+	return cmd
+}
+
+func defaultData() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "bivouac", "broker")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "bivouac", "broker")
+	}
+	return "bivouac-broker"
+}

@@ -1,0 +1,117 @@
+// Package assembly puts a broker together for its binary: the keyring as
+// authority and root, files as paths, real sockets. It has no logic of its own.
+package assembly
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"bivouac/consul"
+	"bivouac/edge/identity"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker"
+	"bivouac/server/broker/keyring"
+)
+
+// Names inside the data directory.
+const (
+	ConfigFile = "broker.hcl"
+	callLog    = "calls.log"
+	spendFile  = "spend.json"
+	pathsDir   = "paths"
+)
+
+// Options of a broker process.
+type Options struct {
+	Data string
+	// Config file; empty means ConfigFile in Data.
+	Config string
+	// Listen overrides the configuration's address.
+	Listen string
+	Log    *slog.Logger
+}
+
+// Init makes a data directory: the keyring and, where they are missing, a first
+// configuration and the paths directory. It returns the root's fingerprint.
+func Init(data string) (string, error) {
+	fingerprint, err := keyring.Init(data)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Join(data, pathsDir), 0o700); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(filepath.Join(data, ConfigFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fingerprint, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(broker.Example)
+	return fingerprint, errors.Join(err, f.Close())
+}
+
+// Run opens everything and serves until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	file := o.Config
+	if file == "" {
+		file = filepath.Join(o.Data, ConfigFile)
+	}
+	cfg, err := broker.LoadConfig(file)
+	if err != nil {
+		return err
+	}
+	if o.Listen != "" {
+		cfg.Listen = o.Listen
+	}
+	keys, err := keyring.Open(o.Data)
+	if err != nil {
+		return err
+	}
+	defer keys.Close() //nolint:errcheck // only a lock
+	paths, err := consul.OpenDirectory(cfg.Path(cfg.Paths), o.Log)
+	if err != nil {
+		return err
+	}
+	listener, packets, err := listen(cfg.Listen)
+	if err != nil {
+		return err
+	}
+	b, err := broker.New(cfg, broker.Ports{
+		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log,
+		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile),
+	})
+	if err != nil {
+		listener.Close() //nolint:errcheck // nothing was served
+		packets.Close()  //nolint:errcheck
+		return err
+	}
+	o.Log.Info("broker ready", "listen", listener.Addr().String(), "broker", keys.BrokerID(), "pool", cfg.Pool,
+		"fingerprint", identity.Fingerprint(keys.Root()), "models", len(cfg.Models), "destinations", len(cfg.Destinations))
+	err = b.Run(ctx, packets, listener)
+	o.Log.Info("broker stopped")
+	return err
+}
+
+// listen takes one port for TCP and UDP.
+func listen(address string) (net.Listener, net.PacketConn, error) {
+	taken := func(err error) error {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the address %s cannot be used: %w; stop what uses it, or choose another with --listen", address, err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, nil, taken(err)
+	}
+	p, err := net.ListenPacket("udp", l.Addr().String())
+	if err != nil {
+		l.Close() //nolint:errcheck // nothing was served
+		return nil, nil, taken(err)
+	}
+	return l, p, nil
+}

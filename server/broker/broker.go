@@ -1,0 +1,194 @@
+package broker
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/budget"
+	"bivouac/server/broker/calllog"
+	"bivouac/server/broker/egress"
+	"bivouac/server/broker/feed"
+	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+	"bivouac/server/intercept"
+)
+
+// sweepEvery is how often open flows are held against the feed's age.
+const sweepEvery = 250 * time.Millisecond
+
+// Ports are what a broker stands on.
+type Ports struct {
+	Authority Authority
+	Root      Root
+	Paths     Paths
+	// CallLog and SpendFile are file names; an empty SpendFile keeps the hour's
+	// spend in memory.
+	CallLog, SpendFile string
+	// ResetKey for QUIC; see link.ServerConfig.
+	ResetKey *[32]byte
+	// Feed sockets and egress connections; zero values are the machine's own.
+	Feed   link.Network
+	Egress egress.Network
+	// Elapsed counts suspend. Default lease.Boottime.
+	Elapsed lease.Elapsed
+	Log     *slog.Logger
+}
+
+// Broker is one running broker. It is safe for concurrent use.
+type Broker struct {
+	cfg   Config
+	ports Ports
+	log   *slog.Logger
+	boot  string
+
+	feed         *feed.Feed
+	follower     *feed.Follower
+	ledger       *budget.Ledger
+	spend        *budget.Spend
+	calls        *calllog.Log
+	flows        *flows
+	leaf         *leaf
+	routes       map[string]*route
+	destinations map[string]*outlet
+}
+
+// New makes a broker and opens its files; it starts nothing.
+func New(cfg Config, p Ports) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if p.Authority == nil || p.Root == nil || p.Paths == nil || p.CallLog == "" {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a broker needs an authority, a root, paths and a call log")
+	}
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	if p.Elapsed == nil {
+		p.Elapsed = lease.Boottime
+	}
+	rootKey, ok := p.Root.Root().PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root key is not Ed25519")
+	}
+	b := &Broker{
+		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(),
+		feed: feed.New(rootKey, p.Elapsed, p.Log), routes: map[string]*route{}, destinations: map[string]*outlet{},
+	}
+	b.ledger = budget.New(b.boot, p.Elapsed)
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Broker) open() (err error) {
+	for _, m := range b.cfg.Models {
+		if b.routes[m.Name], err = b.cfg.openRoute(m, b.ports.Egress); err != nil {
+			return err
+		}
+	}
+	for _, d := range b.cfg.Destinations {
+		if b.destinations[d.Name], err = b.cfg.openDestination(d, b.ports.Egress); err != nil {
+			return err
+		}
+	}
+	if b.leaf, err = newLeaf(b.ports.Root); err != nil {
+		return err
+	}
+	b.follower, err = feed.Follow(b.feed, feed.Config{
+		Addresses: b.cfg.Servers, Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, Network: b.ports.Feed,
+		BootNonce: b.boot, OnChange: func() { b.Sweep() }, Log: b.log,
+	})
+	if err != nil {
+		return err
+	}
+	if b.spend, err = budget.NewSpend(b.cfg.Caps.budgetCaps(), b.ports.SpendFile, time.Now); err != nil {
+		return err
+	}
+	b.calls, err = calllog.Open(calllog.Config{Path: b.ports.CallLog})
+	return err
+}
+
+// Feed of this broker: a simulation drives it without a network.
+func (b *Broker) Feed() *feed.Feed { return b.feed }
+
+// BootNonce is new at every start; slices name it.
+func (b *Broker) BootNonce() string { return b.boot }
+
+// Sweep closes the open flows that may not go on: revoked, no longer allowed by
+// paths, or without a feed for longer than the authority ttl. INV-13.
+func (b *Broker) Sweep() (closed int) {
+	closed = b.flows.judge(b.still)
+	if closed > 0 {
+		b.log.Info("flows closed", "count", closed)
+	}
+	return closed
+}
+
+// Run serves on packets and listener, follows the feed and watches the paths
+// until ctx ends. Either of packets and listener may be nil; both are closed.
+func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
+	server, err := link.NewServer(link.ServerConfig{
+		Handler: b.Handler(), Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, ResetKey: b.ports.ResetKey, Logger: b.log,
+	})
+	if err != nil {
+		return errors.Join(err, b.close())
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return server.Serve(ctx, packets, listener) })
+	g.Go(func() error { return b.follower.Run(ctx) })
+	g.Go(func() error { return b.ports.Paths.Run(ctx, func() { b.Sweep() }) })
+	g.Go(func() error { return b.runSweep(ctx) })
+	return errors.Join(g.Wait(), b.close())
+}
+
+func (b *Broker) runSweep(ctx context.Context) error {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			// What still runs is asked to end, so that a stop takes seconds.
+			b.flows.judge(func(*request) error {
+				return protocol.Errorf(protocol.CodeUnavailable, "the broker is stopping")
+			})
+			return nil
+		case <-t.C:
+			b.Sweep()
+		}
+	}
+}
+
+func (b *Broker) close() error {
+	for _, r := range b.routes {
+		r.close()
+	}
+	for _, d := range b.destinations {
+		d.Close()
+	}
+	return b.calls.Close()
+}
+
+// Handler answers the three services. Callers come from link.PeerFrom.
+func (b *Broker) Handler() http.Handler {
+	mux := http.NewServeMux()
+	options := func() connect.HandlerOption {
+		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, gate{})...)
+	}
+	mux.Handle(brokerv1connect.NewBrokerServiceHandler(brokerService{b}, options()))
+	mux.Handle(brokerv1connect.NewAuthorityServiceHandler(authorityService{b}, options()))
+	mux.Handle(brokerv1connect.NewTrustServiceHandler(trustService{b}, options()))
+	return intercept.Handler(b.log, mux)
+}

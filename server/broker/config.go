@@ -1,0 +1,202 @@
+package broker
+
+import (
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"bivouac/server/broker/budget"
+)
+
+// Config is broker.hcl: what this broker may reach and spend, which no server can
+// widen.
+type Config struct {
+	// Listen address, TCP and UDP. Default 127.0.0.1:7402.
+	Listen string `hcl:"listen,optional"`
+	// Pool that capabilities must name. Default "default".
+	Pool string `hcl:"pool,optional"`
+	// Servers are the runner listeners whose feed is followed, one at a time.
+	// Default 127.0.0.1:7401.
+	Servers []string `hcl:"servers,optional"`
+	// Paths is the directory of service-intentions files, relative to this file.
+	Paths string `hcl:"paths,optional"`
+	// Models are the model routes, by name.
+	Models []Model `hcl:"model,block"`
+	// Destinations of http tools, by name.
+	Destinations []Destination `hcl:"destination,block"`
+	// Caps that hold whatever a server says. Without the block: every tenant, and
+	// DefaultSpendUSD in any hour.
+	Caps *Caps `hcl:"caps,block"`
+
+	// Authority is how long an admitted flow outlives the feed. Default 15s.
+	Authority time.Duration
+	// FeedLimit is the oldest feed under which a request is admitted. Default 2s.
+	FeedLimit time.Duration
+	// Dir that relative file names start from.
+	Dir string
+}
+
+// DefaultSpendUSD an hour, where broker.hcl says nothing.
+const DefaultSpendUSD = 10
+
+// Model is a route to a provider.
+type Model struct {
+	Name string `hcl:"name,label"`
+	// Type of the wire format: "openai-chat" (default).
+	Type string `hcl:"type,optional"`
+	// BaseURL such as https://api.openai.com/v1.
+	BaseURL string `hcl:"base_url"`
+	// Model as the provider names it.
+	Model string `hcl:"model"`
+	// Credential in the keyring, of the tenant that asks or of CredentialTenant.
+	Credential       string `hcl:"credential,optional"`
+	CredentialTenant string `hcl:"credential_tenant,optional"`
+	// AllowPrivate admits loopback and private addresses, and http.
+	AllowPrivate bool `hcl:"allow_private,optional"`
+	// CAFile holds certificates (PEM) to trust instead of the machine's.
+	CAFile string `hcl:"ca_file,optional"`
+	// LimitField is "max_tokens" (default) or "max_completion_tokens".
+	LimitField string `hcl:"limit_field,optional"`
+	// MaxOutputTokens of one call. Default 4096.
+	MaxOutputTokens int32 `hcl:"max_output_tokens,optional"`
+	// DataBoundaries that may be sent there. Required.
+	DataBoundaries []string `hcl:"data_boundaries"`
+	// Price; a route without one is refused.
+	Price *Price    `hcl:"price,block"`
+	Range hcl.Range `hcl:",def_range"`
+}
+
+// Price in US dollars for a million tokens.
+type Price struct {
+	Input  float64 `hcl:"input_usd_per_mtok"`
+	Output float64 `hcl:"output_usd_per_mtok"`
+}
+
+// Destination of http tools.
+type Destination struct {
+	Name         string `hcl:"name,label"`
+	URL          string `hcl:"url"`
+	AllowPrivate bool   `hcl:"allow_private,optional"`
+	CAFile       string `hcl:"ca_file,optional"`
+	// Methods that tools may use. Default: GET, HEAD, POST, PUT, PATCH, DELETE.
+	Methods []string `hcl:"methods,optional"`
+	// DataBoundaries that may be sent there; empty: any.
+	DataBoundaries []string `hcl:"data_boundaries,optional"`
+	// Credentials that may be sent there, by name.
+	Credentials []Credential `hcl:"credential,block"`
+	Range       hcl.Range    `hcl:",def_range"`
+}
+
+// Credential binds a credential of the asking tenant to a destination.
+type Credential struct {
+	Name string `hcl:"name,label"`
+	// Header that carries it. Default Authorization.
+	Header string `hcl:"header,optional"`
+	// Format with {value} once. Default "Bearer {value}".
+	Format string    `hcl:"format,optional"`
+	Range  hcl.Range `hcl:",def_range"`
+}
+
+// Caps of tenants, destinations and spend.
+type Caps struct {
+	// Tenants that are served, by name or id; absent: every one.
+	Tenants []string `hcl:"tenants,optional"`
+	// SpendUSDPerHour of all tenants together, in any sixty minutes.
+	SpendUSDPerHour *float64 `hcl:"spend_usd_per_hour,optional"`
+	// Tenant narrows single tenants.
+	Tenant []TenantCap `hcl:"tenant,block"`
+	Range  hcl.Range   `hcl:",def_range"`
+}
+
+// TenantCap narrows one tenant.
+type TenantCap struct {
+	Name            string   `hcl:"name,label"`
+	SpendUSDPerHour *float64 `hcl:"spend_usd_per_hour,optional"`
+	// Destinations and Models it may reach; absent: all that paths allow.
+	Destinations []string  `hcl:"destinations,optional"`
+	Models       []string  `hcl:"models,optional"`
+	Range        hcl.Range `hcl:",def_range"`
+}
+
+// Default fills what a file or a caller left out.
+func (c Config) withDefaults() Config {
+	or := func(s *string, d string) {
+		if *s == "" {
+			*s = d
+		}
+	}
+	or(&c.Listen, "127.0.0.1:7402")
+	or(&c.Pool, "default")
+	or(&c.Paths, "paths")
+	if len(c.Servers) == 0 {
+		c.Servers = []string{"127.0.0.1:7401"}
+	}
+	if c.Authority == 0 {
+		c.Authority = 15 * time.Second
+	}
+	if c.FeedLimit == 0 {
+		c.FeedLimit = 2 * time.Second
+	}
+	if c.Caps == nil {
+		c.Caps = &Caps{}
+	}
+	if c.Caps.SpendUSDPerHour == nil {
+		spend := float64(DefaultSpendUSD)
+		caps := *c.Caps
+		caps.SpendUSDPerHour, c.Caps = &spend, &caps
+	}
+	c.Models = append([]Model(nil), c.Models...)
+	for i := range c.Models {
+		or(&c.Models[i].Type, typeChat)
+		or(&c.Models[i].LimitField, "max_tokens")
+		if c.Models[i].MaxOutputTokens == 0 {
+			c.Models[i].MaxOutputTokens = 4096
+		}
+	}
+	c.Destinations = append([]Destination(nil), c.Destinations...)
+	for i := range c.Destinations {
+		d := &c.Destinations[i]
+		d.Credentials = append([]Credential(nil), d.Credentials...)
+		for j := range d.Credentials {
+			or(&d.Credentials[j].Header, "Authorization")
+			or(&d.Credentials[j].Format, "Bearer {value}")
+		}
+	}
+	return c
+}
+
+const typeChat = "openai-chat"
+
+// Path of a file that the configuration names.
+func (c Config) Path(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(c.Dir, name)
+}
+
+func micro(usd float64) int64 { return int64(math.Round(usd * 1e6)) }
+
+// price of the route.
+func (m Model) price() budget.Price {
+	if m.Price == nil {
+		return budget.Price{}
+	}
+	return budget.Price{InputPerMTok: micro(m.Price.Input), OutputPerMTok: micro(m.Price.Output), Known: true}
+}
+
+// budgetCaps are the caps in the words of package budget.
+func (c *Caps) budgetCaps() budget.Caps {
+	out := budget.Caps{PerHour: micro(*c.SpendUSDPerHour), PerTenantHour: map[string]int64{}}
+	for _, t := range c.Tenant {
+		if t.SpendUSDPerHour != nil {
+			out.PerTenantHour[t.Name] = micro(*t.SpendUSDPerHour)
+		}
+	}
+	return out
+}
+
+// ModelDestination is the name under which paths govern a model route.
+func ModelDestination(route string) string { return "model-" + route }

@@ -1,0 +1,161 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/egress"
+	"bivouac/server/broker/gateway"
+)
+
+// Validate lists every problem of a configuration that was made in code.
+func (c Config) Validate() error {
+	if p := c.withDefaults().problems("broker configuration"); len(p) > 0 {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%w", errors.Join(p...))
+	}
+	return nil
+}
+
+var routeName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,47}$`)
+
+// check gathers problems of one file.
+type check struct {
+	file     string
+	problems []error
+}
+
+func (k *check) bad(r hcl.Range, format string, args ...any) {
+	k.problems = append(k.problems, fmt.Errorf("%s: %s", place(&r, k.file), fmt.Sprintf(format, args...)))
+}
+
+func (k *check) err(r hcl.Range, what string, err error) {
+	if err != nil {
+		k.bad(r, "%s: %v", what, err)
+	}
+}
+
+func (c Config) problems(filename string) []error {
+	k := &check{file: filename}
+	none := hcl.Range{}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		k.bad(none, "listen: %q is no host:port", c.Listen)
+	}
+	for _, s := range c.Servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			k.bad(none, "servers: %q is no host:port", s)
+		}
+	}
+	if !routeName.MatchString(c.Pool) {
+		k.bad(none, "pool %q: lower-case letters, digits and hyphens", c.Pool)
+	}
+	seen := map[string]bool{}
+	name := func(r hcl.Range, kind, name string) {
+		if !routeName.MatchString(name) {
+			k.bad(r, "%s %q: names have lower-case letters, digits and hyphens, at most 48", kind, name)
+		}
+		if seen[kind+name] {
+			k.bad(r, "%s %q stands twice", kind, name)
+		}
+		seen[kind+name] = true
+	}
+	for _, m := range c.Models {
+		name(m.Range, "model", m.Name)
+		k.model(m)
+	}
+	for _, d := range c.Destinations {
+		name(d.Range, "destination", d.Name)
+		k.destination(d)
+		if seen["model"+strippedModel(d.Name)] {
+			k.bad(d.Range, "destination %q has the name that paths give to a model route: choose another", d.Name)
+		}
+	}
+	k.caps(c)
+	return k.problems
+}
+
+// strippedModel is the route that a destination's name would shadow.
+func strippedModel(destination string) string {
+	prefix := ModelDestination("")
+	if len(destination) > len(prefix) && destination[:len(prefix)] == prefix {
+		return destination[len(prefix):]
+	}
+	return " none"
+}
+
+func (k *check) model(m Model) {
+	_, err := egress.CheckBase(m.BaseURL, m.AllowPrivate)
+	k.err(m.Range, "base_url", err)
+	if m.Type != typeChat {
+		k.bad(m.Range, "type %q is not known: use %q", m.Type, typeChat)
+	}
+	if m.Model == "" {
+		k.bad(m.Range, "model is empty: name it as the provider does")
+	}
+	if m.Credential != "" {
+		k.err(m.Range, "credential", authority.CheckName(m.Credential))
+	}
+	if m.CredentialTenant != "" {
+		_, err := protocol.ParseID[protocol.TenantKind](m.CredentialTenant)
+		k.err(m.Range, "credential_tenant", err)
+	}
+	if m.LimitField != "max_tokens" && m.LimitField != "max_completion_tokens" {
+		k.bad(m.Range, `limit_field %q: "max_tokens" or "max_completion_tokens"`, m.LimitField)
+	}
+	if m.MaxOutputTokens < 1 || m.MaxOutputTokens > 1<<20 {
+		k.bad(m.Range, "max_output_tokens %d must be 1 to %d", m.MaxOutputTokens, 1<<20)
+	}
+	if len(m.DataBoundaries) == 0 {
+		k.bad(m.Range, "data_boundaries is empty: nothing could be sent there")
+	}
+	if p := m.Price; p != nil && (p.Input < 0 || p.Output < 0 || p.Input > 1e6 || p.Output > 1e6) {
+		k.bad(m.Range, "price: US dollars for a million tokens, from 0 to 1000000")
+	}
+}
+
+func (k *check) destination(d Destination) {
+	_, err := egress.CheckBase(d.URL, d.AllowPrivate)
+	k.err(d.Range, "url", err)
+	for _, m := range d.Methods {
+		if !slices.Contains(gateway.Methods, m) {
+			k.bad(d.Range, "methods: %q is none of %v", m, gateway.Methods)
+		}
+	}
+	seen := map[string]bool{}
+	for _, c := range d.Credentials {
+		if seen[c.Name] {
+			k.bad(c.Range, "credential %q stands twice", c.Name)
+		}
+		seen[c.Name] = true
+		k.err(c.Range, "credential", authority.CheckName(c.Name))
+		k.err(c.Range, fmt.Sprintf("credential %q", c.Name), gateway.Binding{Header: c.Header, Format: c.Format}.Check())
+	}
+}
+
+func (k *check) caps(c Config) {
+	spend := func(r hcl.Range, v *float64) {
+		if v != nil && (*v < 0 || *v > 1e9) {
+			k.bad(r, "spend_usd_per_hour %v must be 0 to 1000000000", *v)
+		}
+	}
+	spend(c.Caps.Range, c.Caps.SpendUSDPerHour)
+	for _, t := range c.Caps.Tenant {
+		spend(t.Range, t.SpendUSDPerHour)
+		for _, name := range t.Models {
+			if !slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == name }) {
+				k.bad(t.Range, "tenant %q: there is no model %q", t.Name, name)
+			}
+		}
+		for _, name := range t.Destinations {
+			if !slices.ContainsFunc(c.Destinations, func(d Destination) bool { return d.Name == name }) {
+				k.bad(t.Range, "tenant %q: there is no destination %q", t.Name, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"bivouac/edge/protocol"
+)
+
+// LoadConfig reads broker.hcl. Every problem is named with file and line.
+func LoadConfig(path string) (Config, error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration cannot be read: %w; bivouac-broker init writes a first one", err)
+	}
+	return ParseConfig(src, path)
+}
+
+// ParseConfig reads and validates the text of broker.hcl.
+func ParseConfig(src []byte, filename string) (Config, error) {
+	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	var c Config
+	if !diags.HasErrors() {
+		diags = append(diags, gohcl.DecodeBody(file.Body, nil, &c)...)
+	}
+	var problems []error
+	for _, d := range diags {
+		if d.Severity == hcl.DiagError {
+			problems = append(problems, fmt.Errorf("%s: %s: %s", place(d.Subject, filename), d.Summary, d.Detail))
+		}
+	}
+	c.Dir = filepath.Dir(filename)
+	c = c.withDefaults()
+	if len(problems) == 0 {
+		problems = c.problems(filename)
+	}
+	if len(problems) > 0 {
+		return Config{}, protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration is refused:\n%w", errors.Join(problems...))
+	}
+	return c, nil
+}
+
+func place(r *hcl.Range, filename string) string {
+	if r == nil || r.Filename == "" {
+		return filename
+	}
+	return fmt.Sprintf("%s:%d", r.Filename, r.Start.Line)
+}
+
+// Example is the broker.hcl that init writes.
+const Example = `# What this broker may reach and spend. No server can widen it.
+# Restart bivouac-broker after a change; the files in paths are watched.
+
+listen  = "127.0.0.1:7402"
+servers = ["127.0.0.1:7401"]  # runner listeners whose feed is followed
+paths   = "paths"             # who may reach what: service-intentions files
+
+# model "default" {
+#   base_url        = "https://api.openai.com/v1"
+#   model           = "gpt-4.1"
+#   credential      = "openai"        # bivouac credential set openai
+#   data_boundaries = ["personal"]
+#   price {
+#     input_usd_per_mtok  = 2
+#     output_usd_per_mtok = 8
+#   }
+# }
+#
+# model "local" {                     # an OpenAI-compatible server of your own
+#   base_url        = "http://127.0.0.1:11434/v1"
+#   allow_private   = true
+#   model           = "qwen3"
+#   data_boundaries = ["personal", "internal"]
+#   price {
+#     input_usd_per_mtok  = 0
+#     output_usd_per_mtok = 0
+#   }
+# }
+#
+# destination "weather" {
+#   url     = "https://api.weather.example/v1"
+#   methods = ["GET"]
+#   credential "weather-token" {
+#     header = "Authorization"
+#     format = "Bearer {value}"
+#   }
+# }
+
+caps {
+  spend_usd_per_hour = 10
+}
+`

@@ -1,0 +1,112 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/capability"
+)
+
+// flow is one admitted request for as long as it runs.
+type flow struct {
+	req    *request
+	cancel context.CancelCauseFunc
+}
+
+// flows are the open ones. Registering comes before the checks of admission, so
+// that a revocation finds either the flow or the new floor, never neither. INV-13.
+type flows struct {
+	mu       sync.Mutex // guards below
+	open     map[*flow]struct{}
+	admitted map[protocol.GrantID]time.Time // last admission under a grant
+	changed  chan struct{}                  // closed and replaced when a flow ends
+}
+
+func newFlows() *flows {
+	return &flows{open: map[*flow]struct{}{}, admitted: map[protocol.GrantID]time.Time{}, changed: make(chan struct{})}
+}
+
+// begin registers a request; its context ends with a cause when it is closed.
+func (f *flows) begin(ctx context.Context, r *request) (context.Context, *flow) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	fl := &flow{req: r, cancel: cancel}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open[fl] = struct{}{}
+	return ctx, fl
+}
+
+// claimed tells the registry what the capability says, once it is verified.
+func (f *flows) claimed(fl *flow, c capability.Claims) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl.req.claims = c
+	fl.req.known = true
+}
+
+// admit notes the admission, unless the flow was closed meanwhile.
+func (f *flows) admit(ctx context.Context, fl *flow, at time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if g := fl.req.claims.Grant; g != "" {
+		f.admitted[g] = at
+		f.forgetLocked(at)
+	}
+	return nil
+}
+
+// forgetLocked bounds the memory of admissions.
+func (f *flows) forgetLocked(at time.Time) {
+	if len(f.admitted) < 10_000 {
+		return
+	}
+	for g, t := range f.admitted {
+		if at.Sub(t) > 24*time.Hour {
+			delete(f.admitted, g)
+		}
+	}
+}
+
+// end removes a flow when its work is over.
+func (f *flows) end(fl *flow) {
+	fl.cancel(context.Canceled)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.open, fl)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// judge closes every flow for which verdict has an error, with that cause.
+func (f *flows) judge(verdict func(*request) error) (closed int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for fl := range f.open {
+		if !fl.req.known {
+			continue // it is about to be checked against the same facts
+		}
+		if err := verdict(fl.req); err != nil {
+			fl.cancel(err)
+			closed++
+		}
+	}
+	return closed
+}
+
+// count of flows that match, the last admission under a grant, and a channel
+// that is closed when a flow ends.
+func (f *flows) count(match func(*request) bool, g protocol.GrantID) (n int, last time.Time, changed <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for fl := range f.open {
+		if fl.req.known && match(fl.req) {
+			n++
+		}
+	}
+	return n, f.admitted[g], f.changed
+}

@@ -1,0 +1,120 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/calllog"
+	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/secret"
+)
+
+// Invoke sends one http tool. The order is fixed: checked, prepared, credential
+// minted, logged durably, sent, answered. INV-4.
+func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+	b := s.Broker
+	tool := in.GetTool()
+	if tool == nil {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the request names no tool")
+	}
+	action, err := protocol.ParseID[protocol.ActionKind](in.GetActionId())
+	if err != nil {
+		return nil, err
+	}
+	req := &request{peer: peerOf(ctx), token: in.GetCapability(), tool: tool, action: action.String(), arguments: in.GetArguments()}
+	ctx, fl := b.flows.begin(ctx, req)
+	defer b.flows.end(fl)
+	err = b.admit(ctx, fl)
+	annotate(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := b.untilDeadline(ctx, req)
+	defer cancel()
+	ready, err := b.destinations[tool.GetDestination()].Prepare(gateway.Call{
+		Tool: tool, Arguments: []byte(in.GetArguments()), IdempotencyKey: in.GetIdempotencyKey(), MaxBytes: int(in.GetMaxOutputBytes()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	credential, err := b.mint(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return b.send(ctx, action, req, ready, in.GetIdempotencyKey(), credential)
+}
+
+// mint opens the sealed grant for the one credential that the tool names.
+func (b *Broker) mint(ctx context.Context, r *request) (secret.Value, error) {
+	name := r.tool.GetCredential()
+	if name == "" {
+		return secret.Value{}, nil
+	}
+	c := r.claims
+	if c.Grant == "" || len(c.SealedGrant) == 0 {
+		return secret.Value{}, denied("the credential %q needs a grant, and the turn has none: bivouac grant create --agent %s --credential %s", name, c.Agent, name)
+	}
+	return b.ports.Authority.Mint(ctx, authority.Use{
+		Grant: c.Grant, Sealed: c.SealedGrant, Tenant: c.Tenant, Principal: c.Principal, Agent: c.Agent, Credential: name,
+	})
+}
+
+func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, ready *gateway.Request, key string, credential secret.Value) (*brokerv1.InvokeResponse, error) {
+	first, err := b.calls.Begin(calllog.Call{Action: id, ArgsDigest: r.claims.ArgsDigest, Key: key, Repeatable: ready.Repeatable})
+	if err != nil {
+		return nil, err
+	}
+	fault.Here(fault.BrokerCallLogged)
+	// From here on only the log may say that nothing left.
+	answer, err := ready.Send(ctx, credential)
+	if err != nil {
+		return nil, b.notAnswered(id, first, err)
+	}
+	fault.Here(fault.BrokerCallAnswered)
+	if err := b.calls.Answer(id, answer.Status, answer.Digest); err != nil {
+		b.log.Error("an answer was not logged", "action", id, "error", err)
+	}
+	return &brokerv1.InvokeResponse{
+		HttpStatus: int32(answer.Status), ContentType: answer.ContentType, Body: answer.Body,
+		Truncated: answer.Truncated, BodyBytes: answer.Bytes, BodyDigest: answer.Digest,
+	}, nil
+}
+
+// notAnswered takes the log's entry back only when it is certain that nothing
+// left, now and before. INV-5.
+func (b *Broker) notAnswered(id protocol.ActionID, first bool, err error) error {
+	var never *gateway.NotSent
+	if !errors.As(err, &never) {
+		return err
+	}
+	if !first {
+		return protocol.Errorf(protocol.CodeOutcomeUnknown, "action %s was sent before and could not be repeated: %w", id, never.Err)
+	}
+	if e := b.calls.Unsent(id); e != nil {
+		return e
+	}
+	return never.Err
+}
+
+// LookupAction is the evidence of the call log after a crash.
+func (s brokerService) LookupAction(_ context.Context, in *brokerv1.LookupActionRequest) (*brokerv1.LookupActionResponse, error) {
+	id, err := protocol.ParseID[protocol.ActionKind](in.GetActionId())
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.calls.Lookup(id)
+	if err != nil {
+		return nil, err
+	}
+	return &brokerv1.LookupActionResponse{
+		State: callStates[e.State], HttpStatus: int32(e.Status), BodyDigest: e.BodyDigest, LogSinceUs: s.calls.Since().UnixMicro(),
+	}, nil
+}
+
+var callStates = map[calllog.State]brokerv1.CallState{
+	calllog.Barred: brokerv1.CallState_CALL_STATE_ABSENT, calllog.Sent: brokerv1.CallState_CALL_STATE_SENT, calllog.Answered: brokerv1.CallState_CALL_STATE_ANSWERED,
+}

@@ -1,0 +1,179 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/budget"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/provider"
+	"bivouac/server/broker/secret"
+	"bivouac/server/intercept"
+)
+
+// CallModel makes one model call and passes its text on as it comes.
+func (s brokerService) CallModel(ctx context.Context, in *brokerv1.CallModelRequest, out *connect.ServerStream[brokerv1.CallModelResponse]) error {
+	return s.callModel(ctx, in, out.Send)
+}
+
+func (b *Broker) callModel(ctx context.Context, in *brokerv1.CallModelRequest, send func(*brokerv1.CallModelResponse) error) error {
+	req := &request{peer: peerOf(ctx), token: in.GetCapability(), model: in.GetRequest().GetModel()}
+	ctx, fl := b.flows.begin(ctx, req)
+	defer b.flows.end(fl)
+	err := b.admit(ctx, fl)
+	annotate(ctx, req)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := b.untilDeadline(ctx, req)
+	defer cancel()
+	c, err := b.prepareModel(ctx, req, in.GetRequest())
+	if err != nil {
+		return err
+	}
+	answer, err := c.run(ctx, send)
+	done, err := c.settle(answer, err)
+	if err != nil {
+		return because(ctx, err)
+	}
+	return send(&brokerv1.CallModelResponse{Event: &runtimev1.ModelResponse{Kind: &runtimev1.ModelResponse_Done{Done: done}}})
+}
+
+// annotate names the turn in the log line of the request.
+func annotate(ctx context.Context, r *request) {
+	if r.known {
+		intercept.Annotate(ctx, slog.String("turn", r.claims.Turn.String()), slog.String("attempt", r.claims.Attempt.String()),
+			slog.String("agent", r.claims.Agent), slog.String("model", r.model), slog.String("destination", r.tool.GetDestination()))
+	}
+}
+
+// untilDeadline ends a flow with its turn. Feed time is judged once; after it
+// the timer counts, and a suspend is caught by the feed's age.
+func (b *Broker) untilDeadline(ctx context.Context, r *request) (context.Context, context.CancelFunc) {
+	now, ok := b.feed.Now()
+	if r.claims.Deadline.IsZero() || !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, r.claims.Deadline.Sub(now), protocol.Errorf(protocol.CodeDeadlineExceeded, "the turn's time is over"))
+}
+
+// because prefers the cause of a closed flow over what its end looked like.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// modelCall is an admitted and paid call.
+type modelCall struct {
+	b     *Broker
+	route *route
+	call  provider.Call
+	input int64 // estimated tokens
+	hold  *budget.Hold
+	cap   *budget.SpendHold
+	sent  bool // the first delta went out
+	text  int  // bytes of deltas
+}
+
+// prepareModel finds the key and reserves what the call may cost at most. INV-19.
+func (b *Broker) prepareModel(ctx context.Context, r *request, in *runtimev1.ModelRequest) (*modelCall, error) {
+	rt := b.routes[r.model]
+	in.MaxOutputTokens = outputLimit(in.GetMaxOutputTokens(), rt.cfg.MaxOutputTokens)
+	body, err := rt.provider.Encode(rt.cfg.Model, in)
+	if err != nil {
+		return nil, err
+	}
+	c := &modelCall{b: b, route: rt, input: budget.Estimate(len(body)), call: provider.Call{Model: rt.cfg.Model, Request: in}}
+	if c.call.Key, err = b.routeKey(ctx, rt, r); err != nil {
+		return nil, err
+	}
+	most, err := rt.price.Cost(budget.Tokens{Input: c.input, Output: int64(in.MaxOutputTokens)})
+	if err != nil {
+		return nil, err
+	}
+	slice := budget.Slice{ID: r.claims.Slice, Boot: r.claims.SliceBoot, Ceiling: r.claims.SliceCeiling}
+	if c.hold, err = b.ledger.Reserve(slice, most); err != nil {
+		return nil, err
+	}
+	if c.cap, err = b.spend.Reserve(b.cfg.Caps.account(r.claims), most); err != nil {
+		c.hold.Settle(0, budget.Tokens{})
+		return nil, err
+	}
+	return c, nil
+}
+
+// outputLimit is always set: what has no bound has no price.
+func outputLimit(asked, most int32) int32 {
+	if asked <= 0 || asked > most {
+		return most
+	}
+	return asked
+}
+
+func (b *Broker) routeKey(ctx context.Context, rt *route, r *request) (secret.Value, error) {
+	if rt.cfg.Credential == "" {
+		return secret.Value{}, nil
+	}
+	tenant := r.claims.Tenant
+	if rt.cfg.CredentialTenant != "" {
+		tenant = protocol.TenantID(rt.cfg.CredentialTenant)
+	}
+	return b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential)
+}
+
+func (c *modelCall) run(ctx context.Context, send func(*brokerv1.CallModelResponse) error) (*provider.Answer, error) {
+	return c.route.provider.Complete(ctx, c.call, func(text string) error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		c.text += len(text)
+		err := send(&brokerv1.CallModelResponse{Event: &runtimev1.ModelResponse{Kind: &runtimev1.ModelResponse_TextDelta{TextDelta: text}}})
+		if !c.sent {
+			c.sent = true
+			fault.Here(fault.BrokerModelStreaming)
+		}
+		return err
+	})
+}
+
+// settle replaces the reservation by what was used. A call that broke off is
+// charged for what is known to have come; a call that was refused costs nothing.
+func (c *modelCall) settle(a *provider.Answer, failure error) (*runtimev1.ModelDone, error) {
+	used := budget.Tokens{}
+	switch {
+	case a != nil && a.Counted:
+		used = budget.Tokens{Input: a.InputTokens, Output: a.OutputTokens}
+	case a != nil:
+		used = budget.Tokens{Input: c.input, Output: budget.Estimate(answerBytes(a))}
+	case c.sent:
+		used = budget.Tokens{Input: c.input, Output: budget.Estimate(c.text)}
+	}
+	cost, err := c.route.price.Cost(used)
+	if err != nil { // a provider that counts beyond reason: the whole reservation is gone
+		cost = c.hold.Amount()
+	}
+	c.hold.Settle(cost, used)
+	if err := c.cap.Settle(cost); err != nil {
+		c.b.log.Error("the spend of this hour was not saved", "error", err)
+	}
+	if failure != nil {
+		return nil, failure
+	}
+	return &runtimev1.ModelDone{Message: a.Message, StopReason: a.Stop, Usage: &runtimev1.Usage{
+		InputTokens: used.Input, OutputTokens: used.Output, CostMicroUsd: cost,
+	}}, nil
+}
+
+func answerBytes(a *provider.Answer) (n int) {
+	for _, block := range a.Message.GetBlocks() {
+		n += len(block.GetText()) + len(block.GetToolCall().GetAlias()) + len(block.GetToolCall().GetArguments())
+	}
+	return n
+}

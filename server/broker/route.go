@@ -1,0 +1,84 @@
+package broker
+
+import (
+	"os"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/budget"
+	"bivouac/server/broker/egress"
+	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/provider"
+)
+
+// route is one model route with its provider.
+type route struct {
+	cfg      Model
+	price    budget.Price
+	provider *provider.ChatCompletions
+	close    func()
+}
+
+// outlet is one destination of http tools.
+type outlet struct {
+	*gateway.Destination
+	boundaries []string
+}
+
+func (c Config) openRoute(m Model, n egress.Network) (*route, error) {
+	base, err := egress.CheckBase(m.BaseURL, m.AllowPrivate)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := c.readCA(m.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	client, err := egress.NewClient(egress.Config{Name: "model route " + m.Name, Base: base, AllowPrivate: m.AllowPrivate, CA: ca, Network: n})
+	if err != nil {
+		return nil, err
+	}
+	return &route{cfg: m, price: m.price(), close: client.CloseIdleConnections, provider: provider.NewChatCompletions(provider.Config{
+		Route: m.Name, Base: base, Client: client, Credential: m.Credential, LimitField: m.LimitField,
+	})}, nil
+}
+
+func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error) {
+	base, err := egress.CheckBase(d.URL, d.AllowPrivate)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := c.readCA(d.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	client, err := egress.NewClient(egress.Config{Name: "destination " + d.Name, Base: base, AllowPrivate: d.AllowPrivate, CA: ca, Network: n})
+	if err != nil {
+		return nil, err
+	}
+	bindings := map[string]gateway.Binding{}
+	for _, b := range d.Credentials {
+		bindings[b.Name] = gateway.Binding{Header: b.Header, Format: b.Format}
+	}
+	return &outlet{boundaries: d.DataBoundaries, Destination: gateway.New(gateway.Config{
+		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client,
+	})}, nil
+}
+
+func (c Config) readCA(name string) ([]byte, error) {
+	if name == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(c.Path(name))
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "ca_file cannot be read: %w", err)
+	}
+	return b, nil
+}
+
+func (r *route) describe() *brokerv1.ModelRoute {
+	return &brokerv1.ModelRoute{
+		Name: r.cfg.Name, ProviderModel: r.cfg.Model, DataBoundaries: r.cfg.DataBoundaries,
+		InputMicroUsdPerMtok: r.price.InputPerMTok, OutputMicroUsdPerMtok: r.price.OutputPerMTok, Priced: r.price.Known,
+	}
+}
