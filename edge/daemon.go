@@ -20,6 +20,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/state"
 )
 
@@ -42,6 +43,7 @@ type Daemon struct {
 	turns   turns
 	ops     *ops
 
+	ready      atomic.Bool // recovery is done
 	paused     atomic.Bool
 	brokerSaid atomic.Pointer[string]         // by the server, last
 	facts      atomic.Pointer[runnerv1.Facts] // without paused
@@ -81,6 +83,7 @@ func New(cfg Config) (*Daemon, error) {
 		return nil, err
 	}
 	d.brokerSaid.Store(&d.enrolment.Broker)
+	d.facts.Store(factsOf(d.policy, sandbox.Report{Problem: "not looked at yet"}))
 	d.paused.Store(cfg.State.Paused())
 	if d.link, err = dialler(cfg.State, d.enrolment.Server, cfg.Network); err != nil {
 		return nil, err
@@ -214,7 +217,11 @@ func (d *Daemon) recover(ctx context.Context) error {
 	if err := d.recoverActions(ctx); err != nil {
 		return err
 	}
-	return d.recoverTurns(ctx)
+	if err := d.recoverTurns(ctx); err != nil {
+		return err
+	}
+	d.ready.Store(true)
+	return nil
 }
 
 // problems keeps the newest error of each part, for status.

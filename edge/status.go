@@ -49,7 +49,10 @@ func (d *Daemon) Status() Status {
 		Runner: d.enrolment.Runner, Name: d.enrolment.Name, Server: d.enrolment.Server, Broker: d.broker(), Version: d.cfg.Version,
 		Transport: d.link.Transport(), QUICProblem: d.link.QUICProblem(), Paused: f.GetPaused(), Stopping: d.turns.stopping(),
 		Slots: f.GetSlots(), Boundary: f.GetBoundary(), Limits: f.GetLimits(), SandboxProblem: f.GetSandboxProblem(),
-		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Attempts: []AttemptStatus{}, JournalBytes: d.actions.journal.Bytes(),
+		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Attempts: []AttemptStatus{},
+	}
+	if d.ready.Load() {
+		out.JournalBytes = d.actions.journal.Bytes()
 	}
 	if s := d.line.get(); s != nil {
 		out.Connected, out.Epoch = true, s.epoch
