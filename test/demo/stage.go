@@ -193,7 +193,7 @@ func (d *demo) cliJSON(ctx context.Context, into any, args ...string) error {
 func (d *demo) start(ctx context.Context) (err error) {
 	began := time.Now()
 	d.dev, err = d.spawn("bivouac", "dev", "--data", d.state, "--no-edge", "--public", "127.0.0.1:0", "--runner", "127.0.0.1:0", "--broker", "127.0.0.1:0",
-		"--model-script", "test/demo/testdata/model.hcl", "--model-key-file", filepath.Join(d.secrets, "model-key"),
+		"--model", "127.0.0.1:0", "--model-script", "test/demo/testdata/model.hcl", "--model-key-file", filepath.Join(d.secrets, "model-key"),
 		"--destination", "weather="+d.weatherURL+",weather-token")
 	if err != nil {
 		return err

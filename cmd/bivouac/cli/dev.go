@@ -1,5 +1,315 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
 
-func (a *app) devCommand() *cobra.Command { return &cobra.Command{Use: "dev"} }
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+//go:embed defaults
+var defaults embed.FS
+
+// dev is everything on one machine, as processes of their own.
+type dev struct {
+	*app
+	data         string
+	public       string
+	runner       string
+	broker       string
+	model        string
+	modelScript  string
+	modelKeyFile string
+	destinations []string
+	noEdge       bool
+	folders      []string
+	tree         *tree
+	began        time.Time
+}
+
+func (a *app) devCommand() *cobra.Command {
+	d := &dev{app: a}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Server, broker and one runner on this machine, until Ctrl-C",
+		Long: `Starts everything as processes of their own on SQLite and a keyring file, logs you
+in, and keeps its state in --data. The first start makes the keys, the agents
+"assistant" and "coder", and joins this machine as a runner.
+
+The model is a scripted provider that answers from --model-script; README says how to
+use a real one.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.data, "data", defaultDevDir(), "directory for all state and logs")
+	f.StringVar(&d.public, "public", "127.0.0.1:7400", "address of the API")
+	f.StringVar(&d.runner, "runner", "127.0.0.1:7401", "address for runners, TCP and UDP")
+	f.StringVar(&d.broker, "broker", "127.0.0.1:7402", "address of the broker, TCP and UDP")
+	f.StringVar(&d.model, "model", "127.0.0.1:7403", "address of the scripted provider")
+	f.StringVar(&d.modelScript, "model-script", "", "script of the scripted provider (default: a small one)")
+	f.StringVar(&d.modelKeyFile, "model-key-file", "", "key that the scripted provider demands (default: a new one)")
+	f.StringArrayVar(&d.destinations, "destination", nil, "NAME=URL[,CREDENTIAL]: an http destination for the agent \"assistant\" (repeatable)")
+	f.BoolVar(&d.noEdge, "no-edge", false, "do not make this machine a runner")
+	f.StringArrayVar(&d.folders, "allow-folder", nil, "NAME=PATH[:rw]: a folder agents may use on this runner (repeatable; first start only)")
+	return cmd
+}
+
+func defaultDevDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "bivouac", "dev")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "bivouac", "dev")
+	}
+	return ".bivouac-dev"
+}
+
+func (d *dev) path(parts ...string) string { return filepath.Join(append([]string{d.data}, parts...)...) }
+
+func (d *dev) run(ctx context.Context) (err error) {
+	d.began = time.Now()
+	if d.data, err = filepath.Abs(d.data); err != nil {
+		return err
+	}
+	if err := d.addresses(); err != nil {
+		return err
+	}
+	if d.tree, err = newTree(d.path("logs")); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.tree.watch(ctx) })
+	g.Go(func() error {
+		runtime.LockOSThread() // children follow this thread: see childAttr
+		err := d.start(ctx, g)
+		if err == nil {
+			<-ctx.Done()
+		}
+		return errors.Join(err, d.tree.end())
+	})
+	err = g.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil // Ctrl-C
+	}
+	return err
+}
+
+// addresses replaces port 0 by a free port and finds a taken one before anything
+// starts.
+func (d *dev) addresses() error {
+	for _, a := range []struct {
+		flag  string
+		value *string
+		udp   bool
+	}{{"public", &d.public, false}, {"runner", &d.runner, true}, {"broker", &d.broker, true}} {
+		l, err := net.Listen("tcp", *a.value)
+		if err != nil {
+			return protocol.Errorf(protocol.CodeFailedPrecondition,
+				"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port", a.flag, *a.value, err)
+		}
+		*a.value = l.Addr().String()
+		l.Close()
+		if !a.udp {
+			continue
+		}
+		p, err := net.ListenPacket("udp", *a.value)
+		if err != nil {
+			return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used for UDP: %w; choose another port", a.flag, *a.value, err)
+		}
+		p.Close()
+	}
+	return nil
+}
+
+// start brings the parts up in the order in which they need each other.
+func (d *dev) start(ctx context.Context, g *errgroup.Group) error {
+	provider, err := d.startProvider(ctx, g)
+	if err != nil {
+		return err
+	}
+	if err := d.startBroker(ctx, provider); err != nil {
+		return err
+	}
+	if err := d.startServer(ctx); err != nil {
+		return err
+	}
+	c, err := d.logIn(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.firstTime(ctx, c); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.err, "ready after %d ms\n  API      http://%s\n  runners  https://%s\n  state    %s\n  broker   %s\n",
+		time.Since(d.began).Milliseconds(), d.public, d.runner, d.data, d.path("broker", "broker.hcl"))
+	if !d.noEdge {
+		if err := d.startEdge(ctx, c); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(d.err, "\ntry, in another terminal:\n  %sbivouac chat --agent assistant \"which folders do you have?\"\n\nCtrl-C ends everything.\n", d.configPrefix())
+	return nil
+}
+
+func (d *dev) configPrefix() string {
+	if d.config == defaultConfigDir() && os.Getenv("BIVOUAC_CONFIG") == "" {
+		return ""
+	}
+	return "BIVOUAC_CONFIG=" + d.config + " "
+}
+
+func (d *dev) startServer(ctx context.Context) error {
+	data := d.path("server")
+	common := []string{"--data", data}
+	token := d.path("token")
+	if err := d.tree.once(ctx, "bivouac-server", append([]string{"bootstrap", "--principal", "me", "--token-file", token}, common...)...); err != nil {
+		return err
+	}
+	if err := d.tree.spawn("bivouac-server", append([]string{"--public", d.public, "--runners", d.runner, "--broker", d.broker,
+		"--broker-code-file", d.path("server-code")}, common...)...); err != nil {
+		return err
+	}
+	return d.tree.until(ctx, "bivouac-server", func() error { return ready(ctx, "http://"+d.public+"/readyz") })
+}
+
+// logIn keeps a login for this server in the person's directory.
+func (d *dev) logIn(ctx context.Context) (*client.Client, error) {
+	f, err := os.Open(d.path("token"))
+	if err != nil {
+		return nil, err
+	}
+	token, err := firstLine(f)
+	f.Close()
+	if err != nil {
+		return nil, err
+	}
+	l := login{Server: "http://" + d.public, Token: secret(token)}
+	c, err := client.New(client.Config{URL: l.Server, Token: token})
+	if err != nil {
+		return nil, err
+	}
+	who, err := c.Principals.WhoAmI(ctx, &apiv1.WhoAmIRequest{})
+	if err != nil {
+		return nil, err
+	}
+	l.RootFingerprint = who.GetRootFingerprint()
+	if old, err := readLogin(d.config); err == nil && old.Server != l.Server && !isLoopback(old.Server) {
+		d.config = d.path("login") // never replace the login of another server
+	}
+	d.api, d.login = c, l
+	return c, writeLogin(d.config, l)
+}
+
+func isLoopback(url string) bool {
+	return strings.HasPrefix(url, "http://127.") || strings.HasPrefix(url, "http://localhost")
+}
+
+// firstTime sets the model key and the default agents, where they are missing.
+func (d *dev) firstTime(ctx context.Context, c *client.Client) error {
+	f, err := os.Open(d.modelKeyFile)
+	if err != nil {
+		return err
+	}
+	key, err := firstLine(f)
+	f.Close()
+	if err != nil {
+		return err
+	}
+	if err := d.quietly(func() error { return d.putCredential(ctx, c, "scripted-key", secret(key)) }); err != nil {
+		return err
+	}
+	have, err := c.Agents.ListAgents(ctx, &apiv1.ListAgentsRequest{})
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, a := range have.GetAgents() {
+		known[a.GetName()] = true
+	}
+	for _, name := range []string{"assistant", "coder"} {
+		if known[name] {
+			continue
+		}
+		src, err := defaults.ReadFile("defaults/" + name + ".hcl")
+		if err != nil {
+			return err
+		}
+		if _, err := c.Agents.ApplyAgent(ctx, &apiv1.ApplyAgentRequest{Filename: name + ".hcl", Source: string(src)}); err != nil {
+			return err
+		}
+		if _, err := c.Grants.CreateGrant(ctx, &apiv1.CreateGrantRequest{Agent: name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quietly runs something that would print its result.
+func (d *dev) quietly(fn func() error) error {
+	out := d.out
+	d.out = new(strings.Builder)
+	defer func() { d.out = out }()
+	return fn()
+}
+
+// startEdge joins this machine once, and runs it.
+func (d *dev) startEdge(ctx context.Context, c *client.Client) error {
+	state := d.path("edge")
+	if _, err := os.Stat(filepath.Join(state, "device.key")); errors.Is(err, fs.ErrNotExist) {
+		name, err := os.Hostname()
+		if err != nil || name == "" {
+			name = "this-machine"
+		}
+		code, err := c.Runners.CreateJoinCode(ctx, &apiv1.CreateJoinCodeRequest{Name: name})
+		if err != nil {
+			return err
+		}
+		args := []string{"join", "https://" + d.runner, code.GetCode(), "--name", name, "--state", state}
+		for _, folder := range d.folders {
+			args = append(args, "--allow-folder", folder)
+		}
+		if err := d.tree.once(ctx, "bivouac-edge", args...); err != nil {
+			return err
+		}
+	}
+	if err := d.tree.spawn("bivouac-edge", "run", "--state", state); err != nil {
+		return err
+	}
+	return d.tree.until(ctx, "bivouac-edge", func() error {
+		res, err := c.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{})
+		if err != nil {
+			return err
+		}
+		for _, r := range res.GetRunners() {
+			if r.GetConnected() {
+				fmt.Fprintf(d.err, "  runner   %s, sandbox %s\n", plain(r.GetName()), sandboxOf(r))
+				return nil
+			}
+		}
+		return protocol.Errorf(protocol.CodeUnavailable, "the runner is not connected yet")
+	})
+}
+
+// newKey makes a key for the scripted provider.
+func newKey(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	return writePrivate(path, []byte("sk-"+rand.Text()+"\n"))
+}
