@@ -89,6 +89,7 @@ func codeCommand(data *string) *cobra.Command {
 
 func runCommand(data *string) *cobra.Command {
 	var config, listen string
+	var servers []string
 	var debug bool
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -100,11 +101,12 @@ func runCommand(data *string) *cobra.Command {
 				level = slog.LevelDebug
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			return assembly.Run(cmd.Context(), assembly.Options{Data: *data, Config: config, Listen: listen, Log: log})
+			return assembly.Run(cmd.Context(), assembly.Options{Data: *data, Config: config, Listen: listen, Servers: servers, Log: log})
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", "configuration (default broker.hcl in --data)")
 	cmd.Flags().StringVar(&listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
+	cmd.Flags().StringSliceVar(&servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
 	return cmd
 }

@@ -33,6 +33,8 @@ type Options struct {
 	Config string
 	// Listen overrides the configuration's address.
 	Listen string
+	// Servers override the configuration's.
+	Servers []string
 	Log    *slog.Logger
 }
 
@@ -69,6 +71,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if o.Listen != "" {
 		cfg.Listen = o.Listen
+	}
+	if len(o.Servers) > 0 {
+		cfg.Servers = o.Servers
 	}
 	keys, err := keyring.Open(o.Data)
 	if err != nil {
