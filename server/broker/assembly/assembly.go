@@ -35,7 +35,7 @@ type Options struct {
 	Listen string
 	// Servers override the configuration's.
 	Servers []string
-	Log    *slog.Logger
+	Log     *slog.Logger
 }
 
 // Init makes a data directory: the keyring and, where they are missing, a first

@@ -19,6 +19,7 @@ import (
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
 	"bivouac/edge/link"
+	"bivouac/edge/link/linktest"
 	"bivouac/server/broker/feed"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
@@ -55,39 +56,13 @@ func (s *server) Feed(ctx context.Context, r *brokerv1.FeedRequest, out *connect
 	return nil
 }
 
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-func (p pipes) Close() error   { return nil }
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-func (p pipes) dial(ctx context.Context, _ string) (net.Conn, error) {
-	near, far := net.Pipe()
-	select {
-	case p.conns <- far:
-		return near, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // A follower reconnects from its cursor, also after a silence on a connection
 // that looks alive, and the age is exact in virtual time.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := identitytest.NewRoot()
 		s := &server{peers: make(chan identity.Peer, 100), asked: make(chan int64, 100)}
-		ln := pipes{make(chan net.Conn), make(chan struct{})}
+		ln := linktest.NewListener()
 		_, handler := brokerv1connect.NewFeedServiceHandler(s)
 		mux := http.NewServeMux()
 		mux.Handle("/", handler)
@@ -102,7 +77,7 @@ func TestFollow(t *testing.T) {
 		w, err := feed.Follow(f, feed.Config{
 			Addresses: []string{"server:7401"}, Root: root.Certificate, BootNonce: "b", Log: slog.New(slog.DiscardHandler),
 			Certificate: func() (*tls.Certificate, error) { return brokerCert, nil },
-			Network: link.Network{DialTCP: ln.dial, ListenPacket: func(context.Context) (net.PacketConn, error) {
+			Network: link.Network{DialTCP: func(ctx context.Context, _ string) (net.Conn, error) { return ln.Dial(ctx) }, ListenPacket: func(context.Context) (net.PacketConn, error) {
 				return nil, errors.New("no UDP here")
 			}},
 		})
@@ -135,7 +110,6 @@ func TestFollow(t *testing.T) {
 			t.Errorf("it came back from cursor %d", got)
 		}
 		cancel()
-		close(ln.done)
 		if err := g.Wait(); err != nil {
 			t.Error(err)
 		}

@@ -1,0 +1,502 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/consul"
+	"bivouac/edge/identity"
+	"bivouac/edge/identity/identitytest"
+	"bivouac/edge/link"
+	"bivouac/edge/link/linktest"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/authoritytest"
+	"bivouac/server/broker/egress"
+	"bivouac/server/broker/keyring"
+	"bivouac/server/broker/modeltest"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+	"bivouac/server/broker/scripted"
+	"bivouac/server/broker/secret"
+	"bivouac/server/capability"
+)
+
+const (
+	brokerAddr = "10.0.0.1:7402"
+	serverAddr = "10.0.0.2:7401"
+	modelKey   = "sk-broker-test-0123456789"
+	toolKey    = "tok-broker-test/9876543210+x"
+)
+
+const hclConfig = `
+pool    = "default"
+servers = ["` + serverAddr + `"]
+model "main" {
+  base_url = "http://provider.example/v1"
+  allow_private = true
+  model = "gpt-x"
+  credential = "provider-key"
+  data_boundaries = ["personal"]
+  max_output_tokens = 1000
+  price {
+    input_usd_per_mtok = 3
+    output_usd_per_mtok = 10
+  }
+}
+model "unpriced" {
+  base_url = "http://provider.example/v1"
+  allow_private = true
+  model = "gpt-x"
+  data_boundaries = ["personal"]
+}
+model "public" {
+  base_url = "https://provider.example/v1"
+  model = "gpt-x"
+  data_boundaries = ["personal"]
+  price {
+    input_usd_per_mtok = 0
+    output_usd_per_mtok = 0
+  }
+}
+destination "weather" {
+  url = "http://tools.example/api"
+  allow_private = true
+  methods = ["GET", "POST"]
+  credential "weather-key" {}
+}
+destination "inside" {
+  url = "https://tools.example"
+}
+caps {
+  spend_usd_per_hour = 1
+  tenant "capped" {
+    models = ["unpriced"]
+    destinations = []
+  }
+  tenant "poor" {
+    spend_usd_per_hour = 0.001
+  }
+}
+`
+
+const script = `
+rule "hello" {
+  when { user_contains = "hello" }
+  text = "Hello, you."
+  chunk_runes = 3
+  usage {
+    input = 100
+    output = 10
+  }
+}
+rule "slow" {
+  when { user_contains = "slowly" }
+  text = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
+  chunk_runes = 1
+  chunk_delay = "20s"
+}
+rule "echo" {
+  when { user_contains = "echo" }
+  text = "the key is ` + modelKey + `"
+}
+rule "429" {
+  when { user_contains = "429" }
+  error {
+    status = 429
+    retry_after = "7s"
+  }
+}
+`
+
+// world is a broker with its server's feed, a scripted provider and a small tool
+// server, all over real TLS and HTTP on a simulated network.
+type world struct {
+	t        *testing.T
+	net      *linktest.Net
+	dir      string
+	keys     *keyring.Keyring
+	paths    *consul.Memory
+	broker   *broker.Broker
+	scripted *scripted.Provider
+	tools    *tools
+	feed     *feedServer
+	log      *bytes.Buffer
+	logMu    sync.Mutex
+
+	serverCert, runnerCert *tls.Certificate
+	signing                *capability.Key
+	tenant                 protocol.TenantID
+	grant                  authority.Grant
+	sealed                 []byte
+	dials                  map[netip.Addr]*linktest.Listener
+}
+
+// Write makes world the log's end.
+func (w *world) Write(p []byte) (int, error) {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	return w.log.Write(p)
+}
+
+func (w *world) logged() string {
+	w.logMu.Lock()
+	defer w.logMu.Unlock()
+	return w.log.String()
+}
+
+func newID[K protocol.Kind]() protocol.ID[K] { return protocol.NewID[K](time.Now(), rand.Reader) }
+
+// inWorld runs test in virtual time with a broker whose feed is fresh.
+func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, net: linktest.New(time.Millisecond), log: &bytes.Buffer{}, tenant: newID[protocol.TenantKind](), paths: consul.NewMemory()}
+		w.allowAll()
+		ctx, cancel := context.WithCancel(context.Background())
+		g, ctx := errgroup.WithContext(ctx)
+		w.makeKeys()
+		w.startUpstreams(ctx, g)
+		w.startServer(ctx, g)
+		w.startBroker(ctx, g)
+		time.Sleep(2 * time.Second) // the feed is current
+		defer w.net.Close()
+		defer func() {
+			cancel()
+			if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("the world ended with %v", err)
+			}
+		}()
+		test(t, w)
+		for _, key := range []string{modelKey, toolKey} { // INV-17
+			v, err := secret.New(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if secret.NewRedactor(v).Found(w.logged()) {
+				t.Errorf("the log holds a key")
+			}
+		}
+	})
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) allowAll() {
+	w.paths.Set(consul.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consul.Allow("model-unpriced", "*"), consul.Allow("model-public", "*"),
+		consul.Allow("weather", "agent-assistant", "capped--agent-assistant"), consul.Allow("inside", "agent-assistant"))
+}
+
+func (w *world) makeKeys() {
+	w.dir = filepath.Join(w.t.TempDir(), "broker")
+	_, err := keyring.Init(w.dir)
+	w.must(err)
+	w.keys, err = keyring.Open(w.dir)
+	w.must(err)
+	w.t.Cleanup(func() { w.keys.Close() })
+	w.serverCert = w.certify(identity.RoleServer, "", "")
+	w.runnerCert = w.certify(identity.RoleRunner, "", w.tenant)
+	for name, value := range map[string]string{"provider-key": modelKey, "weather-key": toolKey} {
+		w.must(w.keys.PutCredential(w.t.Context(), w.tenant, name, authoritytest.Seal(w.t, w.keys, name, value)))
+	}
+	w.grant = authority.Grant{ID: newID[protocol.GrantKind](), Tenant: w.tenant, Principal: newID[protocol.PrincipalKind](), Agent: "assistant", Credentials: []string{"weather-key"}}
+	w.sealed, err = w.keys.CreateGrant(w.t.Context(), w.grant)
+	w.must(err)
+	w.signing, err = capability.NewKey(rand.Reader)
+	w.must(err)
+}
+
+// certify makes a key with a certificate of this deployment.
+func (w *world) certify(role identity.Role, id string, tenant protocol.TenantID) *tls.Certificate {
+	w.t.Helper()
+	key := identitytest.NewKey()
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	w.must(err)
+	switch {
+	case role == identity.RoleRunner:
+		id = identity.RunnerID(spki).String()
+	case id == "":
+		id = keyring.ServerID(spki).String()
+	}
+	chain, _, err := w.keys.Issue(w.t.Context(), authority.Leaf{Role: role, ID: id, Tenant: tenant, SPKI: spki})
+	w.must(err)
+	certs, err := identity.ParsePEM(chain)
+	w.must(err)
+	return &tls.Certificate{Certificate: [][]byte{certs[0].Raw}, PrivateKey: key, Leaf: certs[0]}
+}
+
+func thumbprint(c *tls.Certificate) string {
+	return identity.Thumbprint(c.Leaf.RawSubjectPublicKeyInfo)
+}
+
+// tools is the upstream of http tools.
+type tools struct {
+	ln *linktest.Listener
+	mu sync.Mutex
+	// requests as they came
+	got []string
+	// answer decides; nil echoes the Authorization header.
+	answer http.HandlerFunc
+}
+
+func (u *tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	u.mu.Lock()
+	u.got = append(u.got, r.Method+" "+r.URL.RequestURI()+" "+string(body))
+	answer := u.answer
+	u.mu.Unlock()
+	if answer != nil {
+		answer(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"sky":"rain","authorised_as":%q}`, r.Header.Get("Authorization"))
+}
+
+func (u *tools) requests() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return append([]string(nil), u.got...)
+}
+
+func (u *tools) answers(h http.HandlerFunc) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.answer = h
+}
+
+var (
+	providerIP = netip.MustParseAddr("10.9.0.1")
+	toolsIP    = netip.MustParseAddr("10.9.0.2")
+)
+
+func (w *world) startUpstreams(ctx context.Context, g *errgroup.Group) {
+	s, err := scripted.Parse([]byte(script), "test.hcl")
+	w.must(err)
+	key, err := secret.New(modelKey)
+	w.must(err)
+	w.scripted = scripted.New(scripted.Config{Script: s, Key: key})
+	w.tools = &tools{ln: linktest.NewListener()}
+	model := linktest.NewListener()
+	g.Go(func() error { return w.scripted.Run(ctx, model) })
+	server := &http.Server{Handler: w.tools}
+	g.Go(func() error {
+		defer context.AfterFunc(ctx, func() { server.Close() })()
+		server.Serve(w.tools.ln)
+		return nil
+	})
+	w.dials = map[netip.Addr]*linktest.Listener{providerIP: model, toolsIP: w.tools.ln}
+}
+
+func (w *world) egress() egress.Network {
+	return egress.Network{
+		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			switch host {
+			case "provider.example":
+				return []netip.Addr{providerIP}, nil
+			case "tools.example":
+				return []netip.Addr{toolsIP}, nil
+			}
+			return nil, errors.New("no such host")
+		},
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			p, ok := w.dials[to.Addr()]
+			if !ok {
+				return nil, errors.New("connection refused")
+			}
+			return p.Dial(ctx)
+		},
+	}
+}
+
+// feedServer is the server's side of the feed: real TLS, a beat of 250 ms.
+type feedServer struct {
+	w  *world
+	mu sync.Mutex
+	// floors are appended to; statements and silence may change.
+	floors []*brokerv1.Floor
+	silent bool
+	wake   chan struct{}
+}
+
+func (f *feedServer) raise(kind brokerv1.FloorKind, id string, minimum int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.floors = append(f.floors, &brokerv1.Floor{Seq: int64(len(f.floors) + 1), Kind: kind, Id: id, Minimum: minimum})
+	close(f.wake)
+	f.wake = make(chan struct{})
+}
+
+func (f *feedServer) silence(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.silent = on
+}
+
+func (f *feedServer) Feed(ctx context.Context, r *brokerv1.FeedRequest, out *connect.ServerStream[brokerv1.FeedResponse]) error {
+	statement, _, err := f.w.keys.CertifyKey(ctx, "rep_1", f.w.signing.Public())
+	if err != nil {
+		return err
+	}
+	cursor, statements, snapshot := int(r.GetCursor()), []string{statement}, r.GetCursor() == 0
+	for {
+		f.mu.Lock()
+		fresh, wake, silent := f.floors[cursor:], f.wake, f.silent
+		f.mu.Unlock()
+		if !silent {
+			cursor += len(fresh)
+			m := &brokerv1.FeedResponse{StoreReadUs: time.Now().UnixMicro(), Cursor: int64(cursor), Floors: fresh, SigningStatements: statements, Snapshot: snapshot}
+			if err := out.Send(m); err != nil {
+				return err
+			}
+			statements, snapshot = nil, false
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+func (w *world) startServer(ctx context.Context, g *errgroup.Group) {
+	w.feed = &feedServer{w: w, wake: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.Handle(brokerv1connect.NewFeedServiceHandler(w.feed))
+	s, err := link.NewServer(link.ServerConfig{Handler: mux, Root: w.keys.Root(), Certificate: func() (*tls.Certificate, error) { return w.serverCert, nil }})
+	w.must(err)
+	packets, listener, err := w.net.Listen(serverAddr)
+	w.must(err)
+	g.Go(func() error { return s.Serve(ctx, packets, listener) })
+}
+
+func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
+	cfg, err := broker.ParseConfig([]byte(hclConfig), "broker.hcl")
+	w.must(err)
+	start := time.Now()
+	w.broker, err = broker.New(cfg, broker.Ports{
+		Authority: w.keys, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"),
+		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },
+		Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	w.must(err)
+	packets, listener, err := w.net.Listen(brokerAddr)
+	w.must(err)
+	g.Go(func() error { return w.broker.Run(ctx, packets, listener) })
+}
+
+// peer is one caller's services.
+type peer struct {
+	broker    brokerv1connect.BrokerServiceClient
+	authority brokerv1connect.AuthorityServiceClient
+	trust     brokerv1connect.TrustServiceClient
+}
+
+func (w *world) as(cert *tls.Certificate) peer {
+	w.t.Helper()
+	c, err := link.NewClient(link.Config{
+		Address: brokerAddr, Trust: link.Trust{Role: identity.RoleBroker, Root: w.keys.Root()}, Network: w.net.Network("10.0.0.3"),
+		Certificate: func() (*tls.Certificate, error) { return cert, nil },
+	})
+	w.must(err)
+	w.t.Cleanup(func() { c.Close() })
+	return peer{brokerv1connect.NewBrokerServiceClient(c, c.URL()), brokerv1connect.NewAuthorityServiceClient(c, c.URL()), brokerv1connect.NewTrustServiceClient(c, c.URL())}
+}
+
+// claims of a good capability for a service-placed turn; change narrows or
+// breaks it.
+func (w *world) claims(change func(*capability.Claims)) capability.Claims {
+	now := time.Now()
+	c := capability.Claims{
+		ID: newID[protocol.CapabilityKind](), Audience: "default", Tenant: w.tenant, TenantName: "local", Principal: w.grant.Principal,
+		Agent: "assistant", Instance: newID[protocol.InstanceKind](), Generation: 2, Session: newID[protocol.SessionKind](), Turn: newID[protocol.TurnKind](),
+		Fence: protocol.Fence(1<<32 | 5), Grant: w.grant.ID, SealedGrant: w.sealed, Presenter: thumbprint(w.serverCert), Models: []string{"main", "unpriced", "public"},
+		Slice: newID[protocol.SliceKind](), SliceBoot: w.broker.BootNonce(), SliceCeiling: 500_000, PolicyDigest: "p", DataBoundary: "personal",
+		IssuedAt: now, ExpiresAt: now.Add(time.Minute), Deadline: now.Add(time.Hour),
+	}
+	if change != nil {
+		change(&c)
+	}
+	return c
+}
+
+func (w *world) sign(c capability.Claims) string {
+	w.t.Helper()
+	token, err := w.signing.Sign(c)
+	w.must(err)
+	return token
+}
+
+func modelRequest(token, route, prompt string) *brokerv1.CallModelRequest {
+	return &brokerv1.CallModelRequest{Capability: token, CallId: "cal_1", Request: &runtimev1.ModelRequest{
+		Model: route, Messages: []*runtimev1.Message{modeltest.User(prompt)}, MaxOutputTokens: 200,
+	}}
+}
+
+// call makes one model call to its end.
+func call(ctx context.Context, p peer, in *brokerv1.CallModelRequest) (text string, done *runtimev1.ModelDone, err error) {
+	s, err := p.broker.CallModel(ctx, in)
+	if err != nil {
+		return "", nil, protocol.FromConnect(err)
+	}
+	defer s.Close()
+	for s.Receive() {
+		text += s.Msg().GetEvent().GetTextDelta()
+		if d := s.Msg().GetEvent().GetDone(); d != nil {
+			done = d
+		}
+	}
+	return text, done, protocol.FromConnect(s.Err())
+}
+
+const arguments = `{"city":"Bern"}`
+
+func httpTool() *brokerv1.HttpTool {
+	return &brokerv1.HttpTool{Ref: "http:forecast", Destination: "weather", Method: "GET", Path: "/forecast/{city}", Credential: "weather-key"}
+}
+
+// invocation is a good call of a tool and its capability.
+func (w *world) invocation(claims func(*capability.Claims), change func(*brokerv1.InvokeRequest)) *brokerv1.InvokeRequest {
+	w.t.Helper()
+	id := newID[protocol.ActionKind]()
+	in := &brokerv1.InvokeRequest{ActionId: id.String(), Tool: httpTool(), Arguments: arguments, IdempotencyKey: "key-" + id.String()}
+	if change != nil {
+		change(in)
+	}
+	c := w.claims(func(c *capability.Claims) {
+		c.Action, c.ArgsDigest, c.Models = id, canonical.Digest([]byte(arguments)), nil
+		c.Tools, c.Destinations = []string{"http:forecast"}, []string{"weather", "inside"}
+	})
+	if claims != nil {
+		claims(&c)
+	}
+	in.Capability = w.sign(c)
+	return in
+}
