@@ -250,6 +250,8 @@ type machine struct {
 	cert   *tls.Certificate
 	link   *link.Client
 	api    runnerv1connect.RunnerServiceClient
+	epoch  int64
+	seen   int64 // mail that it has acknowledged
 }
 
 // stranger is a machine that has not enrolled.
@@ -323,6 +325,25 @@ func (w *world) connect(m *machine) int64 {
 	res, err := m.api.Connect(w.t.Context(), &runnerv1.ConnectRequest{
 		CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(), BootNonce: "boot",
 		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Actions: []string{"files.list", "files.read", "files.write"}},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return res.GetEpoch()
+}
+
+// able is a machine that can take whole turns, connected.
+func (w *world) able(owner *client.Client, name string) *machine {
+	w.t.Helper()
+	m := w.join(owner, name, "turn", "files.read")
+	m.epoch = w.connectAble(m)
+	return m
+}
+
+func (w *world) connectAble(m *machine) int64 {
+	w.t.Helper()
+	res, err := m.api.Connect(w.t.Context(), &runnerv1.ConnectRequest{
+		CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(), BootNonce: "boot", Facts: ableFacts(),
 	})
 	if err != nil {
 		w.t.Fatal(err)

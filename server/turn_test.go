@@ -3,9 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
-	"testing"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
@@ -110,6 +108,15 @@ func (w *world) submit(c *client.Client, session, message, prompt string) *apiv1
 	return res.GetTurn()
 }
 
+func (w *world) submitWith(c *client.Client, session, message, prompt, workspace string) *apiv1.Turn {
+	w.t.Helper()
+	res, err := c.Turns.SubmitTurn(w.t.Context(), &apiv1.SubmitTurnRequest{SessionId: session, MessageId: message, Prompt: prompt, WorkspaceDigest: workspace})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return res.GetTurn()
+}
+
 // awaitTurn waits until a turn is in one of the states.
 func (w *world) awaitTurn(c *client.Client, turn string, states ...string) *apiv1.Turn {
 	w.t.Helper()
@@ -133,11 +140,29 @@ func (w *world) awaitTurn(c *client.Client, turn string, states ...string) *apiv
 	return got
 }
 
-func mustRead(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+// reader is an agent that reads files on its user's machine.
+const reader = `
+agent "reader" {
+  profile       = "personal"
+  data_boundary = "personal"
+  instructions  = "Read what you are asked to."
+  model { route = "test" }
+  device_tools = ["files.read"]
+}
+`
+
+// obedientDevice is a model that reads the file a prompt names and repeats what
+// came back.
+func obedientDevice(w *world) {
+	w.broker.Backend.CallModel = func(_ context.Context, r *brokerv1.CallModelRequest, _ func(string) error) (*runtimev1.ModelDone, error) {
+		messages := r.GetRequest().GetMessages()
+		last := messages[len(messages)-1]
+		block := last.GetBlocks()[len(last.GetBlocks())-1]
+		if path, ok := strings.CutPrefix(block.GetText(), "read "); ok && last.GetRole() == runtimev1.Role_ROLE_USER {
+			return answer(runtimev1.StopReason_STOP_REASON_TOOL_CALLS, &runtimev1.Block{Kind: &runtimev1.Block_ToolCall{ToolCall: &runtimev1.ToolCall{
+				Id: "call_1", Alias: r.GetRequest().GetTools()[0].GetAlias(), Arguments: fmt.Sprintf(`{"path":%q}`, path),
+			}}}), nil
+		}
+		return answer(runtimev1.StopReason_STOP_REASON_END, &runtimev1.Block{Kind: &runtimev1.Block_Text{Text: "it says " + block.GetToolResult().GetText()}}), nil
 	}
-	return string(text)
 }
