@@ -171,12 +171,21 @@ func newID[K protocol.Kind]() protocol.ID[K] { return protocol.NewID[K](time.Now
 // inWorld runs test in virtual time with a broker whose feed is fresh.
 func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
+	inWorldAfter(t, func(*world) {}, test)
+}
+
+// inWorldAfter does something with the keyring before anything runs: virtual time
+// is cheap while nothing ticks.
+func inWorldAfter(t *testing.T, before func(w *world), test func(t *testing.T, w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, net: linktest.New(time.Millisecond), log: &bytes.Buffer{}, tenant: newID[protocol.TenantKind](), paths: consul.NewMemory()}
 		w.allowAll()
 		ctx, cancel := context.WithCancel(context.Background())
 		g, ctx := errgroup.WithContext(ctx)
 		w.makeKeys()
+		before(w)
+		w.serverCert, w.runnerCert = w.certify(identity.RoleServer, "", ""), w.certify(identity.RoleRunner, "", w.tenant)
 		w.startUpstreams(ctx, g)
 		w.startServer(ctx, g)
 		w.startBroker(ctx, g)
@@ -220,8 +229,6 @@ func (w *world) makeKeys() {
 	w.keys, err = keyring.Open(w.dir)
 	w.must(err)
 	w.t.Cleanup(func() { w.keys.Close() })
-	w.serverCert = w.certify(identity.RoleServer, "", "")
-	w.runnerCert = w.certify(identity.RoleRunner, "", w.tenant)
 	for name, value := range map[string]string{"provider-key": modelKey, "weather-key": toolKey} {
 		w.must(w.keys.PutCredential(w.t.Context(), w.tenant, name, authoritytest.Seal(w.t, w.keys, name, value)))
 	}
