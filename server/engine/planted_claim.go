@@ -1,8 +1,6 @@
-//go:build bug_no_claim && !bug_no_intent
+//go:build bug_no_claim
 
 package engine
 
-const (
-	plantedNoIntent = false
-	plantedNoClaim  = true
-)
+// plantedNoClaim accepts a claim of an attempt that another supervisor holds.
+const plantedNoClaim = true

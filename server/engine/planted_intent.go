@@ -2,7 +2,45 @@
 
 package engine
 
-const (
-	plantedNoIntent = true
-	plantedNoClaim  = false
+import (
+	"context"
+
+	"bivouac/server/session"
 )
+
+const plantedNoIntent = true
+
+// sendUnrecorded sends an action that the store knows nothing of, and writes its
+// intent together with its outcome.
+func (w *turnTx) sendUnrecorded(a session.Action) error {
+	send, err := w.prepareCall(a)
+	if err != nil {
+		return err
+	}
+	e := w.e
+	w.afterCommit(func() {
+		e.Ops.Start(invokeOp(a.ID), func(ctx context.Context) {
+			resp, failure := e.Broker.Invoke(ctx, send.request)
+			e.settled.put(completion{op: invokeOp(a.ID), apply: func(ctx context.Context) error {
+				err := e.onTurn(ctx, "planted", a.Turn, func(w *turnTx) error {
+					if err := w.tx.InsertAction(a); err != nil {
+						return err
+					}
+					next, err := a.Step(session.ActionDispatch, w.tx.Now)
+					if err != nil {
+						return err
+					}
+					if err := w.tx.SaveAction(next, a.State, a.Fence); err != nil {
+						return err
+					}
+					return w.step(session.TurnDispatch)
+				})
+				if err != nil {
+					return err
+				}
+				return e.settleCall(ctx, a, resp, failure)
+			}})
+		})
+	})
+	return nil
+}

@@ -73,6 +73,9 @@ func (w *turnTx) workerToolFinished(a execution.Attempt, r *runtimev1.ToolResult
 	if err != nil || engines {
 		return err
 	}
+	if known, err := w.answered(); err != nil || !known {
+		return err
+	}
 	clean, err := w.presentable(r)
 	if err != nil {
 		return err
@@ -98,6 +101,32 @@ func (w *turnTx) dispatchedHere(callID string) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// answered reports that the turn has an answer of the model to which a result can
+// belong. A worker that reports results of no answer is not recorded: the
+// conversation must stay one that can be rebuilt. INV-8.
+func (w *turnTx) answered() (bool, error) {
+	if w.turn.Placement != session.PlacementRunner {
+		return true, nil
+	}
+	for _, e := range w.events {
+		if e.Type == session.ModelAnswered {
+			return true, nil
+		}
+	}
+	for after := int64(0); ; {
+		page, err := w.tx.EventsOfTurn(w.turn.ID, after, 50)
+		if err != nil || len(page) == 0 {
+			return false, err
+		}
+		for _, e := range page {
+			if e.Type == session.ModelAnswered {
+				return true, nil
+			}
+		}
+		after = page[len(page)-1].Seq
+	}
 }
 
 // toolRequested is a worker's wish for a tool that only the engine dispatches.
@@ -141,9 +170,14 @@ func (w *turnTx) checkCall(call *runtimev1.ToolCall) (*runtimev1.Tool, *runtimev
 
 // answerWorker sends the one result of a call to the worker that waits for it.
 func (w *turnTx) answerWorker(tool *runtimev1.Tool, r *runtimev1.ToolResult) error {
-	if err := w.recordResult(r); err != nil {
+	if known, err := w.answered(); err != nil {
 		return err
+	} else if known {
+		if err := w.recordResult(r); err != nil {
+			return err
+		}
 	}
+	w.settling = ""
 	if r.Status == unknown && tool.Effect >= runtimev1.Effect_EFFECT_OUTBOUND {
 		return w.unknown("It is not known whether an effect outside this machine happened.")
 	}

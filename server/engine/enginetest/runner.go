@@ -12,6 +12,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/engine"
 	"bivouac/server/execution"
 	"bivouac/server/store"
@@ -293,4 +294,65 @@ func (r *Runner) do(d *runnerv1.DeviceWork) *runnerv1.Result {
 		r.w.T.Error(err)
 	}
 	return &runnerv1.Result{Status: "succeeded", Output: string(b)}
+}
+
+// Begin journals that the work began.
+func (h *Held) Begin() {
+	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{Boundary: "process", Limits: "cgroup"}}})
+}
+
+// Event journals what the worker's loop did.
+func (h *Held) Event(e *runtimev1.LoopEvent) {
+	b, err := proto.Marshal(e)
+	if err != nil {
+		panic(err) // a message made here always encodes
+	}
+	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_LoopEvent{LoopEvent: b}})
+}
+
+// Ask journals the wish for a tool of the engine.
+func (h *Held) Ask(c Call) {
+	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_ToolRequested{ToolRequested: &runnerv1.ToolRequested{
+		CallId: c.ID, Alias: c.Alias, Arguments: c.Arguments}}})
+}
+
+// Checkpoint journals a state and the patch that belongs to it.
+func (h *Held) Checkpoint(s *runtimev1.LoopState, patch string) {
+	b, err := proto.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Checkpoint{Checkpoint: &runnerv1.Checkpoint{State: b, PatchDigest: patch}}})
+}
+
+// Finish journals the result of a completed turn.
+func (h *Held) Finish(text, patch string) {
+	b, err := proto.Marshal(&runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED, Text: text,
+		Usage: &runtimev1.Usage{InputTokens: 5, OutputTokens: 5, CostMicroUsd: 5}})
+	if err != nil {
+		panic(err)
+	}
+	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: &runnerv1.Result{Status: "succeeded", Outcome: b, PatchDigest: patch}}})
+}
+
+// Spec that the attempt was given.
+func (h *Held) Spec() *runtimev1.Spec {
+	s := &runtimev1.Spec{}
+	if err := proto.Unmarshal(h.Work.GetTurn().GetSpec(), s); err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// Upload stores a patch for the attempt's turn, as a blob that was taken.
+func (r *Runner) Upload(h *Held, content string) string {
+	r.w.T.Helper()
+	digest := canonical.Digest([]byte(content))
+	if err := r.w.Engine.MayPutBlob(context.Background(), r.caller, h.ID, h.Fence); err != nil {
+		r.w.T.Fatal(err)
+	}
+	if err := r.w.Engine.BlobStored(context.Background(), r.caller, h.ID, h.Fence, digest, int64(len(content))); err != nil {
+		r.w.T.Fatal(err)
+	}
+	return digest
 }

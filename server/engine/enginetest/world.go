@@ -233,11 +233,13 @@ func (w *World) pass(stop func() bool) (worked, stopped bool) {
 	return worked, false
 }
 
-// Sleep lets virtual time pass, in steps at which everything settles.
+// Sleep lets virtual time pass, in steps of one to five seconds at which
+// everything settles.
 func (w *World) Sleep(d time.Duration) {
 	w.T.Helper()
+	coarse := min(max(d/40, time.Second), 4*time.Second)
 	for d > 0 {
-		step := min(d, time.Second)
+		step := min(d, coarse)
 		time.Sleep(step)
 		d -= step
 		w.Settle()

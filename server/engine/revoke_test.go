@@ -1,0 +1,163 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/engine"
+	et "bivouac/server/engine/enginetest"
+	"bivouac/server/session"
+)
+
+// INV-13: revoking a grant in the middle of a turn ends it in every layer, and
+// nothing is minted or admitted under it again.
+func TestRevokeGrantMidTurn(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant", Credentials: []string{"weather-token"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Broker.Say(et.Script(et.Calls(write), et.Text("done")))
+		s := w.Session("assistant")
+		turn, queued := w.Submit(s, "first"), w.Submit(s, "second")
+		w.Settle()
+		wantState(t, w, turn.ID, session.WaitingApproval, "")
+		_, bob := w.Principal("local", "bob", false)
+		_, err = w.Engine.RevokeGrant(ctx(), et.Caller(bob), g.ID, "no")
+		wantCode(t, "another's grant", err, protocol.CodeNotFound)
+
+		rev, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "stolen laptop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rev.Receipt == "" || rev.Grant.RevokedAt.IsZero() || len(rev.Layers) != 4 {
+			t.Errorf("revocation %+v", rev)
+		}
+		for _, l := range rev.Layers {
+			if !l.Gone {
+				t.Errorf("layer %+v", l)
+			}
+		}
+		wantState(t, w, turn.ID, session.Failed, "grant_revoked")
+		wantState(t, w, queued.ID, session.Cancelled, "grant_revoked")
+		calls := len(w.Broker.Requests())
+		w.Sleep(time.Minute)
+		if n := len(w.Broker.Requests()); n != calls {
+			t.Errorf("%d model calls after the revocation", n-calls)
+		}
+		_, err = submit(w, w.Me(), engine.NewTurn{Session: s.ID, MessageID: "m", Prompt: "p"})
+		wantCode(t, "a revoked session", err, protocol.CodeFailedPrecondition)
+		if again, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "again"); err != nil || !again.Grant.RevokedAt.Equal(rev.Grant.RevokedAt) {
+			t.Errorf("again: %+v, %v", again, err)
+		}
+	})
+}
+
+// A broker that is not reached is said to be not gone; the record stands.
+func TestRevokeWithoutBroker(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Broker.SetDown(true)
+		rev, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "r")
+		if err != nil || rev.Receipt != "" || rev.Grant.RevokedAt.IsZero() {
+			t.Fatalf("revocation %+v, %v", rev, err)
+		}
+		for _, l := range rev.Layers {
+			if l.Name == "broker" && l.Gone {
+				t.Error("a broker that was not reached is said to be gone")
+			}
+		}
+	})
+}
+
+// A lease under revoked authority is not renewed, and its turn ends.
+func TestRevokeEndsLeases(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "coder"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		turn, h := begun(t, w, r)
+		if resp := r.Renew(); len(resp.Leases) != 1 {
+			t.Fatalf("the positive twin: %+v", resp)
+		}
+		if _, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "r"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := w.Engine.Renew(ctx(), r.Caller(), &runnerv1.RenewRequest{Epoch: r.Epoch(), Leases: []*runnerv1.HeldLease{{AttemptId: h.ID.String(), Fence: int64(h.Fence)}}})
+		if err != nil || len(resp.Leases) != 0 {
+			t.Errorf("renewed under a revoked grant: %+v, %v", resp, err)
+		}
+		wantState(t, w, turn.ID, session.Failed, "grant_revoked")
+		w.Settle()
+		if len(r.Stopped) != 1 {
+			t.Errorf("the runner was told to stop %v", r.Stopped)
+		}
+	})
+}
+
+func TestRevokeRunner(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		other := w.Join("desktop", "files.read")
+		other.Claims = false
+		if _, err := w.Engine.RevokeRunner(ctx(), w.Me(), r.ID, "stolen"); err != nil {
+			t.Fatal(err)
+		}
+		w.Settle()
+		if r.Fenced == "" {
+			t.Error("the runner was not told")
+		}
+		if a := attempt(t, w, h.ID); !a.State.Terminal() {
+			t.Errorf("its attempt is %s", a.State)
+		}
+		wantState(t, w, turn.ID, session.Received, "") // another machine takes it
+		_, err := w.Engine.Connect(ctx(), r.Caller(), "http/3", &runnerv1.ConnectRequest{CapabilityVersion: 1, OldestCapabilityVersion: 1, BootNonce: "b"})
+		wantCode(t, "a revoked runner connects", err, protocol.CodeUnauthenticated)
+		other.Claims = true
+		w.Sleep(30 * time.Second)
+		wantState(t, w, turn.ID, session.RunningModel, "")
+	})
+}
+
+// INV-16: a capability of an earlier generation never works, and what runs under
+// one ends; the session goes on with the next turn.
+func TestRecreateInstance(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Say(et.Script(et.Calls(write), et.Text("fresh")))
+		s := w.Session("assistant")
+		turn := w.Submit(s, "first")
+		w.Settle()
+		inst, err := w.Engine.RecreateInstance(ctx(), w.Me(), "assistant")
+		if err != nil || inst.Generation != 2 {
+			t.Fatalf("%+v, %v", inst, err)
+		}
+		wantState(t, w, turn.ID, session.Failed, "instance_recreated")
+		next := w.Submit(s, "second")
+		w.Settle()
+		wantState(t, w, next.ID, session.Completed, "")
+	})
+}
+
+func TestDisablePrincipal(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Say(et.Script(et.Calls(write)))
+		_, admin := w.Principal("local", "root", true)
+		turn := w.Submit(w.Session("assistant"), "first")
+		w.Settle()
+		_, bob := w.Principal("local", "bob", false)
+		_, err := w.Engine.DisablePrincipal(ctx(), et.Caller(bob), w.Person.ID)
+		if err == nil {
+			t.Error("a person who is no admin disabled another")
+		}
+		if _, err := w.Engine.DisablePrincipal(ctx(), et.Caller(admin), w.Person.ID); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, w, turn.ID, session.Failed, "principal_disabled")
+	})
+}

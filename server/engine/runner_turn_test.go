@@ -1,0 +1,295 @@
+package engine_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/engine"
+	et "bivouac/server/engine/enginetest"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// begun submits a coding turn and lets the runner begin it.
+func begun(t *testing.T, w *et.World, r *et.Runner) (session.Turn, *et.Held) {
+	t.Helper()
+	turn := w.Submit(w.Session("coder"), "fix it")
+	w.Settle()
+	wantState(t, w, turn.ID, session.RunningModel, "")
+	h := r.Turn()
+	h.Begin()
+	w.Settle()
+	return turn, h
+}
+
+func assistant(text string) *runtimev1.LoopEvent {
+	return &runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_Message{Message: et.Text(text).Done.Message}}
+}
+
+func TestRunnerTurn(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		s := w.Session("coder")
+		workspace := "sha256:" + digestOf("workspace")
+		err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error {
+			_, err := tx.PutArtifact(policy.Artifact{Digest: workspace, Tenant: w.Person.Tenant, Principal: w.Person.ID, Kind: "workspace", CreatedAt: tx.Now})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := submit(w, w.Me(), engine.NewTurn{Session: s.ID, MessageID: "m", Prompt: "fix it", WorkspaceDigest: workspace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Settle()
+		h := r.Turn()
+		spec := h.Spec()
+		if spec.Messages[0].Blocks[0].GetText() != "fix it" || h.Work.GetTurn().WorkspaceDigest != workspace || h.Terms.Capability == "" {
+			t.Fatalf("work %+v", h.Work)
+		}
+		if err := w.Engine.MayGetBlob(ctx(), r.Caller(), h.ID, h.Fence, workspace); err != nil {
+			t.Errorf("its workspace: %v", err)
+		}
+		wantCode(t, "another blob", w.Engine.MayGetBlob(ctx(), r.Caller(), h.ID, h.Fence, "sha256:"+digestOf("other")), protocol.CodeNotFound)
+
+		h.Begin()
+		h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ModelCallStarted{ModelCallStarted: &runtimev1.ModelCallStarted{Number: 1}}})
+		calls := et.Calls(et.Call{ID: "c1", Alias: "shell", Arguments: `{"command":"go test"}`}, et.Call{ID: "c2", Alias: "note", Arguments: `{"text":"hi"}`}).Done.Message
+		h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_Message{Message: calls}})
+		h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolStarted{ToolStarted: calls.Blocks[0].GetToolCall()}})
+		h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolFinished{ToolFinished: &runtimev1.ToolResult{CallId: "c1",
+			Status: runtimev1.ResultStatus_RESULT_STATUS_OK, Text: "key sk-aaaaaaaaaaaaaaaaaaaaaaaa ok"}}})
+		h.Ask(et.Call{ID: "c2", Alias: "note", Arguments: `{"text":"hi"}`})
+		w.Settle()
+		if len(r.Answers) != 1 || r.Answers[0].CallId != "c2" {
+			t.Fatalf("answers %v", r.Answers)
+		}
+		answer := &runtimev1.ToolResult{}
+		if err := proto.Unmarshal(r.Answers[0].Result, answer); err != nil || answer.Text != "noted" {
+			t.Errorf("answer %v, %v", answer, err)
+		}
+		patch := r.Upload(h, "the patch")
+		h.Event(assistant("fixed"))
+		h.Finish("fixed", patch)
+		w.Settle()
+		got := wantState(t, w, a.Turn.ID, session.Completed, "")
+		if got.Answer != "fixed" || got.PatchDigest != patch || got.CostMicroUSD != 5 {
+			t.Errorf("turn %+v", got)
+		}
+		for _, e := range w.Events(s.ID) {
+			if strings.Contains(e.Payload, "sk-aaaa") {
+				t.Errorf("event %d keeps what looks like a key", e.Seq)
+			}
+		}
+
+		// The session's next turn starts from the accepted patch and the transcript.
+		w.Submit(s, "and now")
+		w.Settle()
+		next := r.Turn()
+		if !slices.Equal(next.Work.GetTurn().PatchDigests, []string{patch}) || next.Work.GetTurn().WorkspaceDigest != workspace {
+			t.Errorf("the next turn's files: %+v", next.Work.GetTurn())
+		}
+		var roles []string
+		for _, m := range next.Spec().Messages {
+			roles = append(roles, m.Role.String())
+		}
+		want := []string{"ROLE_USER", "ROLE_ASSISTANT", "ROLE_TOOL", "ROLE_TOOL", "ROLE_ASSISTANT", "ROLE_USER"}
+		if !slices.Equal(roles, want) {
+			t.Errorf("the next turn sees %v", roles)
+		}
+	})
+}
+
+// In a runner-placed turn a tool that needs an approval is refused, readably.
+func TestRunnerTurnRefusesApprovals(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		h.Ask(et.Call{ID: "1", Alias: "files_write", Arguments: `{"path":"home/a","content":"b"}`})
+		h.Ask(et.Call{ID: "2", Alias: "shell", Arguments: `{"command":"id"}`})
+		h.Ask(et.Call{ID: "3", Alias: "files_read", Arguments: `{"path":7}`})
+		h.Ask(et.Call{ID: "4", Alias: "files_read", Arguments: `{"path":"home/todo.txt"}`})
+		w.Settle()
+		var got []string
+		for _, a := range r.Answers {
+			res := &runtimev1.ToolResult{}
+			if err := proto.Unmarshal(a.Result, res); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, res.CallId+" "+res.Status.String()[len("RESULT_STATUS_"):]+" "+res.Code)
+		}
+		want := []string{"1 DENIED approval_required", "2 DENIED policy_denied", "3 FAILED invalid_argument", "4 OK "}
+		if !slices.Equal(got, want) {
+			t.Errorf("answers %q, want %q", got, want)
+		}
+		wantState(t, w, turn.ID, session.RunningModel, "")
+	})
+}
+
+// INV-3: what comes under a stale fence is evidence and changes nothing.
+func TestStaleFenceIsEvidence(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		h.Finish("late", "")
+		result := h.Journal[len(h.Journal)-1]
+		stale := int64(h.Fence) - 1
+		resp, err := w.Engine.Report(ctx(), r.Caller(), &runnerv1.ReportRequest{AttemptId: h.ID.String(), Fence: stale, Records: []*runnerv1.Record{result}})
+		if err != nil || !resp.EvidenceOnly {
+			t.Fatalf("stale: %+v, %v", resp, err)
+		}
+		wantState(t, w, turn.ID, session.RunningModel, "")
+		if types := w.Types(turn.Session); !slices.Contains(types, session.LateResult) {
+			t.Errorf("no evidence in %v", types)
+		}
+		w.Settle() // the same records under the right fence
+		wantState(t, w, turn.ID, session.Completed, "")
+	})
+}
+
+// Records are accepted once, in order; a gap is asked for again.
+func TestRecordsOnceInOrder(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		r.Reports = false
+		turn := w.Submit(w.Session("coder"), "fix")
+		w.Settle()
+		h := r.Turn()
+		h.Begin()
+		h.Event(assistant("one"))
+		h.Event(assistant("two"))
+		send := func(seqs ...int) *runnerv1.ReportResponse {
+			t.Helper()
+			req := &runnerv1.ReportRequest{AttemptId: h.ID.String(), Fence: int64(h.Fence)}
+			for _, n := range seqs {
+				req.Records = append(req.Records, h.Journal[n-1])
+			}
+			resp, err := w.Engine.Report(ctx(), r.Caller(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		for _, c := range []struct {
+			seqs []int
+			want int64
+		}{{[]int{2}, 0}, {[]int{1}, 1}, {[]int{1, 3}, 1}, {[]int{1, 2, 3}, 3}, {[]int{2, 3}, 3}} {
+			if got := send(c.seqs...).AcceptedSeq; got != c.want {
+				t.Errorf("%v: accepted up to %d, want %d", c.seqs, got, c.want)
+			}
+		}
+		answers := 0
+		for _, typ := range w.Types(turn.Session) {
+			if typ == session.ModelAnswered {
+				answers++
+			}
+		}
+		if answers != 2 {
+			t.Errorf("%d answers recorded", answers)
+		}
+	})
+}
+
+// INV-14: the first claim wins; the same supervisor again gets the same answer.
+func TestFirstClaimWins(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		other := w.Join("desktop", "files.read")
+		r.Claims, other.Claims = false, false
+		w.Submit(w.Session("coder"), "fix")
+		w.Settle()
+		var id protocol.AttemptID
+		var offered *et.Runner
+		err := w.Store.View(ctx(), store.AsLoop("test"), func(tx *store.Tx) error {
+			as, err := tx.AttemptsIn(0, "OFFERED")
+			if err != nil {
+				return err
+			}
+			id = as[0].ID
+			for _, x := range w.Runners {
+				if x.ID == as[0].Runner {
+					offered = x
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong := r
+		if offered == r {
+			wrong = other
+		}
+		claim := func(x *et.Runner, nonce string) (*runnerv1.ClaimResponse, error) {
+			return w.Engine.Claim(ctx(), x.Caller(), &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: x.Epoch(), BootNonce: nonce})
+		}
+		_, err = claim(wrong, "n")
+		wantCode(t, "a runner that was not offered it", err, protocol.CodeNotFound)
+		first, err := claim(offered, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := claim(offered, "n1")
+		if err != nil || again.Terms.Fence != first.Terms.Fence || again.SpecDigest != first.SpecDigest {
+			t.Errorf("again: %+v, %v", again, err)
+		}
+		_, err = claim(offered, "n2")
+		wantCode(t, "another supervisor", err, protocol.CodeConflict)
+	})
+}
+
+// An offer that nobody claims goes elsewhere.
+func TestUnclaimedOfferGoesElsewhere(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		other := w.Join("desktop", "files.read")
+		r.Claims, other.Claims = false, false
+		turn := w.Submit(w.Session("coder"), "fix")
+		w.Settle()
+		offered := func() protocol.RunnerID {
+			var to protocol.RunnerID
+			err := w.Store.View(ctx(), store.AsLoop("test"), func(tx *store.Tx) error {
+				a, err := tx.Attempt(w.Turn(turn.ID).Attempt)
+				to = a.Runner
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return to
+		}
+		first := offered()
+		w.Sleep(11 * time.Second)
+		if second := offered(); second == first || second == "" {
+			t.Errorf("offered to %s, then to %q", first, second)
+		}
+		x, err := w.Engine.Explain(ctx(), w.Me(), turn.ID.String())
+		if err != nil || !strings.Contains(x.WaitingFor, "claim") {
+			t.Errorf("explain %+v, %v", x, err)
+		}
+		w.Sleep(2 * time.Minute)
+		wantState(t, w, turn.ID, session.Failed, "not_placed")
+	})
+}
+
+// Nothing fits: deferred with the reason, and explain says what would change it.
+func TestNothingFits(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		r.Facts.Limits = "rlimit"
+		r.Connect()
+		turn := w.Submit(w.Session("coder"), "fix")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Received, "")
+		x, err := w.Engine.Explain(ctx(), w.Me(), turn.ID.String())
+		if err != nil || len(x.Runners) != 1 || x.Runners[0].Eligible || !strings.Contains(strings.Join(x.Runners[0].Reasons, " "), "cgroup") || len(x.Remedies) == 0 {
+			t.Fatalf("explain %+v, %v", x, err)
+		}
+		r.Facts.Limits = "cgroup"
+		r.Connect()
+		w.Settle()
+		wantState(t, w, turn.ID, session.RunningModel, "")
+	})
+}
