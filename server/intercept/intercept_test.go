@@ -46,7 +46,9 @@ func serve(t *testing.T, timeout time.Duration, fn func(context.Context) (*wrapp
 	return call, log, func() http.Header { return last }
 }
 
-func ok(context.Context) (*wrapperspb.StringValue, error) { return wrapperspb.String("answer text"), nil }
+func ok(context.Context) (*wrapperspb.StringValue, error) {
+	return wrapperspb.String("answer text"), nil
+}
 
 func TestOneLineWithoutBodies(t *testing.T) {
 	call, log, header := serve(t, time.Second, func(ctx context.Context) (*wrapperspb.StringValue, error) {

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bivouac/edge/protocol"
+)
+
+// run is the command line with arguments, as main runs it.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := command()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+// Every flag that help names exists, and every sentence of the first start works.
+func TestHelpIsTrue(t *testing.T) {
+	out, err := run(t, "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--data", "--public", "--runners", "--broker ", "--broker-code-file", "--config", "--tls-cert", "bootstrap"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("help lacks %s", want)
+		}
+	}
+	out, err = run(t, "bootstrap", "--help")
+	if err != nil || !strings.Contains(out, "--token-file") || !strings.Contains(out, "--tenant") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, err := run(t, "--no-such-flag"); err == nil {
+		t.Error("an unknown flag was taken")
+	}
+	if _, err := run(t, "argument"); err == nil {
+		t.Error("an argument was taken")
+	}
+}
+
+func TestBootstrap(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	args := []string{"bootstrap", "--data", filepath.Join(dir, "data"), "--tenant", "local", "--principal", "alice", "--token-file", token}
+	out, err := run(t, args...)
+	if err != nil || !strings.Contains(out, "alice is prn_") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text, err := os.ReadFile(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if secret := strings.TrimSpace(string(text)); strings.Contains(out, secret) {
+		t.Error("the token was printed")
+	}
+	if again, err := run(t, args...); err != nil || again != out {
+		t.Errorf("again: %v: %s", err, again)
+	}
+	if _, err := run(t, "bootstrap", "--data", dir); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+		t.Errorf("nothing named: %v", err)
+	}
+}
+
+func TestRefusesToStart(t *testing.T) {
+	dir := t.TempDir()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	file := filepath.Join(dir, "server.hcl")
+	if err := os.WriteFile(file, []byte("data_dir = \"x\"\npublik {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+		code protocol.Code
+	}{
+		"clear text": {[]string{"--public", "0.0.0.0:0"}, "loopback", protocol.CodeInvalidArgument},
+		"port taken": {[]string{"--public", taken.Addr().String()}, "in use", protocol.CodeFailedPrecondition},
+		"no code":    {[]string{"--public", "127.0.0.1:0", "--runners", "127.0.0.1:0"}, "bivouac-broker server-code", protocol.CodeFailedPrecondition},
+		"bad file":   {[]string{"--config", file}, "server.hcl:2", protocol.CodeInvalidArgument},
+		"bad level":  {[]string{"--log-level", "loud"}, "--log-level", protocol.CodeInvalidArgument},
+	} {
+		_, err := run(t, append([]string{"--data", filepath.Join(dir, "data")}, c.args...)...)
+		if protocol.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestFlagsWinOverTheFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "server.hcl")
+	if err := os.WriteFile(file, []byte("data_dir = \""+filepath.Join(dir, "file")+"\"\npublic { address = \"127.0.0.1:1\" }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	token := filepath.Join(dir, "token")
+	if _, err := run(t, "bootstrap", "--config", file, "--principal", "alice", "--token-file", token); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "file", "bivouac.db")); err != nil {
+		t.Errorf("the file's directory: %v", err)
+	}
+	if _, err := run(t, "bootstrap", "--config", file, "--data", filepath.Join(dir, "flag"), "--principal", "alice", "--token-file", filepath.Join(dir, "token2")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "flag", "bivouac.db")); err != nil {
+		t.Errorf("the flag's directory: %v", err)
+	}
+}
