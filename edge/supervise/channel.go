@@ -103,17 +103,18 @@ func socketPair() (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// workerInside is where sandboxes see the worker's binary.
-const workerInside = "/bivouac-worker"
+// WorkerInside is where sandboxes see the worker's binary; `WorkerInside tool NAME`
+// runs one workspace tool.
+const WorkerInside = "/bivouac-worker"
 
 // startWorker runs the worker in sandbox A: its binary and one socket. The
 // environment holds numbers for Go's runtime and nothing else (INV-12).
 func (a *attempt) startWorker(ctx context.Context, socket *os.File) error {
 	said := &logLines{log: func(line string) { a.cfg.Log.Warn("the worker says", "line", line) }}
 	exit, err := a.group.Run(ctx, sandbox.Process{
-		Role: sandbox.RoleWorker, Argv: []string{workerInside},
+		Role: sandbox.RoleWorker, Argv: []string{WorkerInside},
 		Env:    []string{"GOMAXPROCS=2", "GOMEMLIMIT=48MiB", "GODEBUG=madvdontneed=1"},
-		Binds:  []sandbox.Bind{{Host: a.cfg.WorkerPath, Inside: workerInside}},
+		Binds:  []sandbox.Bind{{Host: a.cfg.WorkerPath, Inside: WorkerInside}},
 		Socket: socket, Stdout: io.Discard, Stderr: said,
 	})
 	said.flush()

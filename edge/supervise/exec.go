@@ -85,7 +85,7 @@ func (a *attempt) command(call *runtimev1.ToolCall) (command, *runtimev1.ToolRes
 	}
 	switch name := strings.TrimPrefix(tool.GetRef(), "sandbox."); name {
 	case "read", "list", "search", "write":
-		return command{argv: []string{workerInside, "tool", name}, stdin: call.GetArguments(), timeout: a.limits.exec, writes: name == "write"}, nil
+		return command{argv: []string{WorkerInside, "tool", name}, stdin: call.GetArguments(), timeout: a.limits.exec, writes: name == "write"}, nil
 	case "shell":
 		return a.shell(call)
 	default:
@@ -122,7 +122,7 @@ func (a *attempt) process(c command, heard io.Writer) sandbox.Process {
 		Binds: []sandbox.Bind{{Host: a.cfg.homeDir(), Inside: homeInside, Writable: true}},
 	}
 	if a.cfg.WorkerPath != "" {
-		p.Binds = append(p.Binds, sandbox.Bind{Host: a.cfg.WorkerPath, Inside: workerInside})
+		p.Binds = append(p.Binds, sandbox.Bind{Host: a.cfg.WorkerPath, Inside: WorkerInside})
 	}
 	search := path
 	for _, t := range a.cfg.Toolchains {
