@@ -24,7 +24,8 @@ type Backend struct {
 	cfg Config
 	// breach weakens the sandbox so that a test can prove its detector. Nothing
 	// but this package's tests can set it.
-	breach breach
+	breach   breach
+	diskPace time.Duration // between two looks at a workspace
 
 	detect func() (*cgroup.Tree, error)
 	etc    func() (etcFiles, error)
@@ -53,7 +54,7 @@ type breach struct {
 func New(cfg Config) *Backend {
 	cfg = cfg.withDefaults()
 	b := &Backend{
-		cfg:    cfg,
+		cfg: cfg, diskPace: diskPace,
 		detect: sync.OnceValues(func() (*cgroup.Tree, error) { return cgroup.Detect(cfg.CgroupParent) }),
 		etc:    sync.OnceValues(newEtcFiles),
 	}

@@ -76,7 +76,8 @@ const (
 // watchDisk ends the run when the workspace is beyond its limit and has grown
 // since it was last measured: one that is too large already may be tidied.
 func (r *run) watchDisk(over <-chan struct{}) {
-	wait := diskPace
+	pace := r.group.backend.diskPace
+	wait := pace
 	for {
 		t := time.NewTimer(wait)
 		select {
@@ -93,6 +94,6 @@ func (r *run) watchDisk(over <-chan struct{}) {
 		if grown := r.group.measured(r.tree.host, used); grown && used > r.group.limits.DiskBytes {
 			r.end(func(e *sandbox.Exit) { e.DiskLimit = true })
 		}
-		wait = max(diskPace, diskShare*time.Since(began))
+		wait = max(pace, diskShare*time.Since(began))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"bivouac/edge/sandbox"
 	"bivouac/edge/sandbox/sandboxtest"
@@ -43,7 +44,11 @@ func tidied(code int) int {
 	return code
 }
 
-func testBackend() *Backend { return New(Config{CgroupParent: testParent}) }
+func testBackend() *Backend {
+	b := New(Config{CgroupParent: testParent})
+	b.diskPace = 20 * time.Millisecond
+	return b
+}
 
 // broken opens holes.
 func broken(t *testing.T, holes ...sandboxtest.Hole) sandbox.Backend {

@@ -59,14 +59,17 @@ func (c Config) tidy(t *testing.T) {
 func (c Config) nothingLeft(t *testing.T, b sandbox.Backend) {
 	use := func() {
 		l := roomy
-		l.Timeout, l.OutputBytes = 300*time.Millisecond, 1000
+		l.OutputBytes = 1000
 		g, err := b.Group(t.Context(), groupID(), l)
 		check(t, err)
 		for _, p := range []sandbox.Process{
-			c.code("exit", "1"), c.code("spew"), c.code("sleep"), c.shell("kill -9 $$"), c.inWorkspace(t, "exit", "0"),
+			c.code("exit", "1"), c.code("spew"), c.shell("kill -9 $$"), c.inWorkspace(t, "exit", "0"),
 		} {
 			run(t.Context(), g, p)
 		}
+		brief, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		run(brief, g, c.code("sleep"))
+		cancel()
 		absent := c.code()
 		absent.Argv = []string{"/absent"}
 		if r := run(t.Context(), g, absent); protocol.CodeOf(r.err) != protocol.CodeInvalidArgument {
@@ -129,6 +132,9 @@ func (c Config) workspace(t *testing.T) {
 	check(t, err)
 	if uid := owner(st); uid != c.UID || uid == 0 {
 		t.Errorf("the new folder belongs to uid %d, want %d", uid, c.UID)
+	}
+	if r := run(t.Context(), g, c.code("loopback")); r.err != nil || r.out != "1 lo <nil>\n" {
+		t.Errorf("its own loopback: %+v", r)
 	}
 	check(t, os.Symlink("kept", filepath.Join(dir, "alias")))
 	p.Protected = []string{"alias/made"}

@@ -53,7 +53,7 @@ var ways = map[string]way{
 // services are what the suite's other parts run.
 var services = map[string]func(args []string){
 	"exit": exitWith, "cat": cat, "spew": spew, "sleep": sleep, "hog": hog,
-	"print": printArgs, "victim": victim, "hold": hold, "fill": fill,
+	"print": printArgs, "victim": victim, "hold": hold, "fill": fill, "loopback": loopback,
 }
 
 func main() {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -62,7 +63,7 @@ func hog(args []string) {
 	fmt.Println("used all")
 }
 
-// fill writes so many megabytes into a folder, then waits.
+// fill writes so many megabytes into a folder, then ends or waits.
 func fill(args []string) {
 	block := make([]byte, 1<<20)
 	for i := range number(args) {
@@ -72,6 +73,9 @@ func fill(args []string) {
 		}
 	}
 	fmt.Println("filled")
+	if len(args) > 2 {
+		return
+	}
 	time.Sleep(time.Hour)
 }
 
@@ -99,4 +103,27 @@ func hold([]string) {
 			return
 		}
 	}
+}
+
+// loopback is what tests of honest programs do: listen, dial, ask for interfaces.
+func loopback([]string) {
+	for _, network := range []string{"tcp4", "unix"} {
+		address := "127.0.0.1:0"
+		if network == "unix" {
+			address = "/tmp/socket"
+		}
+		l, err := net.Listen(network, address)
+		if err == nil {
+			var c net.Conn
+			if c, err = net.Dial(network, l.Addr().String()); err == nil {
+				err = c.Close()
+			}
+		}
+		if err != nil {
+			fmt.Println(network, err)
+			os.Exit(1)
+		}
+	}
+	all, err := net.Interfaces()
+	fmt.Println(len(all), all[0].Name, err)
 }
