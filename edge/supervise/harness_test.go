@@ -241,10 +241,7 @@ func (r *rig) handOver(s *runtimev1.Spec, folder string, terms *runnerv1.LeaseTe
 	turn := &runnerv1.TurnWork{Trust: "untrusted", Limits: &runnerv1.SandboxLimits{
 		MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: 120_000, OutputBytes: 4 << 20}}
 	if folder != "" {
-		var b bytes.Buffer
-		_, err := workspace.Pack(r.t.Context(), folder, &b)
-		must(r.t, err)
-		turn.WorkspaceDigest = r.blob(b.Bytes())
+		turn.WorkspaceDigest = r.packed(folder)
 	}
 	s.AttemptId = r.cfg.Attempt.String()
 	var err error
@@ -426,3 +423,14 @@ func repository(t *testing.T, files map[string]string) string {
 	}
 	return dir
 }
+
+// packed brings a folder as a blob.
+func (r *rig) packed(folder string) string {
+	r.t.Helper()
+	var b bytes.Buffer
+	_, err := workspace.Pack(r.t.Context(), folder, &b)
+	must(r.t, err)
+	return r.blob(b.Bytes())
+}
+
+func unmarshal(b []byte, m proto.Message) bool { return proto.Unmarshal(b, m) == nil }
