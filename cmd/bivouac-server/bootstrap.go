@@ -31,8 +31,8 @@ it already holds a token that works, nothing is done.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s; its token is in %s\nnext: bivouac-server, then bivouac login --token-file %s\n",
-				p.Name, p.ID, b.Tenant, b.TokenFile, b.TokenFile)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s; its token is in %s\nnext: start bivouac-server, then bivouac login http://%s --token-file %s\n",
+				p.Name, p.ID, b.Tenant, b.TokenFile, o.config.PublicAddress, b.TokenFile)
 			return nil
 		},
 	}

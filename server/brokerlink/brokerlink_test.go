@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
@@ -70,9 +72,16 @@ func background(t *testing.T, fn func(context.Context) error) (stop func() error
 func (w *world) open(code string) (*brokerlink.Link, *capability.Signer, error) {
 	s := &capability.Signer{}
 	l, err := brokerlink.Open(brokerlink.Config{
-		Address: address, Dir: w.dir, Code: code, Names: []string{"server"}, Network: brokerlinktest.Network(w.pipe), Signer: s,
+		Address: address, Dir: w.dir, Code: code, Names: []string{"server"}, Network: w.network(), Signer: s,
 	})
 	return l, s, err
+}
+
+// network reaches the pipe that there is now.
+func (w *world) network() link.Network {
+	n := brokerlinktest.Network()
+	n.DialTCP = func(ctx context.Context, _ string) (net.Conn, error) { return w.pipe.Dial(ctx) }
+	return n
 }
 
 func (w *world) code(t *testing.T) string {
@@ -229,6 +238,7 @@ func TestRefusals(t *testing.T) {
 func TestRenewsBeforeTheEndAndKeepsSigning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.broker.CertTTL = 3 * time.Hour
 		w.serve(t)
 		l, signer, err := w.open(w.code(t))
 		if err != nil {
@@ -236,8 +246,8 @@ func TestRenewsBeforeTheEndAndKeepsSigning(t *testing.T) {
 		}
 		background(t, l.Run)
 		<-l.Enrolled()
-		for range 49 {
-			time.Sleep(time.Hour)
+		for range 14 {
+			time.Sleep(30 * time.Minute)
 			if _, err := l.Describe(t.Context()); err != nil {
 				t.Fatalf("the link died: %v", err)
 			}
@@ -245,15 +255,18 @@ func TestRenewsBeforeTheEndAndKeepsSigning(t *testing.T) {
 				t.Fatalf("no key in force: %v", err)
 			}
 		}
-		if _, renewals, _ := w.broker.Counts(); renewals != 3 { // at 16 h, 32 h and 48 h
-			t.Errorf("%d renewals in 49 hours", renewals)
+		if _, renewals, _ := w.broker.Counts(); renewals != 3 { // at 2 h, 4 h and 6 h
+			t.Errorf("%d renewals in 7 hours", renewals)
 		}
 	})
 }
 
-func TestAnEndedCertificateNeedsACode(t *testing.T) {
+// A certificate that ended while the server was off, or while the broker was, is
+// renewed by the enrolled key alone; a key that nobody enrolled needs a code.
+func TestAnEndedCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.broker.CertTTL = time.Hour
 		w.serve(t)
 		l, _, err := w.open(w.code(t))
 		if err != nil {
@@ -262,12 +275,43 @@ func TestAnEndedCertificateNeedsACode(t *testing.T) {
 		stop := background(t, l.Run)
 		<-l.Enrolled()
 		stop()
-		time.Sleep(25 * time.Hour)
-		if _, _, err := w.open(""); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "ended") {
-			t.Errorf("an ended certificate: %v", err)
-		}
-		l, _, err = w.open(w.code(t))
+		time.Sleep(61 * time.Minute)
+		l, _, err = w.open("")
 		if err != nil {
+			t.Fatal(err)
+		}
+		stop = background(t, l.Run)
+		<-l.Enrolled()
+		if _, err := l.Describe(t.Context()); err != nil {
+			t.Errorf("after a renewal by the key: %v", err)
+		}
+
+		w.pipe.Close() // the broker goes away for longer than the certificate lives
+		time.Sleep(2 * time.Hour)
+		w.pipe = brokerlinktest.NewPipe(address)
+		w.serve(t)
+		time.Sleep(5 * time.Minute)
+		if _, err := l.Describe(t.Context()); err != nil {
+			t.Errorf("after two hours without a broker: %v", err)
+		}
+		stop()
+		time.Sleep(61 * time.Minute)
+
+		// Another broker under the same root that never enrolled this key.
+		other, err := brokerlinktest.Under(w.broker.Root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.pipe.Close()
+		w.pipe, w.broker = brokerlinktest.NewPipe(address), other
+		w.serve(t)
+		if l, _, err = w.open(""); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Run(t.Context()); protocol.CodeOf(err) != protocol.CodePermissionDenied || !strings.Contains(err.Error(), "server-code") {
+			t.Errorf("a key that was never enrolled: %v", err)
+		}
+		if l, _, err = w.open(w.code(t)); err != nil {
 			t.Fatal(err)
 		}
 		background(t, l.Run)

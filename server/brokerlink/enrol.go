@@ -28,7 +28,7 @@ func (l *Link) runEnrol(ctx context.Context) error {
 			return nil
 		default:
 		}
-		err := l.enrol(ctx)
+		err := l.introduce(ctx)
 		switch {
 		case err == nil:
 			l.cfg.Log.InfoContext(ctx, "enrolled at the broker", "broker", l.cfg.Address)
@@ -36,8 +36,7 @@ func (l *Link) runEnrol(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case !protocol.CodeOf(err).Retryable():
-			return protocol.Errorf(protocol.CodeOf(err),
-				"the broker %s refused this server: %w; make a new code with bivouac-broker server-code", l.cfg.Address, err)
+			return protocol.Errorf(protocol.CodeOf(err), "the broker %s refused this server: %w; %s", l.cfg.Address, err, needsCode)
 		}
 		l.cfg.Log.WarnContext(ctx, "the broker cannot be reached yet", "broker", l.cfg.Address, "error", err)
 		if err := pause(ctx, back.Next()); err != nil {
@@ -46,39 +45,84 @@ func (l *Link) runEnrol(ctx context.Context) error {
 	}
 }
 
-// enrol introduces the server's key to the broker that the code pins.
-func (l *Link) enrol(ctx context.Context) error {
-	self, err := identity.SelfSigned(l.key, time.Now())
+// introduce gets a first certificate, or one in the place of one that ended.
+func (l *Link) introduce(ctx context.Context) error {
+	if l.lapsed != nil {
+		next, err := l.renewAlone(ctx, l.lapsed)
+		switch {
+		case err == nil:
+			return l.adopt(next)
+		case l.code == nil || protocol.CodeOf(err).Retryable():
+			return err
+		}
+		l.cfg.Log.WarnContext(ctx, "the broker does not know this server's key any more; trying the code", "error", err)
+	}
+	creds, err := l.enrol(ctx)
 	if err != nil {
 		return err
 	}
-	conn, err := link.NewClient(link.Config{
-		Address:     l.cfg.Address,
-		Trust:       link.Trust{Role: identity.RoleBroker, Fingerprint: l.code.Fingerprint},
-		Certificate: func() (*tls.Certificate, error) { return &self, nil },
-		Network:     l.cfg.Network,
-	})
+	return l.adopt(creds)
+}
+
+// enrol introduces the server's key to the broker that the code pins.
+func (l *Link) enrol(ctx context.Context) (*credentials, error) {
+	conn, err := l.alone(link.Trust{Role: identity.RoleBroker, Fingerprint: l.code.Fingerprint})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // one call
 	ctx, cancel := context.WithTimeout(ctx, quickCall)
 	defer cancel()
 	res, err := dialled(conn).trust.EnrollServer(ctx, &brokerv1.EnrollServerRequest{Code: l.code.Reveal(), Names: l.cfg.Names})
 	if err != nil {
-		return coded(err)
+		return nil, coded(err)
 	}
 	creds, err := newCredentials(l.key, asPEM(res.GetCertificateChain()), asPEM(res.GetRootCertificate()))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if got := identity.Fingerprint(creds.root); got != l.code.Fingerprint {
-		return protocol.Errorf(protocol.CodeUnauthenticated, "the broker answered with the root %s, the code names %s", got, l.code.Fingerprint)
+		return nil, protocol.Errorf(protocol.CodeUnauthenticated, "the broker answered with the root %s, the code names %s", got, l.code.Fingerprint)
 	}
-	if err := creds.save(l.cfg.Dir); err != nil {
-		return err
+	return creds, creds.save(l.cfg.Dir)
+}
+
+// alone is a connection on which the key speaks for itself, without a
+// certificate of the root.
+func (l *Link) alone(trust link.Trust) (*link.Client, error) {
+	self, err := identity.SelfSigned(l.key, time.Now())
+	if err != nil {
+		return nil, err
 	}
-	return l.adopt(creds)
+	return link.NewClient(link.Config{
+		Address: l.cfg.Address, Trust: trust, Network: l.cfg.Network,
+		Certificate: func() (*tls.Certificate, error) { return &self, nil },
+	})
+}
+
+// renewAlone renews a certificate that has ended: the key stays enrolled.
+func (l *Link) renewAlone(ctx context.Context, old *credentials) (*credentials, error) {
+	conn, err := l.alone(link.Trust{Role: identity.RoleBroker, Root: old.root})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // one call
+	return l.renewOver(ctx, dialled(conn), old)
+}
+
+// renewOver asks for the next certificate and keeps it.
+func (l *Link) renewOver(ctx context.Context, p *peers, old *credentials) (*credentials, error) {
+	ctx, cancel := context.WithTimeout(ctx, quickCall)
+	defer cancel()
+	res, err := p.trust.RenewServer(ctx, &brokerv1.RenewServerRequest{Names: l.cfg.Names})
+	if err != nil {
+		return nil, coded(err)
+	}
+	next, err := newCredentials(l.key, asPEM(res.GetCertificateChain()), old.rootPEM)
+	if err != nil {
+		return nil, err
+	}
+	return next, next.save(l.cfg.Dir)
 }
 
 // runRenew gets a new certificate for the same key at two thirds of its life.
@@ -112,25 +156,20 @@ func (l *Link) runRenew(ctx context.Context) error {
 }
 
 func (l *Link) renew(ctx context.Context) error {
-	p, err := l.services()
-	if err != nil {
-		return err
-	}
-	call, cancel := context.WithTimeout(ctx, quickCall)
-	defer cancel()
-	res, err := p.trust.RenewServer(call, &brokerv1.RenewServerRequest{Names: l.cfg.Names})
-	if err != nil {
-		return coded(err)
-	}
 	old, err := l.credentials()
 	if err != nil {
 		return err
 	}
-	next, err := newCredentials(l.key, asPEM(res.GetCertificateChain()), old.rootPEM)
-	if err != nil {
-		return err
+	var next *credentials
+	if time.Now().Before(old.leaf.Leaf.NotAfter) {
+		var p *peers
+		if p, err = l.services(); err == nil {
+			next, err = l.renewOver(ctx, p, old)
+		}
+	} else { // the broker was away for a day
+		next, err = l.renewAlone(ctx, old)
 	}
-	if err := next.save(l.cfg.Dir); err != nil {
+	if err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -25,8 +25,7 @@ type Config struct {
 	Address string
 	// Dir holds the server's key, certificate and the root certificate.
 	Dir string
-	// Code of bivouac-broker server-code; needed at the first start, and when
-	// the certificate ended while the server was off.
+	// Code of bivouac-broker server-code; needed at the first start.
 	Code string
 	// Names under which runners and brokers reach this server.
 	Names []string
@@ -42,6 +41,9 @@ type Link struct {
 	cfg  Config
 	key  ed25519.PrivateKey
 	code *identity.Code
+	// lapsed are credentials whose certificate ended while the server was off:
+	// the root is still pinned, and the enrolled key proves itself.
+	lapsed *credentials
 
 	enrolled chan struct{} // closed when there are credentials
 	signing  *signing
@@ -90,23 +92,18 @@ func Open(c Config) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if creds != nil && time.Now().Before(creds.leaf.Leaf.NotAfter) {
+	switch {
+	case creds != nil && time.Now().Before(creds.leaf.Leaf.NotAfter):
 		return l, l.adopt(creds)
-	}
-	if l.code == nil {
-		return nil, needsCode(creds)
+	case creds != nil:
+		l.lapsed = creds
+	case l.code == nil:
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "this server is not enrolled at a broker: %s", needsCode)
 	}
 	return l, nil
 }
 
-func needsCode(old *credentials) error {
-	const remedy = "run bivouac-broker server-code on the broker's machine, save its code to a file and start with --broker-code-file FILE"
-	if old != nil {
-		return protocol.Errorf(protocol.CodeFailedPrecondition,
-			"the server's certificate ended on %s while it was off: %s", old.leaf.Leaf.NotAfter.UTC().Format(time.RFC3339), remedy)
-	}
-	return protocol.Errorf(protocol.CodeFailedPrecondition, "this server is not enrolled at a broker: %s", remedy)
-}
+const needsCode = "run bivouac-broker server-code on the broker's machine, save its code to a file and start with --broker-code-file FILE"
 
 // adopt makes credentials the current ones and opens the services under them.
 func (l *Link) adopt(c *credentials) error {

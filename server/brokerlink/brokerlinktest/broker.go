@@ -52,6 +52,11 @@ func New() (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Under(root)
+}
+
+// Under makes another broker under a root.
+func Under(root *Root) (*Broker, error) {
 	leaf, err := root.Leaf(identity.RoleBroker, "brk_test", "", 10*365*24*time.Hour)
 	if err != nil {
 		return nil, err
