@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,6 +50,15 @@ func events(t *testing.T, s *store.Store) {
 	}
 	if err := store.VerifyChain(all[1].Hash, all[2:]); err != nil {
 		t.Errorf("from the middle: %v", err)
+	}
+	for i, e := range all { // the hash, made here again
+		var prev []byte
+		if i > 0 {
+			prev = all[i-1].Hash
+		}
+		if sum := sha256.Sum256(slices.Concat(prev, e.Bytes)); !bytes.Equal(sum[:], e.Hash) || !bytes.Equal(prev, e.PrevHash) {
+			t.Errorf("event %d: the hash is not SHA-256 of the one before and the bytes", e.Seq)
+		}
 	}
 	got, want := all[2], stored[0]
 	if fmt.Sprint(got) != fmt.Sprint(want) {
