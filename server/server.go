@@ -164,7 +164,10 @@ func (p *plane) run(ctx context.Context) error {
 	defer stop(nil)
 	g, gctx := errgroup.WithContext(inner)
 	g.Go(func() error { return p.broker.Run(gctx) })
-	g.Go(func() error { return p.engine.Run(gctx) })
+	g.Go(func() error {
+		p.awaitEnrolment(gctx)
+		return p.engine.Run(gctx)
+	})
 	g.Go(func() error { return p.feed.Run(gctx) })
 	g.Go(func() error {
 		err := p.serve(ctx, gctx)
@@ -176,6 +179,20 @@ func (p *plane) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// enrolmentHead is how long the engine waits for a first enrolment: its first
+// look at the broker would fail and be repeated much later than needed.
+const enrolmentHead = 2 * time.Second
+
+func (p *plane) awaitEnrolment(ctx context.Context) {
+	t := time.NewTimer(enrolmentHead)
+	defer t.Stop()
+	select {
+	case <-p.broker.Enrolled():
+	case <-t.C: // deadlines pass without a broker too
+	case <-ctx.Done():
+	}
 }
 
 var errStopped = errors.New("the server was asked to stop")
