@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"time"
 
@@ -40,6 +41,10 @@ func (a *attempt) attend(outer context.Context) error {
 	g.Go(func() error {
 		// One connection, one client, no other will come.
 		s := &http2.Server{MaxConcurrentStreams: 16, MaxUploadBufferPerConnection: 1 << 20, MaxUploadBufferPerStream: 1 << 20}
+		// Its own pools: those of the package cannot be shared with another bubble.
+		if err := http2.ConfigureServer(&http.Server{}, s); err != nil {
+			return err
+		}
 		s.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, Handler: a.hostHandler()})
 		a.inflight.Wait()
 		return nil

@@ -35,11 +35,14 @@ func (c codedInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) 
 }
 
 func (c codedInterceptor) wire(ctx context.Context, procedure string, err error) error {
-	var wire *connect.Error
-	if err == nil || errors.As(err, &wire) {
-		return err // the second: the other side went away while it was answered
+	if err == nil {
+		return nil
 	}
 	if protocol.CodeOf(err) == protocol.CodeInternal {
+		var wire *connect.Error
+		if errors.As(err, &wire) {
+			return err // the other side went away while it was answered
+		}
 		c.log.ErrorContext(ctx, "a call failed inside", "procedure", procedure, "error", err)
 		err = protocol.Errorf(protocol.CodeInternal, "the supervisor failed; its log says why")
 	}

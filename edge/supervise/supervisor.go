@@ -130,7 +130,7 @@ func Run(ctx context.Context, cfg Config) error {
 	g.Go(func() error {
 		<-ctx.Done()
 		// The last answer, to the acknowledgement of the result, is still on its way.
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 250*time.Millisecond)
 		defer cancel()
 		server.Shutdown(grace)
 		return server.Close()
