@@ -32,7 +32,8 @@ type Daemon struct {
 	policy    owner.Policy
 	device    *device.Device
 	enrolment state.Enrolment
-	boot      string // nonce of this start
+	boot      string         // nonce of this start
+	seen      sandbox.Report // what was seen at the start of Run
 	link      *link.Client
 	client    runnerv1connect.RunnerServiceClient
 

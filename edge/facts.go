@@ -20,6 +20,7 @@ func (d *Daemon) observe(ctx context.Context) {
 	if d.cfg.Sandbox != nil {
 		report = d.cfg.Sandbox.Probe(ctx)
 	}
+	d.seen = report
 	f := factsOf(d.policy, report)
 	f.Version = d.cfg.Version
 	f.Actions = d.device.Actions()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -30,8 +29,8 @@ type Processes struct {
 	Command []string
 	// Env is the whole environment of a supervisor. It must hold no secret.
 	Env []string
-	// Dial reaches the socket in a directory.
-	Dial func(ctx context.Context, dir string) (net.Conn, error)
+	// Connect makes a client of the socket in a directory.
+	Connect func(dir string) *http.Client
 
 	mu       sync.Mutex                 // guards the fields below
 	children map[protocol.AttemptID]int // started by this process, not yet reaped
@@ -63,19 +62,14 @@ func (p *Processes) Start(_ context.Context, a state.Attempt) error {
 	return state.WriteFile(filepath.Join(a.Path(), "pid"), strconv.AppendInt(nil, int64(pid), 10), 0o600)
 }
 
-// Client speaks HTTP/2 over the supervisor's socket.
+// Client of the supervisor's socket, one a directory.
 func (p *Processes) Client(a state.Attempt) connect.HTTPClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.clients[a.ID]; c != nil {
 		return c
 	}
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	c := &http.Client{Transport: &http.Transport{
-		Protocols: protocols, DisableCompression: true, IdleConnTimeout: time.Minute,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return p.Dial(ctx, a.Path()) },
-	}}
+	c := p.Connect(a.Path())
 	if p.clients == nil {
 		p.clients = map[protocol.AttemptID]*http.Client{}
 	}

@@ -80,6 +80,8 @@ func TestRenewalsComeEveryThirdOfTheTTL(t *testing.T) {
 				t.Errorf("renewal %d came after %v", i, gap)
 			}
 		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		if n := len(w.renewed); n < 11 || w.renewed[n-1].GetAuthorityTtlMs() > testTTL.Milliseconds() || w.renewed[n-1].GetCapability() == "" {
 			t.Errorf("the supervisor got %d renewals", n)
 		}

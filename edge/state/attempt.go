@@ -3,6 +3,7 @@ package state
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/supervise/protocol/supervisev1"
 )
 
@@ -125,6 +127,25 @@ func (a Attempt) Claim() (b *supervisev1.BeginRequest, ok bool, err error) {
 		err = proto.Unmarshal(raw, b)
 	}
 	return b, err == nil, err
+}
+
+// SaveSandbox leaves what the daemon saw its sandbox enforce, so that a supervisor
+// need not try it all again. It is not synced: without it the supervisor looks.
+func (a Attempt) SaveSandbox(r sandbox.Report) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(a.path, "sandbox.json"), b, 0o600)
+}
+
+// Sandbox is what the daemon saw; the zero report when it left none.
+func (a Attempt) Sandbox() (r sandbox.Report) {
+	b, err := os.ReadFile(filepath.Join(a.path, "sandbox.json"))
+	if err != nil || json.Unmarshal(b, &r) != nil {
+		return sandbox.Report{}
+	}
+	return r
 }
 
 // Remove ends the directory.

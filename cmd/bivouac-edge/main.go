@@ -1,0 +1,106 @@
+// Command bivouac-edge makes a machine a runner: it joins a server, runs device
+// actions and supervises turns in sandboxes, within what the machine's owner
+// allows in edge.hcl.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge"
+	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox/bubblewrap"
+	"bivouac/edge/state"
+)
+
+var version = "dev" // set by the build
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bivouac-edge:", err)
+		os.Exit(protocol.CodeOf(err).ExitCode())
+	}
+}
+
+func command() *cobra.Command {
+	var dir string
+	root := &cobra.Command{
+		Use:           "bivouac-edge",
+		Short:         "Make this machine a runner of Bivouac, within limits that its owner sets",
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-edge --help", err)
+	})
+	root.PersistentFlags().StringVar(&dir, "state", state.Default(), "directory of this runner: key, certificate, edge.hcl, journal; 0700")
+	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), leaveCommand(&dir), superviseCommand())
+	return root
+}
+
+func runCommand(dir *string) *cobra.Command {
+	var level slog.Level
+	var worker string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Work as a runner until interrupted",
+		Long: "Connects to the server and works until interrupted. Turns that run in sandboxes go on while it restarts;\n" +
+			"a service manager must therefore end only this process (systemd: KillMode=process).",
+		Args: arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := state.Open(*dir)
+			if err != nil {
+				return err
+			}
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			control, err := edge.ListenControl(d)
+			if err != nil {
+				return err
+			}
+			defer control.Close()
+			cfg := edge.Config{State: d, Control: control, Version: version, Logger: log, Adapters: []string{"native", "scripted"}}
+			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
+				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{Log: log})
+			}
+			daemon, err := edge.New(cfg)
+			if err != nil {
+				return err
+			}
+			return daemon.Run(cmd.Context())
+		},
+	}
+	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")
+	return cmd
+}
+
+// beside is a binary next to this one.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(self), name)
+}
+
+// arguments wants exactly n of them.
+func arguments(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return protocol.Errorf(protocol.CodeInvalidArgument, "usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+		}
+		return nil
+	}
+}

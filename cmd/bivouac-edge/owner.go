@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge"
+	"bivouac/edge/state"
+)
+
+func statusCommand(dir *string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the link, the sandbox, what runs here and the last error",
+		Args:  arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := state.Open(*dir)
+			if err != nil {
+				return err
+			}
+			s, err := edge.AskStatus(cmd.Context(), d)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(s)
+			}
+			return show(cmd.OutOrStdout(), s)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func show(out io.Writer, s edge.Status) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("runner", "%s (%s)", s.Name, s.Runner)
+	if s.Connected {
+		line("link", "connected to %s over %s, epoch %d", s.Server, strings.ToUpper(s.Transport), s.Epoch)
+	} else {
+		line("link", "not connected to %s", s.Server)
+	}
+	if s.QUICProblem != "" {
+		line("", "UDP does not reach the server: %s", s.QUICProblem)
+	}
+	if s.Paused {
+		line("paused", "yes; take it back with: bivouac-edge resume")
+	}
+	switch {
+	case s.Boundary != "":
+		line("sandbox", "%s, limits by %s, %d slot(s)", s.Boundary, s.Limits, s.Slots)
+	default:
+		line("sandbox", "none: %s", s.SandboxProblem)
+	}
+	line("actions", "%s", orNone(s.Actions))
+	line("toolchains", "%s", orNone(s.Toolchains))
+	line("certificate", "until %s", s.CertificateEnd.Local().Format(time.RFC1123))
+	for _, a := range s.Attempts {
+		line("attempt", "%s %s %s %s", a.ID, a.Kind, a.State, a.Reason)
+	}
+	if s.LastError != "" {
+		line("last error", "%s (%s)", s.LastError, s.LastErrorAt.Local().Format(time.RFC1123))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none; allow some in edge.hcl"
+	}
+	return strings.Join(list, ", ")
+}
+
+func pauseCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "pause",
+		Short: "End every sandbox now and take no work, also without a network, until resume",
+		Args:  arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := state.Open(*dir)
+			if err != nil {
+				return err
+			}
+			s, _ := supervisors("")
+			running, err := edge.Pause(cmd.Context(), d, s)
+			if err != nil {
+				return err
+			}
+			return said(cmd, running, "paused: no sandbox runs on this machine, and it takes no work", "paused; bivouac-edge does not run")
+		},
+	}
+}
+
+func resumeCommand(dir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "resume",
+		Short: "Take work again",
+		Args:  arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := state.Open(*dir)
+			if err != nil {
+				return err
+			}
+			running, err := edge.Resume(cmd.Context(), d)
+			if err != nil {
+				return err
+			}
+			return said(cmd, running, "resumed: this machine takes work", "resumed; start it with: bivouac-edge run")
+		},
+	}
+}
+
+func leaveCommand(dir *string) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "leave",
+		Short: "Remove this machine from its server and wipe its key and state; edge.hcl stays",
+		Args:  arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := state.Open(*dir)
+			if err != nil {
+				return err
+			}
+			s, _ := supervisors("")
+			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Force: force}); err != nil {
+				return err
+			}
+			return said(cmd, true, "left: this machine is no runner any more", "")
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "forget the runner here even when the server cannot be told")
+	return cmd
+}
+
+func said(cmd *cobra.Command, running bool, yes, no string) error {
+	if !running {
+		yes = no
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), yes)
+	return err
+}
