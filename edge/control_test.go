@@ -1,0 +1,94 @@
+package edge
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/state"
+)
+
+// controlled is a daemon in real time whose server is away: the owner's commands
+// need no network.
+func controlled(t *testing.T) (*state.Dir, func() error) {
+	t.Helper()
+	f := newFakeServer(t)
+	f.stop()
+	m := enrolled(t, f)
+	listener, err := ListenControl(m.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.cfg.Control = listener
+	d, err := New(m.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return d.Run(ctx) })
+	stop := func() error { cancel(); return g.Wait() }
+	t.Cleanup(func() { _ = stop() })
+	return m.dir, stop
+}
+
+func TestOwnersCommandsWorkWithoutANetwork(t *testing.T) {
+	dir, stop := controlled(t)
+	ctx := t.Context()
+	s, err := AskStatus(ctx, dir)
+	if err != nil || s.Connected || s.Name != "desk" || s.Paused {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if running, err := Pause(ctx, dir, nil); err != nil || !running || !dir.Paused() {
+		t.Fatalf("pause: %v %v", running, err)
+	}
+	if s, _ := AskStatus(ctx, dir); !s.Paused {
+		t.Error("status does not say that it is paused")
+	}
+	if running, err := Resume(ctx, dir); err != nil || !running || dir.Paused() {
+		t.Fatalf("resume: %v %v", running, err)
+	}
+	if _, err := ListenControl(dir); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+		t.Errorf("a second daemon's socket: %v", err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := AskStatus(ctx, dir); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "bivouac-edge run") {
+		t.Errorf("status without a daemon: %v", err)
+	}
+	if running, err := Pause(ctx, dir, nil); err != nil || running || !dir.Paused() {
+		t.Errorf("pause without a daemon: %v %v", running, err)
+	}
+}
+
+func TestControlSocketIsTheOwnersAlone(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no modes of sockets")
+	}
+	dir, _ := controlled(t)
+	info, err := os.Stat(dir.Control())
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v %v", info, err)
+	}
+}
+
+// One directory serves one daemon.
+func TestSecondDaemonIsRefused(t *testing.T) {
+	dir, _ := controlled(t)
+	if _, err := AskStatus(t.Context(), dir); err != nil { // it holds the lock now
+		t.Fatal(err)
+	}
+	second, err := New(Config{State: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "another bivouac-edge") {
+		t.Errorf("got %v", err)
+	}
+}
