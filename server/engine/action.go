@@ -16,7 +16,8 @@ import (
 // callTool makes the intent of one call, or its refusal. The intent commits with
 // the turn's state, and the dispatch tick acts only on what is committed. INV-4.
 func (w *turnTx) callTool(call *runtimev1.ToolCall, tool *runtimev1.Tool) error {
-	w.event(session.Event{Type: session.ToolRequested, Payload: call.Arguments, Data: map[string]string{
+	shown, _ := policy.Redact(call.Arguments)
+	w.event(session.Event{Type: session.ToolRequested, Payload: shown, Data: map[string]string{
 		session.DataCallID: call.Id, session.DataAlias: call.Alias, "tool": tool.Ref}})
 	a, refusal, err := w.intend(call, tool)
 	if err != nil {
@@ -92,7 +93,7 @@ func (w *turnTx) intend(call *runtimev1.ToolCall, tool *runtimev1.Tool) (session
 	case err == nil: // INV-5
 		return a, refuse(call.Id, denied, protocol.CodeOutcomeUnknown,
 			"An earlier call of "+held.Tool+" on the same thing has an unknown outcome: it may have happened. It is not done again until a person decides (action "+held.ID.String()+")."), nil
-	case !lost(err):
+	case !absent(err):
 		return a, nil, err
 	}
 	return a, nil, nil

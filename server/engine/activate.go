@@ -111,7 +111,7 @@ func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) erro
 		return err
 	}
 	grant, err := w.tx.ActiveGrant(s.Principal, s.Agent)
-	if err != nil && !lost(err) {
+	if err != nil && !absent(err) {
 		return err
 	}
 	snap, err := policy.NewSnapshot(policy.SnapshotParams{

@@ -50,7 +50,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		if a.Turn, err = tx.TurnByMessage(s.ID, p.MessageID); err == nil {
 			a.Duplicate = true
 			return e.again(tx, &a, p)
-		} else if !lost(err) {
+		} else if !absent(err) {
 			return err
 		}
 		agent, err := e.mayQueue(tx, s)
@@ -207,7 +207,7 @@ func (e *Engine) place(tx *store.Tx, a *Admission) error {
 	ahead := position - 1
 	if _, err := tx.ActiveTurn(a.Turn.Session); err == nil {
 		ahead++
-	} else if !lost(err) {
+	} else if !absent(err) {
 		return err
 	}
 	a.EstimatedWait = time.Duration(ahead) * typical

@@ -38,7 +38,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 			if err == nil {
 				out.Definition.Version = current.Version
 			}
-			if lost(err) {
+			if absent(err) {
 				return nil
 			}
 			return err

@@ -43,7 +43,7 @@ func (e *Engine) dispatch(ctx context.Context, intent session.Action) error {
 		if err != nil {
 			return err
 		}
-		if a.State != session.Intended || !w.turn.State.Active() {
+		if a.State != session.Intended || !w.turn.State.Active() || w.turn.Owner != e.Replica {
 			return protocol.Errorf(protocol.CodeConflict, "action %s is %s", a.ID, a.State)
 		}
 		send, err = w.dispatch(a)

@@ -107,7 +107,7 @@ func (e *Engine) explainQueued(tx *store.Tx, t session.Turn, x *Explanation) err
 		x.WaitingFor = fmt.Sprintf("turn %s of the same session, which is %s; it is number %d in the queue", active.ID, active.State, position)
 		x.Remedies = []string{"bivouac explain " + active.ID.String(), "bivouac cancel " + active.ID.String()}
 		return nil
-	case !lost(err):
+	case !absent(err):
 		return err
 	}
 	if _, err := e.view.current(tx.Now); err != nil {
@@ -163,7 +163,7 @@ func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 	name := a.Runner.String()
 	if r, err := tx.Runner(a.Runner); err == nil {
 		name = fmt.Sprintf("%q", r.Name)
-	} else if !lost(err) {
+	} else if !absent(err) {
 		return x, err
 	}
 	switch a.State {

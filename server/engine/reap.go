@@ -17,10 +17,18 @@ import (
 func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 	var attempts []execution.Attempt
 	rows := map[protocol.RunnerID]execution.Connection{}
+	active := map[protocol.RunnerID]bool{}
 	err := e.Store.View(ctx, store.AsLoop("reap"), func(tx *store.Tx) (err error) {
 		attempts, err = tx.AttemptsIn(0, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
 		if err != nil || len(attempts) == 0 {
 			return err
+		}
+		runners, err := tx.Runners() // the active ones
+		if err != nil {
+			return err
+		}
+		for _, r := range runners {
+			active[r.ID] = true
 		}
 		connections, err := tx.Connections()
 		for _, c := range connections {
@@ -34,6 +42,8 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 	return each(attempts, func(a execution.Attempt) (bool, error) {
 		row, connected := rows[a.Runner]
 		switch {
+		case !active[a.Runner]:
+			return true, e.loseMachine(ctx, a) // revoked, and the server stopped before it ended the work
 		case connected && row.Replica != e.Replica && row.Attached(time.Now()):
 			return false, nil // another replica's to reap
 		case connected && row.Replica != e.Replica:

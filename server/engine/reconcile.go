@@ -141,7 +141,7 @@ func (e *Engine) onAction(ctx context.Context, seen session.Action, fn func(w *t
 		if err != nil {
 			return err
 		}
-		if a.State != seen.State || a.Fence != seen.Fence {
+		if a.State != seen.State || a.Fence != seen.Fence || w.turn.Owner != e.Replica {
 			return protocol.Errorf(protocol.CodeConflict, "action %s moved on", a.ID)
 		}
 		return fn(w, a)

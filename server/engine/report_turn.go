@@ -62,7 +62,8 @@ func (w *turnTx) workerToolStarted(a execution.Attempt, c *runtimev1.ToolCall) e
 		return nil // its intent is the engine's to record
 	}
 	data := map[string]string{session.DataCallID: c.Id, session.DataAlias: c.Alias, "tool": tool.Ref}
-	w.event(session.Event{Type: session.ToolRequested, Attempt: a.ID, Data: data, Payload: c.Arguments})
+	shown, _ := policy.Redact(c.Arguments)
+	w.event(session.Event{Type: session.ToolRequested, Attempt: a.ID, Data: data, Payload: shown})
 	w.event(session.Event{Type: session.ToolDispatched, Attempt: a.ID, Data: map[string]string{
 		session.DataCallID: c.Id, session.DataAlias: c.Alias, "tool": tool.Ref}})
 	return nil

@@ -46,6 +46,9 @@ func (e *Engine) Leave(ctx context.Context, c store.Caller) error {
 	return err
 }
 
+// endRunner records the end with its floor and the machine's last mail in one
+// transaction, and then ends its work. After a crash in between the reap tick
+// does that.
 func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.RunnerID, ev execution.RunnerEvent, reason string) (execution.Runner, error) {
 	var r execution.Runner
 	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
@@ -55,9 +58,13 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 	if err != nil || r.State.Terminal() {
 		return r, err
 	}
-	// The floor is the loop's to add: a runner that leaves adds none itself.
-	undo := e.floors.raise(policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor})
-	err = e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	if c.Runner() != id && c.Principal() != r.Owner && !c.Admin() {
+		return r, protocol.Errorf(protocol.CodePermissionDenied, "runner %q can be ended by its owner or an admin: ask one", r.Name)
+	}
+	floor := policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor}
+	undo := e.floors.raise(floor)
+	var attempts []execution.Attempt
+	err = e.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) error {
 		now, err := tx.Runner(id)
 		if err != nil {
 			return err
@@ -65,37 +72,28 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 		if r, err = now.Step(ev, tx.Now); err != nil {
 			return err
 		}
-		return tx.SaveRunner(r, now.State)
+		if err := tx.SaveRunner(r, now.State); err != nil {
+			return err
+		}
+		if _, err := tx.AddFloor(floor); err != nil {
+			return err
+		}
+		if err := e.mail(tx, id, "", &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Fenced{
+			Fenced: &runnerv1.Fenced{Reason: reason}}}); err != nil {
+			return err
+		}
+		attempts, err = tx.AttemptsOfRunner(id)
+		return err
 	})
 	if err != nil {
 		undo()
 		return r, err
 	}
-	return r, e.fenceRunner(ctx, r, reason)
-}
-
-// fenceRunner makes the end of a runner known everywhere: brokers by the floor,
-// the machine by its mailbox, its work by the end of its attempts. It may be
-// repeated: the deadlines tick does after a crash in between.
-func (e *Engine) fenceRunner(ctx context.Context, r execution.Runner, reason string) error {
-	var attempts []execution.Attempt
-	err := e.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) (err error) {
-		if _, err := tx.AddFloor(policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor}); err != nil {
-			return err
-		}
-		if err := e.mail(tx, r.ID, "", &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Fenced{
-			Fenced: &runnerv1.Fenced{Reason: reason}}}); err != nil {
-			return err
-		}
-		attempts, err = tx.AttemptsOfRunner(r.ID)
-		return err
-	})
-	if err != nil {
-		return err
-	}
 	e.Log.Info("runner fenced", "runner", r.ID, "state", r.State, "attempts", len(attempts))
-	_, err = each(attempts, func(a execution.Attempt) (bool, error) { return true, e.loseMachine(ctx, a) })
-	return err
+	if _, err := each(attempts, func(a execution.Attempt) (bool, error) { return true, e.loseMachine(ctx, a) }); err != nil {
+		e.Log.Warn("work of a fenced runner ends later", "runner", r.ID, "error", err)
+	}
+	return r, nil
 }
 
 // loseMachine ends one attempt of a runner that will not come back.
@@ -167,6 +165,9 @@ func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reaso
 			return err
 		}
 		if err := move(tx, &s, session.SessionRevoke); err != nil {
+			return err
+		}
+		if _, err := tx.AddFloor(policy.Floor{Kind: policy.FloorSession, ID: id.String(), Minimum: noFloor, ExpiresAt: tx.Now.Add(floorTTL)}); err != nil {
 			return err
 		}
 		if _, err := tx.AppendEvents(id, session.Event{Type: session.SessionRevoked, Data: map[string]string{"reason": reason}}); err != nil {

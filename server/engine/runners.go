@@ -39,7 +39,7 @@ func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runne
 		}
 		if r, err = tx.Runner(p.Runner); err == nil {
 			return joinedAlready(r, code)
-		} else if !lost(err) {
+		} else if !absent(err) {
 			return err
 		}
 		r = execution.Runner{ID: p.Runner, Tenant: code.Tenant, Owner: code.Principal, Name: p.Name, Thumbprint: p.Thumbprint,
@@ -130,7 +130,7 @@ func (n *connecting) take(c store.Caller, transport string, req *runnerv1.Connec
 		return protocol.Errorf(protocol.CodeUnauthenticated, "runner %s is not enrolled here any more: join again with bivouac-edge join", c.Runner())
 	}
 	last, err := n.tx.Connection(r.ID)
-	if err != nil && !lost(err) {
+	if err != nil && !absent(err) {
 		return err
 	}
 	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.Replica, BootNonce: req.BootNonce,

@@ -21,7 +21,7 @@ func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession
 	var s session.Session
 	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		if p.IdempotencyKey != "" {
-			if s, err = tx.SessionByKey(c.Principal(), p.IdempotencyKey); !lost(err) {
+			if s, err = tx.SessionByKey(c.Principal(), p.IdempotencyKey); !absent(err) {
 				return sameAgent(s, p.Agent, err)
 			}
 		}
@@ -59,7 +59,7 @@ func sameAgent(s session.Session, agent string, err error) error {
 // definition reads the current version of an agent.
 func definition(tx *store.Tx, tenant protocol.TenantID, name string) (policy.Definition, policy.Agent, error) {
 	def, err := tx.Definition(tenant, name, "")
-	if lost(err) {
+	if absent(err) {
 		return def, policy.Agent{}, protocol.Errorf(protocol.CodeNotFound, "agent %q not found: `bivouac agents list` shows those that exist, `bivouac agents apply FILE` adds one", name)
 	} else if err != nil {
 		return def, policy.Agent{}, err
@@ -86,7 +86,7 @@ func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.S
 		if ended, err = e.cancelQueued(tx, id, reasonSessionClosed, "The session was closed."); err != nil {
 			return err
 		}
-		if _, err := tx.ActiveTurn(id); !lost(err) {
+		if _, err := tx.ActiveTurn(id); !absent(err) {
 			return err // it ends first
 		}
 		return drained(tx, &s)
@@ -195,7 +195,7 @@ func (e *Engine) expireSession(ctx context.Context, id protocol.SessionID) (work
 		if err != nil || waiting > 0 {
 			return err
 		}
-		if _, err := tx.ActiveTurn(id); !lost(err) {
+		if _, err := tx.ActiveTurn(id); !absent(err) {
 			return err
 		}
 		worked = true

@@ -101,6 +101,9 @@ func lost(err error) bool {
 	return e.Code == protocol.CodeConflict || e.Code == protocol.CodeStaleFence || e.Code == protocol.CodeNotFound
 }
 
+// absent reports that there is no such thing for the caller.
+func absent(err error) bool { return protocol.CodeOf(err) == protocol.CodeNotFound }
+
 // each applies do to every item and goes on after one that fails, so that one
 // sick row never stops the others. It reports whether any was worked on, and the
 // first error that is not a lost race.

@@ -57,6 +57,9 @@ type logged struct {
 	digest string
 }
 
+// callCost is what each model call draws, in millionths of a US dollar.
+const callCost = 10
+
 // NewBroker makes one that knows the route "scripted" and no tool.
 func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
@@ -214,8 +217,10 @@ func (b *Broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, 
 	}
 	b.mu.Lock()
 	b.calls = append(b.calls, req.Request)
-	b.drawn[c.Slice.String()] += 10
-	over := b.drawn[c.Slice.String()] > c.SliceCeiling
+	over := b.drawn[c.Slice.String()]+callCost > c.SliceCeiling
+	if !over {
+		b.drawn[c.Slice.String()] += callCost
+	}
 	b.mu.Unlock()
 	if over {
 		return nil, protocol.Errorf(protocol.CodeBudgetExhausted, "the budget slice is used up")

@@ -45,6 +45,7 @@ type World struct {
 	signer  *capability.Signer
 	begun   time.Time
 	limits  engine.Limits
+	replica protocol.ReplicaID
 }
 
 // Option changes a world before it begins.
@@ -59,7 +60,7 @@ func WithLimits(l engine.Limits) Option { return func(w *World) { w.limits = l }
 // New makes a world with one tenant, one person and both agents.
 func New(t testing.TB, options ...Option) *World {
 	t.Helper()
-	w := &World{T: t, entropy: rand.Reader, begun: time.Now()}
+	w := &World{T: t, entropy: rand.Reader, begun: time.Now(), replica: "rep_01jdv3k8x0q6v9w2m4t7y5z1ab"}
 	for _, o := range options {
 		o(w)
 	}
@@ -147,7 +148,7 @@ func Caller(p policy.Principal) store.Caller { return store.AsPrincipal(p.Tenant
 func (w *World) config(ops engine.Ops) engine.Config {
 	return engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
-		Replica: "rep_01jdv3k8x0q6v9w2m4t7y5z1ab", Thumbprint: Presenter, Elapsed: w.elapsed,
+		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
 		Ops: ops, Limits: w.limits, Entropy: w.entropy,
 	}
 }
@@ -160,6 +161,13 @@ func (w *World) Restart() {
 	for _, r := range w.Runners {
 		r.lost()
 	}
+}
+
+// Replace makes another replica the one that is stepped; the first is gone for
+// good, and leaves its rows to expire.
+func (w *World) Replace(replica protocol.ReplicaID) {
+	w.replica = replica
+	w.Restart()
 }
 
 // Concurrent makes an engine with real ops, for Run.
