@@ -434,3 +434,15 @@ func (r *rig) packed(folder string) string {
 }
 
 func unmarshal(b []byte, m proto.Message) bool { return proto.Unmarshal(b, m) == nil }
+
+// answers gives one answer after the other.
+func answers(each ...func(*runtimev1.ModelRequest) *runtimev1.ModelDone) func(context.Context, *runtimev1.ModelRequest, func(string) error) (*runtimev1.ModelDone, error) {
+	next := 0
+	return func(_ context.Context, req *runtimev1.ModelRequest, _ func(string) error) (*runtimev1.ModelDone, error) {
+		if next == len(each) {
+			return nil, protocol.Errorf(protocol.CodeInvalidArgument, "nobody expected another model call")
+		}
+		next++
+		return each[next-1](req), nil
+	}
+}
