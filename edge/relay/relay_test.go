@@ -1,0 +1,188 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+)
+
+// broker streams one delta, waits until it is told to go on, and ends.
+type broker struct {
+	brokerv1connect.UnimplementedBrokerServiceHandler
+	wait  chan struct{}
+	fail  error
+	gone  chan error // receives why a waiting call ended
+	short bool       // ends without the whole answer
+
+	mu   sync.Mutex
+	seen []*brokerv1.CallModelRequest
+}
+
+func (b *broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, out *connect.ServerStream[brokerv1.CallModelResponse]) error {
+	b.mu.Lock()
+	b.seen = append(b.seen, req)
+	b.mu.Unlock()
+	if b.fail != nil {
+		return protocol.ToConnect(b.fail)
+	}
+	if err := out.Send(&brokerv1.CallModelResponse{Event: &runtimev1.ModelResponse{Kind: &runtimev1.ModelResponse_TextDelta{TextDelta: "first"}}}); err != nil {
+		return err
+	}
+	if b.wait != nil {
+		select {
+		case <-b.wait:
+		case <-ctx.Done():
+			b.gone <- ctx.Err()
+			return ctx.Err()
+		}
+	}
+	if b.short {
+		return nil
+	}
+	return out.Send(&brokerv1.CallModelResponse{Event: &runtimev1.ModelResponse{Kind: &runtimev1.ModelResponse_Done{Done: &runtimev1.ModelDone{}}}})
+}
+
+func (b *broker) requests() []*brokerv1.CallModelRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.seen
+}
+
+// rig is a relay with a lease whose clock the test turns.
+type rig struct {
+	*Relay
+	now  time.Duration
+	live []string
+}
+
+func newRig(t *testing.T, b *broker) *rig {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(brokerv1connect.NewBrokerServiceHandler(b))
+	s := httptest.NewUnstartedServer(mux)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	r := &rig{}
+	l := lease.NewLease(func() time.Duration { return r.now })
+	l.Renew(0, 15*time.Second, time.Minute)
+	r.Relay = New(Config{Broker: Over(s.Client(), s.URL), Lease: l, Model: "main", LiveFunc: func(d string) { r.live = append(r.live, d) }})
+	r.Refresh("cap-1")
+	return r
+}
+
+func ask(ctx context.Context, r *rig, send func(*runtimev1.ModelResponse) error) error {
+	if send == nil {
+		send = func(*runtimev1.ModelResponse) error { return nil }
+	}
+	return r.CallModel(ctx, &runtimev1.ModelRequest{Model: "main"}, send)
+}
+
+func wantCode(t *testing.T, err error, code protocol.Code) {
+	t.Helper()
+	if protocol.CodeOf(err) != code {
+		t.Errorf("got %v (%s), want %s", err, protocol.CodeOf(err), code)
+	}
+}
+
+// The first text is passed on while the broker has not sent the next.
+func TestStreamIsNotHeldBack(t *testing.T) {
+	b := &broker{wait: make(chan struct{})}
+	r := newRig(t, b)
+	var got []*runtimev1.ModelResponse
+	err := ask(t.Context(), r, func(ev *runtimev1.ModelResponse) error {
+		got = append(got, ev)
+		if len(got) == 1 {
+			close(b.wait) // it waits for this: held back, the test would hang
+		}
+		return nil
+	})
+	if err != nil || len(got) != 2 || got[0].GetTextDelta() != "first" || got[1].GetDone() == nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	if len(r.live) != 1 || r.live[0] != "first" {
+		t.Errorf("live text %q", r.live)
+	}
+}
+
+// Each call has the newest capability and an id of its own.
+func TestCapabilityIsRefreshed(t *testing.T) {
+	b := &broker{}
+	r := newRig(t, b)
+	for _, c := range []string{"cap-1", "cap-2"} {
+		r.Refresh(c)
+		if err := ask(t.Context(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := b.requests()
+	if seen[0].Capability != "cap-1" || seen[1].Capability != "cap-2" || seen[0].CallId == seen[1].CallId || !strings.HasPrefix(seen[0].CallId, "cal_") {
+		t.Errorf("the broker saw %v", seen)
+	}
+}
+
+// INV-20: the lease's clock decides at each call, whatever timers did.
+func TestNoCallWithoutAuthority(t *testing.T) {
+	b := &broker{}
+	r := newRig(t, b)
+	r.now = 15*time.Second - 1
+	if err := ask(t.Context(), r, nil); err != nil {
+		t.Fatalf("with authority: %v", err)
+	}
+	r.now = 15 * time.Second
+	wantCode(t, ask(t.Context(), r, nil), protocol.CodeLeaseExpired)
+	if n := len(b.requests()); n != 1 {
+		t.Errorf("%d calls reached the broker", n)
+	}
+}
+
+func TestCloseEndsTheOpenCall(t *testing.T) {
+	b := &broker{wait: make(chan struct{}), gone: make(chan error, 1)}
+	r := newRig(t, b)
+	err := ask(t.Context(), r, func(*runtimev1.ModelResponse) error {
+		wantCode(t, ask(t.Context(), r, nil), protocol.CodeFailedPrecondition) // one call at a time
+		r.Close(ErrNoAuthority)
+		return nil
+	})
+	wantCode(t, err, protocol.CodeLeaseExpired)
+	if err := <-b.gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the broker's side ended with %v", err)
+	}
+	r.Close(errors.New("later")) // the first cause stays
+	r.Refresh("cap-3")
+	wantCode(t, ask(t.Context(), r, nil), protocol.CodeLeaseExpired)
+}
+
+func TestRefusals(t *testing.T) {
+	b := &broker{}
+	r := newRig(t, b)
+	wantCode(t, r.CallModel(t.Context(), &runtimev1.ModelRequest{Model: "other"}, nil), protocol.CodePolicyDenied)
+	r.Refresh("")
+	wantCode(t, ask(t.Context(), r, nil), protocol.CodeUnavailable)
+	if n := len(b.requests()); n != 0 {
+		t.Errorf("%d calls reached the broker", n)
+	}
+	r.Refresh("cap-1")
+	if err := ask(t.Context(), r, nil); err != nil {
+		t.Errorf("the positive twin: %v", err)
+	}
+	for _, code := range []protocol.Code{protocol.CodeBudgetExhausted, protocol.CodeRateLimited, protocol.CodeStaleFence, protocol.CodeUnavailable} {
+		b.fail = protocol.Errorf(code, "no")
+		wantCode(t, ask(t.Context(), r, nil), code)
+	}
+	b.fail, b.short = nil, true
+	wantCode(t, ask(t.Context(), r, nil), protocol.CodeUnavailable)
+}
