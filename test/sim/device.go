@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/engine"
+)
+
+// startDevice lets a claimed device action happen after a while: usually soon,
+// sometimes so late that its lease has ended.
+func (m *machine) startDevice(e *entry) {
+	delay := m.s.between(0, 30*time.Millisecond)
+	if !m.s.healed && m.s.chance(m.toHost.fault.late) {
+		delay = m.s.between(time.Second, 40*time.Second)
+	}
+	m.after(delay, m.name+" does "+e.id.String(), func() { m.perform(e) })
+}
+
+// perform asks the lease right before the effect (INV-20), and journals the
+// result before anybody hears of it.
+func (m *machine) perform(e *entry) {
+	if e.ended() || m.entry(e.id) != e {
+		return
+	}
+	var r *runnerv1.Result
+	if err := e.permit(m.s.now()); err != nil {
+		r = failed(protocol.CodeOf(err), err.Error())
+	} else {
+		r = m.s.world.do(m.id, e.work.GetDevice())
+		if !m.reach(fault.EdgeEffectDone) {
+			return
+		}
+	}
+	e.result(r)
+	m.s.note("%s journals a result of %s: %s %s", m.name, e.id, r.Status, r.Code)
+	if m.reach(fault.EdgeResultJournalled) {
+		m.report()
+	}
+}
+
+// recover takes up one attempt after a start of the daemon. An interrupted action
+// is inspected, never repeated (INV-5); a turn that has begun is never begun
+// again (INV-14).
+func (m *machine) recover(e *entry) {
+	if e.put == nil {
+		e.put = map[string]bool{}
+	}
+	switch {
+	case e.work == nil || e.ended():
+	case !e.turn():
+		r := m.s.world.inspect(m.id, e.work.GetDevice())
+		m.s.note("%s inspects %s: %s", m.name, e.id, r.Status)
+		e.result(r)
+	case e.worker != nil && e.worker.up:
+		m.s.note("%s finds the supervisor of %s", m.name, e.id)
+	case len(e.record) == 0:
+		m.startWorker(e)
+	default:
+		e.result(failed("interrupted", "the supervisor ended before the turn had finished"))
+	}
+}
+
+// reportBatch bounds the records of one call.
+const reportBatch = 16
+
+// report sends what the journal has and the server has not.
+func (m *machine) report() {
+	if m.epoch == 0 {
+		return
+	}
+	for _, e := range append([]*entry(nil), m.disk...) {
+		if ready := int64(e.synced); e.work != nil && !e.reporting && e.acked < ready && (e.turn() || e.ended()) {
+			m.reportOne(e, e.record[e.acked:min(ready, e.acked+reportBatch)])
+		}
+	}
+}
+
+// reportOne sends records; a patch that they name goes first.
+func (m *machine) reportOne(e *entry, records []*runnerv1.Record) {
+	e.reporting = true
+	for _, r := range records {
+		for _, digest := range []string{r.GetCheckpoint().GetPatchDigest(), r.GetResult().GetPatchDigest()} {
+			if digest != "" && !e.put[digest] {
+				m.put(e, digest)
+				return
+			}
+		}
+	}
+	epoch, id, fence, last := m.epoch, e.id, e.fence, records[len(records)-1].Seq
+	toServer(m, "report "+id.String(), func(ctx context.Context, eng *engine.Engine) (*runnerv1.ReportResponse, error) {
+		m.s.reports(id, fence)
+		return eng.Report(ctx, m.caller, &runnerv1.ReportRequest{AttemptId: id.String(), Fence: int64(fence), Epoch: epoch, Records: records})
+	}, func(resp *runnerv1.ReportResponse, err error) { m.reported(e, last, resp, err) })
+}
+
+func (m *machine) reported(e *entry, last int64, resp *runnerv1.ReportResponse, err error) {
+	e.reporting = false
+	switch {
+	case m.entry(e.id) != e:
+		return
+	case err != nil && transient(err):
+		m.after(m.backoff(), "", m.report)
+		return
+	case err != nil:
+		m.s.note("%s: records of %s are refused for good: %v", m.name, e.id, err)
+		e.acked = last
+	case resp.EvidenceOnly:
+		e.acked = last
+		m.cutOff(e, protocol.Errorf(protocol.CodeStaleFence, "another attempt replaced %s", e.id))
+	default:
+		e.acked = resp.AcceptedSeq
+	}
+	if e.ended() && e.acked >= int64(len(e.record)) {
+		m.forget(e)
+		return
+	}
+	m.report()
+}
+
+// put uploads a patch.
+func (m *machine) put(e *entry, digest string) {
+	toServer(m, "blob of "+e.id.String(), func(ctx context.Context, eng *engine.Engine) (struct{}, error) {
+		return struct{}{}, eng.BlobStored(ctx, m.caller, e.id, e.fence, digest, 1)
+	}, func(_ struct{}, err error) {
+		e.reporting = false
+		if err != nil && transient(err) {
+			m.after(m.backoff(), "", m.report)
+			return
+		}
+		e.put[digest] = true // refused for good: the report says what that means
+		m.report()
+	})
+}
+
+// claimed notes who passed the claim of an attempt. INV-14.
+func (s *Sim) claimed(id protocol.AttemptID, m *machine, nonce string, terms *runnerv1.LeaseTerms) {
+	who := m.name + " " + nonce
+	if first, known := s.claims[id]; known && first != who {
+		s.violate("INV-14: %s passes the claim of %s, which %s holds", who, id, first)
+	}
+	s.claims[id] = who
+	s.note("%s passes the claim of %s under fence %s", who, id, protocol.Fence(terms.Fence))
+}
+
+// reports notes that records arrive, so that late ones can be seen to change
+// nothing. INV-3.
+func (s *Sim) reports(id protocol.AttemptID, f protocol.Fence) {
+	a, known := s.shadow.attempts[id]
+	if known && (a.Fence != f || !a.State.Held()) {
+		s.late = id
+		s.note("records of %s are late: it is %s", id, a.State)
+	}
+}

@@ -1,0 +1,249 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/engine"
+	"bivouac/server/store"
+)
+
+// machine is a runner: the daemon's side of the contract, its disk, and a
+// supervisor for each turn that it holds.
+type machine struct {
+	party
+	id      protocol.RunnerID
+	thumb   string
+	caller  store.Caller
+	toHost  *link
+	toModel *link // the relay's way to the broker
+	facts   *runnerv1.Facts
+	disk    []*entry
+	nonces  int
+
+	// lost with the daemon:
+	epoch   int64
+	cursor  int64
+	open    map[int64]bool // deliveries: false once dealt with
+	polling bool
+	poll    *event
+}
+
+func (s *Sim) newMachine(n int, devices bool) *machine {
+	name := "machine" + strconv.Itoa(n)
+	m := &machine{party: party{s: s, name: name}, thumb: "thumb-" + name,
+		id: protocol.NewID[protocol.RunnerKind](time.Now(), s.entropy)}
+	m.boot, m.die = m.begin, m.end
+	m.facts = &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Adapters: []string{"native"}}
+	if devices {
+		m.facts.Actions = []string{"files.read", "files.write"}
+	}
+	s.world.files[m.id] = map[string]string{"home/a": "first"}
+	return m
+}
+
+// begin is a start of the daemon: it takes up what its disk holds.
+func (m *machine) begin() {
+	m.epoch, m.cursor, m.open, m.polling, m.poll = 0, 0, map[int64]bool{}, false, nil
+	for _, e := range slices.Clone(m.disk) {
+		m.recover(e)
+	}
+	m.after(m.s.between(0, 50*time.Millisecond), "", m.connect)
+	m.after(time.Second, "", m.watch)
+	m.after(time.Second, "", m.renew)
+}
+
+// end is a kill of the daemon; supervisors go on, unless the machine itself
+// lost its power.
+func (m *machine) end() {
+	power := m.s.chance(0.5)
+	if power {
+		m.s.note("%s loses its power", m.name)
+	}
+	m.disk = slices.DeleteFunc(m.disk, func(e *entry) bool {
+		if power {
+			if e.worker != nil {
+				e.worker.kill()
+			}
+			return !e.power(m.s)
+		}
+		w := e.worker
+		e.life = life{worker: w}
+		return false
+	})
+}
+
+func (m *machine) entry(id protocol.AttemptID) *entry {
+	i := slices.IndexFunc(m.disk, func(e *entry) bool { return e.id == id })
+	if i < 0 {
+		return nil
+	}
+	return m.disk[i]
+}
+
+func (m *machine) forget(e *entry) {
+	if e.worker != nil {
+		e.worker.kill()
+	}
+	m.disk = slices.DeleteFunc(m.disk, func(o *entry) bool { return o == e })
+}
+
+// toServer is one call of this daemon.
+func toServer[T any](m *machine, name string, do func(ctx context.Context, e *engine.Engine) (T, error), done func(T, error)) {
+	serve(m.s, call{over: m.toHost, from: &m.party, name: m.name + " " + name, timeout: shortCall}, do, done)
+}
+
+// connect takes the connection row and learns what the server knows of each
+// lease.
+func (m *machine) connect() {
+	req := &runnerv1.ConnectRequest{CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
+		BootNonce: m.name + "-" + strconv.Itoa(m.life), Facts: m.facts, Held: m.held(m.disk)}
+	all, sent := slices.Clone(m.disk), m.s.now()
+	toServer(m, "connect", func(ctx context.Context, e *engine.Engine) (*runnerv1.ConnectResponse, error) {
+		return e.Connect(ctx, m.caller, "http/3", req)
+	}, func(resp *runnerv1.ConnectResponse, err error) {
+		if err != nil {
+			m.after(m.backoff(), "", m.connect)
+			return
+		}
+		m.s.note("%s is connected, epoch %d", m.name, resp.Epoch)
+		m.epoch, m.cursor, m.open = resp.Epoch, resp.MailboxCursor, map[int64]bool{}
+		m.judge(all, sent, resp.Leases)
+		m.mail()
+		m.report()
+	})
+}
+
+func (m *machine) backoff() time.Duration {
+	if m.s.healed {
+		return m.s.between(50*time.Millisecond, 500*time.Millisecond)
+	}
+	return m.s.between(50*time.Millisecond, 4*time.Second)
+}
+
+// gone ends a session, of which another took the epoch or whose link is down.
+func (m *machine) gone(epoch int64, err error) {
+	if m.epoch != epoch || epoch == 0 {
+		return
+	}
+	m.s.note("%s has lost its link: %v", m.name, err)
+	m.epoch = 0
+	m.after(m.backoff(), "", m.connect)
+}
+
+// held is what the server is told of on every connect and renewal.
+func (m *machine) held(all []*entry) (out []*runnerv1.HeldLease) {
+	for _, e := range all {
+		if e.work != nil && !e.lost {
+			out = append(out, &runnerv1.HeldLease{AttemptId: e.id.String(), Fence: int64(e.fence), JournalSeq: int64(len(e.record))})
+		}
+	}
+	return out
+}
+
+// judge takes verdicts on leases that a request named.
+func (m *machine) judge(all []*entry, sent time.Duration, verdicts []*runnerv1.LeaseVerdict) {
+	for _, e := range all {
+		if e.work == nil || e.lost || m.entry(e.id) != e {
+			continue
+		}
+		i := slices.IndexFunc(verdicts, func(v *runnerv1.LeaseVerdict) bool { return v.AttemptId == e.id.String() })
+		switch {
+		case i < 0 || !verdicts[i].Alive:
+			m.cutOff(e, protocol.Errorf(protocol.CodeStaleFence, "the server took the lease of attempt %s back", e.id))
+		case verdicts[i].Terms != nil:
+			e.grant(sent, verdicts[i].Terms)
+			if e.worker != nil {
+				e.worker.granted(e)
+			}
+		}
+	}
+}
+
+// renewEvery is a third of the agents' authority ttl.
+const renewEvery = 5 * time.Second
+
+func (m *machine) renew() {
+	m.after(renewEvery, "", m.renew)
+	var leased []*entry
+	for _, e := range m.disk {
+		if e.work != nil && !e.ended() && e.cut == nil {
+			leased = append(leased, e)
+		}
+	}
+	if m.epoch == 0 || len(leased) == 0 {
+		return
+	}
+	epoch, sent, req := m.epoch, m.s.now(), &runnerv1.RenewRequest{Epoch: m.epoch, Leases: m.held(leased)}
+	toServer(m, "renew", func(ctx context.Context, e *engine.Engine) (*runnerv1.RenewResponse, error) {
+		return e.Renew(ctx, m.caller, req)
+	}, func(resp *runnerv1.RenewResponse, err error) {
+		if err != nil {
+			m.gone(epoch, err)
+			return
+		}
+		m.judge(leased, sent, resp.Leases)
+	})
+}
+
+// watch reads every clock once a second.
+func (m *machine) watch() {
+	m.after(time.Second, "", m.watch)
+	for _, e := range slices.Clone(m.disk) {
+		switch {
+		case e.work == nil || e.ended() || !e.judged:
+		case e.cut == nil && m.s.now()-e.sent >= e.authority:
+			m.cutOff(e, protocol.Errorf(protocol.CodeLeaseExpired, "the server did not renew the lease of attempt %s in time", e.id))
+		case e.cut != nil && e.turn() && m.epoch != 0:
+			m.abandon(e)
+		}
+	}
+}
+
+// cutOff takes an attempt's authority, once.
+func (m *machine) cutOff(e *entry, why *protocol.Error) {
+	switch why.Code {
+	case protocol.CodeStaleFence, protocol.CodeLeaseExpired:
+		e.lost = true
+	}
+	if e.ended() || e.cut != nil {
+		return
+	}
+	e.cut = why
+	m.s.note("%s cuts %s off: %v", m.name, e.id, why)
+	if e.worker != nil {
+		e.worker.kill()
+	}
+}
+
+// abandon ends a turn that was cut: a lost one needs no word of ours.
+func (m *machine) abandon(e *entry) {
+	if e.lost {
+		m.forget(e)
+		return
+	}
+	e.result(&runnerv1.Result{Status: "cancelled", Code: string(protocol.CodeOf(e.cut)), Message: e.cut.Error()})
+	m.report()
+}
+
+func transient(err error) bool {
+	switch protocol.CodeOf(err) {
+	case protocol.CodeUnavailable, protocol.CodeDeadlineExceeded, protocol.CodeCancelled,
+		protocol.CodeRateLimited, protocol.CodeQueueFull, protocol.CodeInternal:
+		return true
+	}
+	return false
+}
+
+func coded(err error) *protocol.Error {
+	var e *protocol.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return protocol.Errorf(protocol.CodeInternal, "%w", err)
+}

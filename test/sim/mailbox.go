@@ -1,0 +1,164 @@
+package sim
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/server/engine"
+)
+
+// mailEvery is how often the mailbox is asked without a wake-up; a server's
+// stream says at once that something came.
+const mailEvery = 2 * time.Second
+
+// mail asks for deliveries after the cursor.
+func (m *machine) mail() {
+	if m.epoch == 0 || m.polling {
+		return
+	}
+	m.poll.cancel()
+	m.poll = m.after(mailEvery, "", m.mail)
+	m.polling = true
+	epoch, cursor := m.epoch, m.cursor
+	toServer(m, "mail", func(ctx context.Context, e *engine.Engine) ([]*runnerv1.AttachResponse, error) {
+		return e.Mail(ctx, m.caller, epoch, cursor, 16)
+	}, func(items []*runnerv1.AttachResponse, err error) {
+		m.polling = false
+		if err != nil {
+			m.gone(epoch, err)
+			return
+		}
+		if m.epoch != epoch {
+			return
+		}
+		for _, item := range items {
+			m.cursor = max(m.cursor, item.Seq)
+			m.deliver(item)
+		}
+	})
+}
+
+// mailed wakes the stream.
+func (m *machine) mailed() {
+	if m.up && m.epoch != 0 {
+		m.after(m.s.between(0, 2*time.Millisecond), "", m.mail)
+	}
+}
+
+// deliver deals with one delivery; one that is dealt with already, or now, is
+// left alone.
+func (m *machine) deliver(item *runnerv1.AttachResponse) {
+	if _, known := m.open[item.Seq]; known {
+		return
+	}
+	m.open[item.Seq] = true
+	switch k := item.Kind.(type) {
+	case *runnerv1.AttachResponse_Offer:
+		m.offer(item.Seq, protocol.AttemptID(k.Offer.AttemptId))
+		return
+	case *runnerv1.AttachResponse_Stop:
+		if e := m.entry(protocol.AttemptID(k.Stop.AttemptId)); e != nil {
+			m.cutOff(e, protocol.Errorf(protocol.CodeCancelled, "stopped: %s", k.Stop.Reason))
+		}
+	case *runnerv1.AttachResponse_ToolAnswer:
+		if e := m.entry(protocol.AttemptID(k.ToolAnswer.AttemptId)); e != nil && e.worker != nil {
+			e.worker.answered(k.ToolAnswer)
+		}
+	}
+	m.done(item.Seq)
+}
+
+// done acknowledges up to the last delivery before the first that is open.
+func (m *machine) done(seq int64) {
+	m.open[seq] = false
+	upTo := int64(0)
+	for n := range m.open {
+		upTo = max(upTo, n)
+	}
+	for n, open := range m.open {
+		if open {
+			upTo = min(upTo, n-1)
+		}
+	}
+	if m.epoch == 0 || upTo == 0 {
+		return
+	}
+	epoch := m.epoch
+	toServer(m, "acknowledge", func(ctx context.Context, e *engine.Engine) (struct{}, error) {
+		return struct{}{}, e.Acknowledge(ctx, m.caller, &runnerv1.AcknowledgeRequest{Epoch: epoch, Seq: upTo})
+	}, func(_ struct{}, err error) {
+		if protocol.CodeOf(err) == protocol.CodeStaleFence {
+			m.gone(epoch, err)
+		}
+	})
+}
+
+// offer claims under a nonce that is on the disk, or nearly.
+func (m *machine) offer(seq int64, id protocol.AttemptID) {
+	e := m.entry(id)
+	if e != nil && e.work != nil {
+		m.done(seq)
+		return // claimed before
+	}
+	if e == nil {
+		m.nonces++
+		e = &entry{id: id, nonce: m.name + "-nonce" + strconv.Itoa(m.nonces)}
+		m.disk = append(m.disk, e)
+	}
+	epoch, sent, nonce := m.epoch, m.s.now(), e.nonce
+	toServer(m, "claim "+id.String(), func(ctx context.Context, eng *engine.Engine) (*runnerv1.ClaimResponse, error) {
+		resp, err := eng.Claim(ctx, m.caller, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: epoch, BootNonce: nonce})
+		if err == nil {
+			m.s.claimed(id, m, nonce, resp.Terms)
+		}
+		return resp, err
+	}, func(resp *runnerv1.ClaimResponse, err error) {
+		switch {
+		case m.entry(id) != e:
+		case err != nil && (transient(err) || protocol.CodeOf(err) == protocol.CodeStaleFence):
+			m.gone(epoch, err) // it comes again after the next connect
+		case err != nil:
+			m.forget(e)
+			m.done(seq)
+		default:
+			m.take(e, sent, resp)
+			m.done(seq)
+		}
+	})
+}
+
+// take journals a claim, and begins the work.
+func (m *machine) take(e *entry, sent time.Duration, resp *runnerv1.ClaimResponse) {
+	if e.work != nil {
+		return
+	}
+	work := &runnerv1.Work{}
+	if err := proto.Unmarshal(resp.Work, work); err != nil || canonical.Digest(resp.Work) != resp.SpecDigest {
+		m.s.violate("the work of %s does not have its digest, or cannot be read: %v", e.id, err)
+		return
+	}
+	e.work, e.fence, e.put = work, protocol.Fence(resp.Terms.Fence), map[string]bool{}
+	e.grant(sent, resp.Terms)
+	if d := work.GetDevice(); d != nil {
+		e.append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}}, true)
+		e.append(&runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{
+			ActionId: d.ActionId, ArgumentsDigest: d.ArgumentsDigest}}}, true)
+	}
+	if !m.reach(fault.EdgeClaimJournalled) {
+		return
+	}
+	if e.turn() {
+		m.startWorker(e)
+		return
+	}
+	if m.reach(fault.EdgeEffectIntent) {
+		m.startDevice(e)
+	}
+}

@@ -1,0 +1,99 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+)
+
+// port is the engine's way to the broker: each call is a question of an op, and
+// a request on the network.
+type port struct{ s *Sim }
+
+// Timeouts of calls to the broker.
+const (
+	shortCall = 10 * time.Second
+	longCall  = 60 * time.Second
+)
+
+// ask sends a request and waits, as an op, for its answer. Outside an op nothing
+// can wait: the set-up of a run is answered at once.
+func ask[T any](ctx context.Context, p *port, name string, timeout time.Duration, serve func(b *broker, answer func(T, error))) (T, error) {
+	var none T
+	s := p.s
+	yield, inOp := ctx.Value(asking{}).(func(*question) bool)
+	if !inOp {
+		v, err := none, error(protocol.Errorf(protocol.CodeUnavailable, "the broker does not answer at once"))
+		if s.broker.up {
+			serve(s.broker, func(got T, e error) { v, err = got, e })
+		}
+		return v, err
+	}
+	q := &question{ask: func(answer func(any, error)) {
+		rpc(call{over: s.toBroker, from: &s.host.party, to: &s.broker.party, name: name, timeout: timeout},
+			func(reply func(T, error)) { serve(s.broker, reply) },
+			func(v T, err error) { answer(v, err) })
+	}}
+	if !yield(q) || ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
+	if q.err != nil {
+		return none, q.err
+	}
+	return q.value.(T), nil
+}
+
+func (p *port) Describe(ctx context.Context) (*brokerv1.DescribeResponse, error) {
+	return ask(ctx, p, "describe", shortCall, func(b *broker, answer func(*brokerv1.DescribeResponse, error)) { b.describe(answer) })
+}
+
+func (p *port) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, _ func(string)) (*runtimev1.ModelDone, error) {
+	req = proto.CloneOf(req)
+	return ask(ctx, p, "model "+req.CallId, longCall, func(b *broker, answer func(*runtimev1.ModelDone, error)) {
+		b.callModel(presenter, req, answer)
+	})
+}
+
+func (p *port) Invoke(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+	req = proto.CloneOf(req)
+	return ask(ctx, p, "invoke "+req.ActionId, longCall, func(b *broker, answer func(*brokerv1.InvokeResponse, error)) {
+		b.invoke(req, answer)
+	})
+}
+
+func (p *port) LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error) {
+	return ask(ctx, p, "lookup "+id.String(), shortCall, func(b *broker, answer func(*brokerv1.LookupActionResponse, error)) {
+		b.lookup(id, answer)
+	})
+}
+
+func (p *port) Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+	return ask(ctx, p, "usage", shortCall, func(b *broker, answer func(*brokerv1.UsageResponse, error)) {
+		b.usage(closeThem, ids, answer)
+	})
+}
+
+func (p *port) Probe(ctx context.Context, capability string, _ protocol.GrantID) (*brokerv1.ProbeResponse, error) {
+	return ask(ctx, p, "probe", shortCall, func(b *broker, answer func(*brokerv1.ProbeResponse, error)) {
+		_, err := b.admit(presenter, capability)
+		answer(&brokerv1.ProbeResponse{Admitted: err == nil, Code: string(protocol.CodeOf(err))}, nil)
+	})
+}
+
+// Grants are not part of the simulation: its tools need no credential.
+var errNoGrants = protocol.Errorf(protocol.CodeUnavailable, "this broker keeps no grants")
+
+func (p *port) CreateGrant(context.Context, *brokerv1.CreateGrantRequest) ([]byte, error) {
+	return nil, errNoGrants
+}
+
+func (p *port) RevokeGrant(context.Context, protocol.GrantID) (*brokerv1.RevokeGrantResponse, error) {
+	return nil, errNoGrants
+}
+
+func (p *port) SignReceipt(context.Context, []byte) (string, error) { return "", errNoGrants }

@@ -1,0 +1,187 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/loop"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/execution"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// restWithin is how long after the faults everything may take to come to rest.
+const restWithin = 15 * time.Minute
+
+// heal ends all faults: links work, nobody dies any more, and who is down comes
+// back.
+func (s *Sim) heal() {
+	s.healed = true
+	s.note("the faults are over")
+	s.after(time.Second, "", s.host.start)
+	s.after(time.Second, "", s.broker.start)
+	for _, m := range s.machines {
+		s.after(2*time.Second, "", m.start)
+	}
+}
+
+// checkRest ends the run when nothing is left to do, or says what does not end.
+func (s *Sim) checkRest() {
+	s.after(time.Second, "", s.checkRest)
+	if !s.healed {
+		return
+	}
+	unfinished := s.unfinished()
+	switch {
+	case len(unfinished) == 0:
+		s.note("everything is at rest")
+		s.final()
+		s.over = true
+	case s.now() > s.plan.heal+restWithin:
+		s.violate("liveness: %s after the faults this has not ended: %s", restWithin, strings.Join(unfinished, "; "))
+	}
+}
+
+func (s *Sim) unfinished() (out []string) {
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if s.person.open > 0 {
+		add("%d prompts were not taken", s.person.open)
+	}
+	h := s.shadow
+	for _, id := range h.order {
+		if t := h.turns[id]; !t.State.Terminal() {
+			add("turn %s is %s", s.shorten(id.String()), t.State)
+		}
+	}
+	for _, id := range h.order {
+		out = append(out, s.unfinishedOf(id)...)
+	}
+	for _, m := range s.machines {
+		if n := len(m.disk); n > 0 {
+			add("%s has %d attempts", m.name, n)
+		}
+	}
+	if len(out) == 0 {
+		if n := s.debt(); n > 0 { // INV-18
+			add("%d cleanups are open", n)
+		}
+	}
+	return out
+}
+
+// unfinishedOf lists what still works for a turn.
+func (s *Sim) unfinishedOf(id protocol.TurnID) (out []string) {
+	actions, attempts := 0, 0
+	for _, a := range s.shadow.actions {
+		if a.Turn == id && !a.State.Terminal() {
+			actions++
+		}
+	}
+	for _, a := range s.shadow.attempts {
+		if a.SubjectID == id.String() && !a.State.Terminal() {
+			attempts++
+		}
+		if act, ok := s.shadow.actions[protocol.ActionID(a.SubjectID)]; ok && a.SubjectKind == execution.SubjectAction && act.Turn == id && !a.State.Terminal() {
+			attempts++
+		}
+	}
+	if actions+attempts > 0 {
+		out = append(out, fmt.Sprintf("turn %s has %d open actions and %d open attempts", s.shorten(id.String()), actions, attempts))
+	}
+	return out
+}
+
+// final is what must be true at the end: accepted ⊆ effects ⊆ accepted ∪ unknown
+// (INV-5), projections rebuild to the same bytes (INV-8), and no turn had to be
+// ended by its wall time.
+func (s *Sim) final() {
+	for _, e := range s.world.effects {
+		if a := s.shadow.actions[e.action]; a.State != session.Succeeded && a.State != session.ActionUnknown {
+			s.violate("INV-5: %s of %s happened, and the action is %s", e.tool, e.action, a.State)
+		}
+	}
+	for _, id := range s.shadow.order {
+		t := s.shadow.turns[id]
+		if t.Reason == loop.LimitWall {
+			s.violate("liveness: turn %s ended only by its wall time", id)
+		}
+		s.checkProjection(t)
+	}
+	for _, a := range s.shadow.actions {
+		if t := s.shadow.turns[a.Turn]; a.EndsTurn() && t.State == session.Completed {
+			s.violate("INV-5: turn %s is %s with the unknown outcome of %s", t.ID, t.State, a.ID)
+		}
+	}
+}
+
+// checkProjection rebuilds what an ended turn added to the conversation. INV-8.
+func (s *Sim) checkProjection(t session.Turn) {
+	var events []session.Stored
+	var projected [][]byte
+	err := s.store.View(context.Background(), store.AsLoop("observer"), func(tx *store.Tx) (err error) {
+		if events, err = tx.EventsOfTurn(t.ID, 0, 0); err != nil {
+			return err
+		}
+		projected, err = tx.Projection(t.Session)
+		return err
+	})
+	if err != nil {
+		s.violate("the store cannot be read: %v", err)
+		return
+	}
+	messages, err := session.Project(ending(events))
+	if err != nil {
+		s.violate("INV-8: the projection of %s does not rebuild: %v", t.ID, err)
+		return
+	}
+	b, err := session.EncodeMessages(messages)
+	if err != nil {
+		s.violate("INV-8: the projection of %s does not encode: %v", t.ID, err)
+		return
+	}
+	found := len(b) == 0
+	for _, p := range projected {
+		found = found || bytes.Equal(p, b)
+	}
+	if !found {
+		s.violate("INV-8: the projection of %s does not rebuild to the same bytes", t.ID)
+	}
+	s.checkTold(t, messages)
+}
+
+// ending are the events up to the end of the turn: what comes later is evidence.
+func ending(events []session.Stored) []session.Stored {
+	for i, e := range events {
+		if e.Type == session.TurnEnded {
+			return events[:i+1]
+		}
+	}
+	return events
+}
+
+// checkTold: what the conversation says of an outcome that was unknown when the
+// turn ended is unknown. INV-5.
+func (s *Sim) checkTold(t session.Turn, messages []*runtimev1.Message) {
+	told := 0
+	for _, m := range messages {
+		for _, b := range m.Blocks {
+			if r := b.GetToolResult(); r != nil && r.Status == runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN {
+				told++
+			}
+		}
+	}
+	doubtful := 0
+	for _, a := range s.shadow.actions {
+		if a.Turn == t.ID && !reads(a) && !a.DispatchedAt.IsZero() && a.OutcomeAt.After(t.EndedAt) {
+			doubtful++
+		}
+	}
+	if told < doubtful {
+		s.violate("INV-5: turn %s ended with %d outcomes unknown and told of %d", t.ID, doubtful, told)
+	}
+}

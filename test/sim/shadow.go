@@ -1,0 +1,187 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+	"bivouac/server/store"
+)
+
+// observed is what the run saw of the system from outside it.
+type observed struct {
+	violation string
+	labels    map[fault.Label]int
+	killed    map[fault.Label]int
+	shadow    *shadow
+	late      protocol.AttemptID            // whose late records this step brought
+	claims    map[protocol.AttemptID]string // who passed the claim
+	messages  map[string]admission          // by session and message id
+	decisions map[protocol.ApprovalID]bool  // as the server took them
+	drawn     map[protocol.TurnID]int64     // at the broker, over all its boots
+	instances map[protocol.InstanceID]raise
+}
+
+type admission struct {
+	turn protocol.TurnID
+	text string
+}
+
+type raise struct {
+	generation int64
+	at         time.Duration
+}
+
+func newObserved() observed {
+	return observed{labels: map[fault.Label]int{}, killed: map[fault.Label]int{}, shadow: newShadow(),
+		claims: map[protocol.AttemptID]string{}, messages: map[string]admission{}, decisions: map[protocol.ApprovalID]bool{},
+		drawn: map[protocol.TurnID]int64{}, instances: map[protocol.InstanceID]raise{}}
+}
+
+// shadow is the store as it was after the last step.
+type shadow struct {
+	sessions  map[protocol.SessionID]session.Session
+	turns     map[protocol.TurnID]session.Turn
+	actions   map[protocol.ActionID]session.Action
+	attempts  map[protocol.AttemptID]execution.Attempt
+	approvals map[protocol.ApprovalID]session.Approval
+	slices    map[protocol.TurnID][]policy.Slice
+	chains    map[protocol.SessionID]chain
+	budgets   map[protocol.TurnID]int64
+	order     []protocol.TurnID // oldest first
+}
+
+// chain is the end of a session's events.
+type chain struct {
+	seq  int64
+	hash []byte
+}
+
+func newShadow() *shadow {
+	return &shadow{
+		sessions: map[protocol.SessionID]session.Session{}, turns: map[protocol.TurnID]session.Turn{},
+		actions: map[protocol.ActionID]session.Action{}, attempts: map[protocol.AttemptID]execution.Attempt{},
+		approvals: map[protocol.ApprovalID]session.Approval{}, slices: map[protocol.TurnID][]policy.Slice{},
+		chains: map[protocol.SessionID]chain{}, budgets: map[protocol.TurnID]int64{},
+	}
+}
+
+// observe reads what is committed now, in one transaction, and holds it against
+// what was before.
+func (s *Sim) observe() {
+	var now *reading
+	err := s.store.View(context.Background(), store.AsLoop("observer"), func(tx *store.Tx) (err error) {
+		now, err = read(tx, s.shadow)
+		return err
+	})
+	if err != nil {
+		s.violate("the store cannot be read: %v", err)
+		return
+	}
+	s.check(now)
+	s.shadow.take(now)
+}
+
+// reading is the store in one moment, in a stable order.
+type reading struct {
+	sessions  []session.Session
+	turns     []session.Turn
+	actions   []session.Action
+	attempts  []execution.Attempt
+	approvals []session.Approval
+	slices    map[protocol.TurnID][]policy.Slice
+	events    []session.Stored
+}
+
+func read(tx *store.Tx, was *shadow) (r *reading, err error) {
+	r = &reading{slices: map[protocol.TurnID][]policy.Slice{}}
+	if r.sessions, _, err = tx.Sessions(0, ""); err != nil {
+		return nil, err
+	}
+	newest, _, err := tx.Turns("", 0, "")
+	if err != nil {
+		return nil, err
+	}
+	for i := len(newest) - 1; i >= 0; i-- {
+		r.turns = append(r.turns, newest[i])
+	}
+	for _, t := range r.turns {
+		if err := r.readTurn(tx, was, t); err != nil {
+			return nil, err
+		}
+	}
+	if r.approvals, err = tx.Approvals(true); err != nil {
+		return nil, err
+	}
+	for _, ses := range r.sessions {
+		news, err := tx.Events(ses.ID, was.chains[ses.ID].seq, 0)
+		if err != nil {
+			return nil, err
+		}
+		r.events = append(r.events, news...)
+	}
+	return r, nil
+}
+
+// readTurn reads what belongs to one turn. Of a turn at rest nothing can move
+// but by a broken rule, and so it is read again all the same.
+func (r *reading) readTurn(tx *store.Tx, was *shadow, t session.Turn) error {
+	if t.State == session.Queued {
+		return nil
+	}
+	actions, err := tx.ActionsOfTurn(t.ID)
+	if err != nil {
+		return err
+	}
+	r.actions = append(r.actions, actions...)
+	if r.slices[t.ID], err = tx.SlicesOfTurn(t.ID); err != nil {
+		return err
+	}
+	mine, err := tx.AttemptsOfSubject(execution.SubjectTurn, t.ID.String())
+	if err != nil {
+		return err
+	}
+	r.attempts = append(r.attempts, mine...)
+	for _, a := range actions {
+		if a.Attempt == "" {
+			continue
+		}
+		at, err := tx.Attempt(a.Attempt)
+		if err != nil {
+			return err
+		}
+		r.attempts = append(r.attempts, at)
+	}
+	return nil
+}
+
+// take makes a reading the past.
+func (h *shadow) take(r *reading) {
+	h.order = h.order[:0]
+	for _, v := range r.sessions {
+		h.sessions[v.ID] = v
+	}
+	for _, v := range r.turns {
+		h.turns[v.ID] = v
+		h.order = append(h.order, v.ID)
+	}
+	for _, v := range r.actions {
+		h.actions[v.ID] = v
+	}
+	for _, v := range r.attempts {
+		h.attempts[v.ID] = v
+	}
+	for _, v := range r.approvals {
+		h.approvals[v.ID] = v
+	}
+	for id, v := range r.slices {
+		h.slices[id] = v
+	}
+	for _, e := range r.events {
+		h.chains[e.Session] = chain{e.Seq, e.Hash}
+	}
+}

@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+var (
+	seeds = flag.Int("seeds", 10, "how many seeds TestSeeds plays")
+	first = flag.Uint64("first", 1, "the first of them")
+	only  = flag.Uint64("seed", 0, "play this seed alone, and print its whole trace with -v")
+	until = flag.Bool("all", false, "go on after a violation")
+)
+
+// play runs one seed in a bubble of its own.
+func play(t *testing.T, seed uint64) (r *Result) {
+	t.Helper()
+	dir := scratch(t)
+	synctest.Test(t, func(*testing.T) { r = Run(seed, dir) })
+	return r
+}
+
+// scratch is an empty directory, in memory where the system has one.
+func scratch(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "bivouac-sim-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// lastSteps of a trace are printed with a violation.
+const lastSteps = 80
+
+func report(t *testing.T, r *Result) {
+	t.Helper()
+	if r.Violation == "" {
+		return
+	}
+	tail := r.Trace[max(0, len(r.Trace)-lastSteps):]
+	t.Errorf("seed %d (%s), after %s and %d steps: %s\nthe last steps:\n%s\nreplay: go test ./test/sim -run TestSeeds -seed %d -v",
+		r.Seed, r.Kind, r.Virtual, r.Steps, r.Violation, strings.Join(tail, "\n"), r.Seed)
+}
+
+// TestSeeds plays many seeds. INV-1 to INV-8, INV-14 to INV-16, INV-18, INV-19.
+func TestSeeds(t *testing.T) {
+	if *only != 0 {
+		r := play(t, *only)
+		t.Log("\n" + strings.Join(r.Trace, "\n"))
+		report(t, r)
+		return
+	}
+	var next atomic.Uint64
+	next.Store(*first - 1)
+	results := make([]*Result, *seeds)
+	t.Run("", func(t *testing.T) {
+		for range min(*seeds, runtime.GOMAXPROCS(0)) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for seed := next.Add(1); seed < *first+uint64(*seeds); seed = next.Add(1) {
+					r := play(t, seed)
+					report(t, r)
+					r.Trace = nil
+					results[seed-*first] = r
+					if r.Violation != "" && !*until {
+						next.Store(*first + uint64(*seeds))
+					}
+				}
+			})
+		}
+	})
+	summarize(t, results)
+}
+
+// summarize says what the seeds came to see.
+func summarize(t *testing.T, results []*Result) {
+	turns, labels, killed := map[string]int{}, map[string]int{}, map[string]int{}
+	n, steps, crashes, effects, unknown := 0, 0, 0, 0, 0
+	for _, r := range results {
+		if r == nil {
+			continue
+		}
+		n, steps, crashes, effects, unknown = n+1, steps+r.Steps, crashes+r.Crashes, effects+r.Effects, unknown+r.Unknown
+		for k, v := range r.Turns {
+			turns[k] += v
+		}
+		for k, v := range r.Labels {
+			labels[string(k)] += v
+		}
+		for k, v := range r.Killed {
+			killed[string(k)] += v
+		}
+	}
+	t.Logf("seeds=%d steps=%d crashes=%d effects=%d unknown=%d", n, steps, crashes, effects, unknown)
+	for _, k := range slices.Sorted(maps.Keys(turns)) {
+		t.Logf("turns %-40s %d", k, turns[k])
+	}
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		t.Logf("label %-40s reached %d, killed %d", k, labels[k], killed[k])
+	}
+}
+
+// TestReplay plays seeds twice: the same seed gives the same trace, line by line.
+func TestReplay(t *testing.T) {
+	for seed := uint64(1); seed <= 4; seed++ {
+		a, b := play(t, seed).Trace, play(t, seed).Trace
+		for i := range min(len(a), len(b)) {
+			if a[i] != b[i] {
+				t.Fatalf("seed %d, line %d:\n%s\n%s", seed, i, a[i], b[i])
+			}
+		}
+		if len(a) != len(b) {
+			t.Fatalf("seed %d: %d lines, then %d", seed, len(a), len(b))
+		}
+	}
+}
+
+// TestKeptSeeds plays the seeds that once found something.
+func TestKeptSeeds(t *testing.T) {
+	files, err := filepath.Glob("testdata/seeds/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no kept seeds: %v", err)
+	}
+	for _, f := range files {
+		name, _, _ := strings.Cut(filepath.Base(f), "-")
+		seed, err := strconv.ParseUint(name, 10, 64)
+		if err != nil {
+			t.Errorf("%s: its name must begin with the seed: %v", f, err)
+			continue
+		}
+		report(t, play(t, seed))
+	}
+}
+
+var _ = exec.Command
+var _ = fmt.Sprint
