@@ -94,10 +94,14 @@ func (e *Engine) tickDescribe(context.Context) (bool, error) {
 	}), nil
 }
 
-// describeIn is how soon the view has to be asked for.
+// describeIn is how soon the view has to be asked for: not while it is, nor
+// while the last try rests.
 func (e *Engine) describeIn() time.Duration {
 	now := time.Now()
-	return min(max(e.Limits.DescribeEvery-e.view.age(now), 0), time.Second)
+	if e.busy(describeOp) {
+		return time.Second
+	}
+	return min(max(e.Limits.DescribeEvery-e.view.age(now), e.pauses.left(describeOp, now), 0), time.Second)
 }
 
 // route finds a model route of the broker and holds the data boundary against

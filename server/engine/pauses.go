@@ -41,6 +41,13 @@ func (p *pauses) over(key string, now time.Time) bool {
 	return !now.Before(p.until[key].at)
 }
 
+// left is how long a key is still held.
+func (p *pauses) left(key string, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.until[key].at.Sub(now)
+}
+
 func (p *pauses) forget(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
