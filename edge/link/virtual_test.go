@@ -3,6 +3,7 @@ package link_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -141,6 +142,42 @@ func deadPeer(t *testing.T, overTCP bool) {
 	}
 	if took := time.Since(start); took > 11*time.Second {
 		t.Errorf("over %s noticed after %v", transport, took)
+	}
+}
+
+// One host is cut off while another works on; so is one cable between two.
+func TestVirtualOneHostIsCutOff(t *testing.T) {
+	for _, overTCP := range []bool{false, true} {
+		for name, cut := range map[string]func(*linktest.Net, bool){
+			"isolated": func(n *linktest.Net, cut bool) { n.Isolate("10.0.0.2", cut) },
+			"severed":  func(n *linktest.Net, cut bool) { n.Sever("10.0.0.2", "10.0.0.1", cut) },
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				n, cfg := newVirtual(t)
+				n.BlockUDP(overTCP)
+				here := dial(t, cfg)
+				cfg.Network = n.Network("10.0.0.3")
+				there := dial(t, cfg)
+				reach := func(c *link.Client) error {
+					_, err := get(c, "/")
+					return err
+				}
+				if err := errors.Join(reach(here), reach(there)); err != nil {
+					t.Fatal(err)
+				}
+				cut(n, true)
+				if err := reach(here); err == nil {
+					t.Errorf("%s: a host that was cut off reached the server", name)
+				}
+				if err := reach(there); err != nil {
+					t.Errorf("%s: another host was cut off too: %v", name, err)
+				}
+				cut(n, false)
+				if err := reach(here); err != nil {
+					t.Errorf("%s: after the cable was mended: %v", name, err)
+				}
+			})
+		}
 	}
 }
 

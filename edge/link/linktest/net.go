@@ -1,6 +1,7 @@
 // Package linktest is a network inside the process: real QUIC over simulated
 // packets and TCP as pipes, both in virtual time inside a testing/synctest
-// bubble. Cables can be cut.
+// bubble. Cables can be cut: all of them, those of one host, or the one between
+// two hosts.
 package linktest
 
 import (
@@ -28,7 +29,7 @@ type Net struct {
 
 // New makes an empty network; Close it inside the bubble.
 func New(latency time.Duration) *Net {
-	return &Net{router: &router{Router: &simnet.PerfectRouter{}}, latency: latency, listeners: map[string]*Listener{}, nextPort: 40000}
+	return &Net{router: &router{Router: &simnet.PerfectRouter{}, cut: map[pair]bool{}}, latency: latency, listeners: map[string]*Listener{}, nextPort: 40000}
 }
 
 // router drops packets while a cable is cut.
@@ -36,13 +37,46 @@ type router struct {
 	simnet.Router
 	noUDP atomic.Bool
 	down  atomic.Bool
+
+	mu  sync.Mutex // guards cut
+	cut map[pair]bool
 }
 
+// pair of hosts by ip, the lesser first; with an empty first one, all cables of
+// the second.
+type pair [2]string
+
+func pairOf(a, b string) pair { return pair{min(a, b), max(a, b)} }
+
 func (r *router) SendPacket(p simnet.Packet) error {
-	if r.noUDP.Load() || r.down.Load() {
+	if r.noUDP.Load() || r.lost(host(p.From), host(p.To)) {
 		return nil
 	}
 	return r.Router.SendPacket(p)
+}
+
+// lost reports that nothing passes between two hosts now.
+func (r *router) lost(a, b string) bool {
+	if r.down.Load() {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut[pair{"", a}] || r.cut[pair{"", b}] || r.cut[pairOf(a, b)]
+}
+
+func (r *router) set(p pair, cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut[p] = cut
+}
+
+func host(a net.Addr) string {
+	name, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return name
 }
 
 // BlockUDP makes all packets vanish, or not; TCP works on.
@@ -50,6 +84,12 @@ func (n *Net) BlockUDP(blocked bool) { n.router.noUDP.Store(blocked) }
 
 // Cut makes everything vanish, or not.
 func (n *Net) Cut(cut bool) { n.router.down.Store(cut) }
+
+// Isolate makes everything from and to the host at ip vanish, or not.
+func (n *Net) Isolate(ip string, cut bool) { n.router.set(pair{"", ip}, cut) }
+
+// Sever makes everything between two hosts vanish, or not.
+func (n *Net) Sever(a, b string, cut bool) { n.router.set(pairOf(a, b), cut) }
 
 // Listen opens one address, such as "10.0.0.1:7401", for packets and streams.
 func (n *Net) Listen(address string) (net.PacketConn, net.Listener, error) {
@@ -73,7 +113,7 @@ func (n *Net) Network(ip string) link.Network {
 			n.nextPort++
 			return n.socketLocked(&net.UDPAddr{IP: net.ParseIP(ip), Port: n.nextPort}), nil
 		},
-		DialTCP: n.dial,
+		DialTCP: func(ctx context.Context, address string) (net.Conn, error) { return n.dial(ctx, ip, address) },
 	}
 }
 
@@ -103,8 +143,8 @@ func (s *socket) Close() error {
 func (s *socket) SetReadBuffer(int) error  { return nil }
 func (s *socket) SetWriteBuffer(int) error { return nil }
 
-func (n *Net) dial(ctx context.Context, address string) (net.Conn, error) {
-	if n.router.down.Load() {
+func (n *Net) dial(ctx context.Context, from, address string) (net.Conn, error) {
+	if n.router.lost(from, host(addr(address))) {
 		<-ctx.Done() // a cut cable refuses nothing
 		return nil, context.Cause(ctx)
 	}
@@ -114,7 +154,7 @@ func (n *Net) dial(ctx context.Context, address string) (net.Conn, error) {
 	if l == nil {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errRefused{}}
 	}
-	return l.Dial(ctx)
+	return l.dial(ctx, from)
 }
 
 type errRefused struct{}
@@ -135,12 +175,14 @@ func NewListener() *Listener {
 	return &Listener{address: "pipe", conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// Dial connects to it.
-func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
+// Dial connects to it, from no host in particular.
+func (l *Listener) Dial(ctx context.Context) (net.Conn, error) { return l.dial(ctx, "") }
+
+func (l *Listener) dial(ctx context.Context, from string) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
-	case l.conns <- l.cable(far):
-		return l.cable(near), nil
+	case l.conns <- l.cable(far, from):
+		return l.cable(near, from), nil
 	case <-l.done:
 	case <-ctx.Done():
 	}
@@ -149,21 +191,22 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 
 // cable is a pipe that can be cut: what is written then is lost, and with it the
 // connection.
-func (l *Listener) cable(c net.Conn) net.Conn {
+func (l *Listener) cable(c net.Conn, from string) net.Conn {
 	if l.net == nil {
 		return c
 	}
-	return &cable{Conn: c, net: l.net}
+	return &cable{Conn: c, net: l.net, a: from, b: host(addr(l.address))}
 }
 
 type cable struct {
 	net.Conn
 	net  *Net
+	a, b string // hosts at its ends
 	lost atomic.Bool
 }
 
 func (c *cable) Write(b []byte) (int, error) {
-	if c.net.router.down.Load() {
+	if c.net.router.lost(c.a, c.b) {
 		c.lost.Store(true)
 		return len(b), nil
 	}
