@@ -30,20 +30,19 @@ import (
 const (
 	brokerAddr = "broker:7402"
 	runnerAddr = "runners:7401"
+	publicAddr = "public:7400"
 )
 
 // world is a server, a small real broker and the pipes between them, for one
 // bubble of virtual time.
 type world struct {
-	t       *testing.T
-	broker  *brokerlinktest.Broker
-	brokers *brokerlinktest.Pipe
-	runners *brokerlinktest.Pipe
-	public  *brokerlinktest.Pipe
-	config  server.Config
-	token   string // of alice, operator of "local"
-	stop    func() error
-	feed    func() error
+	t      *testing.T
+	broker *brokerlinktest.Broker
+	net    *brokerlinktest.Switchboard
+	config server.Config
+	token  string // of alice, operator of "local"
+	stop   func() error
+	feed   func() error
 }
 
 // newWorld starts everything and waits until a turn can be taken.
@@ -68,7 +67,7 @@ func prepare(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, broker: b}
+	w := &world{t: t, broker: b, net: &brokerlinktest.Switchboard{}}
 	dir := t.TempDir()
 	c := server.Default()
 	c.DataDir, c.BrokerAddress, c.Version = filepath.Join(dir, "data"), brokerAddr, "test"
@@ -93,17 +92,16 @@ func prepare(t *testing.T) *world {
 }
 
 func (w *world) startBroker() {
-	w.brokers = brokerlinktest.NewPipe(brokerAddr)
-	background(w.t, func(ctx context.Context) error { return w.broker.Serve(ctx, nil, w.brokers) })
+	pipe := w.net.Listen(brokerAddr)
+	background(w.t, func(ctx context.Context) error { return w.broker.Serve(ctx, nil, pipe) })
 }
 
 // startServer starts one; again, after stop, over the same data directory.
 func (w *world) startServer() {
 	w.t.Helper()
-	w.public, w.runners = brokerlinktest.NewPipe("public:7400"), brokerlinktest.NewPipe(runnerAddr)
 	c := w.config
-	c.PublicListener, c.RunnerListener = w.public, w.runners
-	c.Network = w.network()
+	c.PublicListener, c.RunnerListener = w.net.Listen(publicAddr), w.net.Listen(runnerAddr)
+	c.Network = w.net.Network()
 	s, err := server.New(c)
 	if err != nil {
 		w.t.Fatal(err)
@@ -112,22 +110,7 @@ func (w *world) startServer() {
 }
 
 func (w *world) startFeed() {
-	w.feed = background(w.t, func(ctx context.Context) error { return w.broker.FollowFeed(ctx, runnerAddr, w.network()) })
-}
-
-// network reaches whatever pipes there are now.
-func (w *world) network() link.Network {
-	n := brokerlinktest.Network()
-	n.DialTCP = func(ctx context.Context, address string) (net.Conn, error) {
-		var pipes []*brokerlinktest.Pipe
-		for _, p := range []*brokerlinktest.Pipe{w.brokers, w.runners, w.public} {
-			if p != nil {
-				pipes = append(pipes, p)
-			}
-		}
-		return brokerlinktest.Network(pipes...).DialTCP(ctx, address)
-	}
-	return n
+	w.feed = background(w.t, func(ctx context.Context) error { return w.broker.FollowFeed(ctx, runnerAddr, w.net.Network()) })
 }
 
 // background runs fn until the test ends or stop is called; it reports fn's error.
@@ -160,7 +143,7 @@ func (w *world) httpClient(h2c bool) *http.Client {
 	protocols.SetUnencryptedHTTP2(h2c)
 	tr := &http.Transport{
 		Protocols:   protocols,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.public.Dial(ctx) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.net.Dial(ctx, publicAddr) },
 	}
 	w.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
@@ -277,7 +260,7 @@ func (w *world) dial(m *machine) {
 		m.link.Close()
 	}
 	c, err := link.NewClient(link.Config{
-		Address: runnerAddr, Network: w.network(),
+		Address: runnerAddr, Network: w.net.Network(),
 		Trust:       link.Trust{Role: identity.RoleServer, Root: w.broker.Root.Cert},
 		Certificate: func() (*tls.Certificate, error) { return m.cert, nil },
 	})

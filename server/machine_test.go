@@ -246,7 +246,7 @@ func (w *world) listen(role identity.Role, cursor int64) (feed <-chan *brokerv1.
 		w.t.Fatal(err)
 	}
 	c, err := link.NewClient(link.Config{
-		Address: runnerAddr, Network: w.network(), Trust: link.Trust{Role: identity.RoleServer, Root: w.broker.Root.Cert},
+		Address: runnerAddr, Network: w.net.Network(), Trust: link.Trust{Role: identity.RoleServer, Root: w.broker.Root.Cert},
 		Certificate: func() (*tls.Certificate, error) { return leaf, nil },
 	})
 	if err != nil {

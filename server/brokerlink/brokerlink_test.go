@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
@@ -31,7 +29,8 @@ const address = "broker:7402"
 // world is a broker, a server's data directory and the pipe between them.
 type world struct {
 	broker *brokerlinktest.Broker
-	pipe   *brokerlinktest.Pipe
+	net    *brokerlinktest.Switchboard
+	pipe   *brokerlinktest.Pipe // of the broker
 	dir    string
 }
 
@@ -41,13 +40,15 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{broker: b, pipe: brokerlinktest.NewPipe(address), dir: t.TempDir()}
+	return &world{broker: b, net: &brokerlinktest.Switchboard{}, dir: t.TempDir()}
 }
 
 // serve runs the broker until the test ends.
 func (w *world) serve(t *testing.T) {
 	t.Helper()
-	background(t, func(ctx context.Context) error { return w.broker.Serve(ctx, nil, w.pipe) })
+	w.pipe = w.net.Listen(address)
+	broker, pipe := w.broker, w.pipe
+	background(t, func(ctx context.Context) error { return broker.Serve(ctx, nil, pipe) })
 }
 
 // background runs fn until the test ends or stop is called.
@@ -72,16 +73,9 @@ func background(t *testing.T, fn func(context.Context) error) (stop func() error
 func (w *world) open(code string) (*brokerlink.Link, *capability.Signer, error) {
 	s := &capability.Signer{}
 	l, err := brokerlink.Open(brokerlink.Config{
-		Address: address, Dir: w.dir, Code: code, Names: []string{"server"}, Network: w.network(), Signer: s,
+		Address: address, Dir: w.dir, Code: code, Names: []string{"server"}, Network: w.net.Network(), Signer: s,
 	})
 	return l, s, err
-}
-
-// network reaches the pipe that there is now.
-func (w *world) network() link.Network {
-	n := brokerlinktest.Network()
-	n.DialTCP = func(ctx context.Context, _ string) (net.Conn, error) { return w.pipe.Dial(ctx) }
-	return n
 }
 
 func (w *world) code(t *testing.T) string {
@@ -215,7 +209,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("a wrong fingerprint: %v", err)
 		}
 		// A used code of another server.
-		w2 := &world{broker: w.broker, pipe: w.pipe, dir: t.TempDir()}
+		w2 := &world{broker: w.broker, net: w.net, dir: t.TempDir()}
 		l2, _, err := w2.open(code)
 		if err != nil {
 			t.Fatal(err)
@@ -288,7 +282,6 @@ func TestAnEndedCertificate(t *testing.T) {
 
 		w.pipe.Close() // the broker goes away for longer than the certificate lives
 		time.Sleep(2 * time.Hour)
-		w.pipe = brokerlinktest.NewPipe(address)
 		w.serve(t)
 		time.Sleep(5 * time.Minute)
 		if _, err := l.Describe(t.Context()); err != nil {
@@ -303,7 +296,7 @@ func TestAnEndedCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.pipe.Close()
-		w.pipe, w.broker = brokerlinktest.NewPipe(address), other
+		w.broker = other
 		w.serve(t)
 		if l, _, err = w.open(""); err != nil {
 			t.Fatal(err)

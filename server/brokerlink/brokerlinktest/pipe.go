@@ -60,18 +60,42 @@ func (p *Pipe) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Network reaches the listeners by their names and has no UDP.
-func Network(pipes ...*Pipe) link.Network {
+// Switchboard is a network of named pipes without UDP. A name may be taken
+// again when its listener is gone, as after a restart.
+type Switchboard struct {
+	mu    sync.Mutex // guards pipes
+	pipes map[string]*Pipe
+}
+
+// Listen opens a name.
+func (s *Switchboard) Listen(name string) *Pipe {
+	p := NewPipe(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pipes == nil {
+		s.pipes = map[string]*Pipe{}
+	}
+	s.pipes[name] = p
+	return p
+}
+
+// Dial reaches whoever listens under a name now.
+func (s *Switchboard) Dial(ctx context.Context, name string) (net.Conn, error) {
+	s.mu.Lock()
+	p := s.pipes[name]
+	s.mu.Unlock()
+	if p == nil {
+		return nil, errors.New("no route to " + name)
+	}
+	return p.Dial(ctx)
+}
+
+// Network is the switchboard for a link.
+func (s *Switchboard) Network() link.Network {
+	noUDP := errors.New("no UDP here")
 	return link.Network{
-		ListenPacket: func(context.Context) (net.PacketConn, error) { return nil, errors.New("no UDP here") },
-		ResolveUDP:   func(context.Context, string) (net.Addr, error) { return nil, errors.New("no UDP here") },
-		DialTCP: func(ctx context.Context, address string) (net.Conn, error) {
-			for _, p := range pipes {
-				if p.name == address {
-					return p.Dial(ctx)
-				}
-			}
-			return nil, errors.New("no route to " + address)
-		},
+		ListenPacket: func(context.Context) (net.PacketConn, error) { return nil, noUDP },
+		ResolveUDP:   func(context.Context, string) (net.Addr, error) { return nil, noUDP },
+		DialTCP:      s.Dial,
 	}
 }
