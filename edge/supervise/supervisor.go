@@ -49,6 +49,8 @@ type supervisor struct {
 	records  *records
 	requests *requests
 	live     *live
+	// recovered: an earlier supervisor worked here, and this one only has its records.
+	recovered bool
 	// begun, stopped and retired are closed once; quiet is closed when the attempt
 	// has no process and will have none.
 	begun, stopped, retired, quiet signal
@@ -152,7 +154,7 @@ func (s *supervisor) recover() error {
 	if !started {
 		return nil
 	}
-	s.phase = phaseDone
+	s.phase, s.recovered = phaseDone, true
 	s.quiet.fire()
 	if result > 0 {
 		return nil
@@ -164,7 +166,7 @@ func (s *supervisor) recover() error {
 
 // runAttempt waits for work, does it, and waits until somebody has the result.
 func (s *supervisor) runAttempt(ctx context.Context) error {
-	if s.current() == phaseIdle {
+	if !s.recovered {
 		wait := time.NewTimer(s.cfg.BeginIn)
 		defer wait.Stop()
 		select {
@@ -269,13 +271,6 @@ func (s *supervisor) linger(ctx context.Context) error {
 
 func (s *supervisor) interruptedResult(why *protocol.Error) *runnerv1.Result {
 	return &runnerv1.Result{Status: "failed", Code: codeInterrupted, Message: why.Message}
-}
-
-// current phase.
-func (s *supervisor) current() phase {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.phase
 }
 
 func (s *supervisor) advance(p phase) {
