@@ -16,7 +16,8 @@ type links struct {
 
 type link struct {
 	epoch int64
-	// here is false once the transport is gone; the row stays this replica's.
+	// here is true from the first look into the mailbox until the transport is
+	// gone: a call to Connect alone offers nothing. The row stays this replica's.
 	here       bool
 	thumbprint string
 	// holds are the attempts that the runner said it has, at its last connect.
@@ -32,7 +33,7 @@ func (l *links) take(r protocol.RunnerID, epoch int64, thumbprint string, holds 
 	if old := l.byRun[r]; old != nil && old.epoch > epoch {
 		return
 	}
-	n := &link{epoch: epoch, here: true, thumbprint: thumbprint, holds: map[protocol.AttemptID]bool{}}
+	n := &link{epoch: epoch, thumbprint: thumbprint, holds: map[protocol.AttemptID]bool{}}
 	for _, id := range holds {
 		n.holds[id] = true
 	}
@@ -48,6 +49,18 @@ func (l *links) current(r protocol.RunnerID, epoch int64) error {
 		return protocol.Errorf(protocol.CodeStaleFence, "connection epoch %d of runner %s is not the current one: connect again", epoch, r)
 	}
 	return nil
+}
+
+// arrive marks a runner as attached and reports whether it was not.
+func (l *links) arrive(r protocol.RunnerID, epoch int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.byRun[r]
+	if n == nil || n.epoch != epoch || n.here {
+		return false
+	}
+	n.here = true
+	return true
 }
 
 // leave marks the transport of an epoch as gone.

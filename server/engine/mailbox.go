@@ -27,6 +27,9 @@ func (e *Engine) Mail(ctx context.Context, c store.Caller, epoch, after int64, l
 	if err := e.links.current(c.Runner(), epoch); err != nil {
 		return nil, err
 	}
+	if err := e.attach(ctx, c.Runner(), epoch); err != nil {
+		return nil, err
+	}
 	var items []execution.MailboxItem
 	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		items, err = tx.Mail(c.Runner(), after, limit)

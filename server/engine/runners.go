@@ -134,7 +134,7 @@ func (n *connecting) take(c store.Caller, transport string, req *runnerv1.Connec
 		return err
 	}
 	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.Replica, BootNonce: req.BootNonce,
-		Transport: transport, TakenAt: n.tx.Now, ExpiresAt: n.tx.Now.Add(n.e.Limits.ConnectionTTL)}, last.Epoch)
+		Transport: transport, TakenAt: n.tx.Now, ExpiresAt: n.tx.Now}, last.Epoch)
 	if err != nil {
 		return err
 	}
@@ -217,6 +217,17 @@ func (e *Engine) Announce(ctx context.Context, c store.Caller, req *runnerv1.Ann
 		}
 		r.Facts, r.LastSeenAt = facts(req.Facts), tx.Now
 		return tx.SaveRunner(r, r.State)
+	})
+}
+
+// attach leases the connection row from the first look into the mailbox on: only
+// then is the runner there to take an offer.
+func (e *Engine) attach(ctx context.Context, r protocol.RunnerID, epoch int64) error {
+	if !e.links.arrive(r, epoch) {
+		return nil
+	}
+	return e.Store.Update(ctx, store.AsLoop("attach"), func(tx *store.Tx) error {
+		return tx.RenewConnections(e.Replica, []protocol.RunnerID{r}, tx.Now.Add(e.Limits.ConnectionTTL))
 	})
 }
 

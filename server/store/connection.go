@@ -81,6 +81,7 @@ func (tx *Tx) RenewConnections(r protocol.ReplicaID, runners []protocol.RunnerID
 			return err
 		}
 	}
+	tx.touch(TopicAttempts)
 	return nil
 }
 

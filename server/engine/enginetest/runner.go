@@ -106,6 +106,10 @@ func (r *Runner) Connect() *runnerv1.ConnectResponse {
 			h.lost = !v.Alive
 		}
 	}
+	// The open stream is what makes a runner attached.
+	if _, err := r.w.Engine.Mail(context.Background(), r.caller, r.epoch, r.cursor, 1); err != nil {
+		r.w.T.Fatalf("attach: %v", err)
+	}
 	return resp
 }
 
@@ -196,8 +200,13 @@ func (r *Runner) gone(err error) {
 func (r *Runner) claim(o *runnerv1.Offer) {
 	h := &Held{ID: protocol.AttemptID(o.AttemptId), Nonce: "nonce-" + o.AttemptId}
 	resp, err := r.w.Engine.Claim(context.Background(), r.caller, &runnerv1.ClaimRequest{AttemptId: o.AttemptId, Epoch: r.epoch, BootNonce: h.Nonce})
-	if err != nil {
+	switch protocol.CodeOf(err) {
+	case "":
+	case protocol.CodeConflict, protocol.CodeNotFound, protocol.CodeFailedPrecondition, protocol.CodePermissionDenied:
 		return // another one has it, or it ended
+	default:
+		r.w.T.Errorf("claim of %s: %v", o.AttemptId, err)
+		return
 	}
 	h.Fence, h.Terms, h.Work = protocol.Fence(resp.Terms.Fence), resp.Terms, &runnerv1.Work{}
 	if err := proto.Unmarshal(resp.Work, h.Work); err != nil || canonical.Digest(resp.Work) != resp.SpecDigest {
