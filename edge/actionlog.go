@@ -178,8 +178,9 @@ func (l *actionLog) prune(cause error) error {
 	for _, e := range l.live {
 		keep = min(keep, e.first)
 	}
+	idle := len(l.live) == 0
 	l.mu.Unlock()
-	if len(l.live) == 0 && l.journal.Bytes() < pruneFrom {
+	if idle && l.journal.Bytes() < pruneFrom {
 		return cause // a new file costs two syncs: not for every action
 	}
 	if err := l.journal.Prune(keep - 1); err != nil {

@@ -32,8 +32,7 @@ type Daemon struct {
 	policy    owner.Policy
 	device    *device.Device
 	enrolment state.Enrolment
-	boot      string         // nonce of this start
-	seen      sandbox.Report // what was seen at the start of Run
+	boot      string // nonce of this start
 	link      *link.Client
 	client    runnerv1connect.RunnerServiceClient
 
@@ -48,6 +47,7 @@ type Daemon struct {
 	paused     atomic.Bool
 	brokerSaid atomic.Pointer[string]         // by the server, last
 	facts      atomic.Pointer[runnerv1.Facts] // without paused
+	seen       atomic.Pointer[sandbox.Report] // of the sandbox
 	announced  atomic.Bool                    // the server knows the newest facts
 	problems   problems
 

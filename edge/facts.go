@@ -14,25 +14,52 @@ import (
 )
 
 // observe finds out what this machine offers: what the sandbox was seen to
-// enforce, what the owner allows.
+// enforce, what the owner allows. What was seen since the machine started is
+// believed at first and looked at again beside the other work.
 func (d *Daemon) observe(ctx context.Context) {
-	report := sandbox.Report{Problem: d.cfg.SandboxProblem}
-	if d.cfg.Sandbox != nil {
-		report = d.cfg.Sandbox.Probe(ctx)
+	if d.cfg.Sandbox == nil {
+		d.offers(sandbox.Report{Problem: d.cfg.SandboxProblem})
+		return
 	}
-	d.seen = report
-	f := factsOf(d.policy, report)
-	f.Version = d.cfg.Version
-	f.Actions = d.device.Actions()
-	if f.Boundary != "" && d.cfg.Supervisors != nil {
-		f.Adapters = d.cfg.Adapters
-	} else if f.Boundary != "" {
-		f.Boundary, f.SandboxProblem = "", "this daemon was started without supervisors"
+	boot := bootID()
+	seen, ok := d.cfg.State.Seen(boot, d.cfg.Version)
+	if !ok {
+		d.look(ctx, boot)
+		return
 	}
-	if f.Boundary == "" {
+	d.offers(seen)
+	d.ops.start("probe", func(ctx context.Context) { d.look(ctx, boot) })
+}
+
+// look tries the sandbox.
+func (d *Daemon) look(ctx context.Context, boot string) {
+	r := d.cfg.Sandbox.Probe(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err := d.cfg.State.SaveSeen(boot, d.cfg.Version, r); err != nil {
+		d.problems.note("state", err)
+	}
+	d.offers(r)
+}
+
+// offers makes the facts that the server is told.
+func (d *Daemon) offers(r sandbox.Report) {
+	f := factsOf(d.policy, r)
+	f.Version, f.Actions = d.cfg.Version, d.device.Actions()
+	switch {
+	case f.Boundary == "":
 		f.Slots = 0
+	case d.cfg.Supervisors == nil:
+		f.Boundary, f.Slots, f.SandboxProblem = "", 0, "this daemon was started without supervisors"
+	default:
+		f.Adapters = d.cfg.Adapters
 	}
-	d.facts.Store(f)
+	d.seen.Store(&r)
+	if old := d.facts.Swap(f); !proto.Equal(old, f) {
+		d.announced.Store(false)
+		d.wakeAnnounce.set()
+	}
 }
 
 func factsOf(p owner.Policy, r sandbox.Report) *runnerv1.Facts {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/edge/device"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/owner"
@@ -181,24 +182,51 @@ func store(dir *state.Dir, key ed25519.PrivateKey, code identity.Code, res *runn
 	return id, dir.SaveRoot(roots[0])
 }
 
-// roundTrip proves the certificate: the server takes this machine's connection.
+// roundTrip proves the certificate and the whole way: the server takes this
+// machine's connection and speaks on its stream. Then it is let go again.
 func roundTrip(ctx context.Context, p JoinParams, dir *state.Dir, e state.Enrolment, policy owner.Policy) error {
 	client, err := dialler(dir, e.Server, p.Network)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
+	actions, err := device.New(policy.Folders, dir.Path())
+	if err != nil {
+		return err
+	}
 	facts := factsOf(policy, sandbox.Report{Problem: "bivouac-edge does not run yet"})
-	facts.Slots, facts.Version = 0, p.Version
+	facts.Slots, facts.Version, facts.Actions = 0, p.Version, actions.Actions()
 	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
 	res, err := call(ctx, rpc.Connect, &runnerv1.ConnectRequest{
 		CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
 		BootNonce: "join", LastEpoch: dir.Epoch(), Facts: facts,
 	})
+	if err == nil {
+		err = firstWord(ctx, rpc, res)
+	}
 	if err != nil {
 		return protocol.Errorf(protocol.CodeOf(err), "the machine was enrolled, but the server did not take its first call: %w; repeat the same command", err)
 	}
 	return dir.SaveEpoch(res.GetEpoch())
+}
+
+// firstWord attaches until the server has said something. Nothing is taken from
+// the mailbox.
+func firstWord(ctx context.Context, rpc runnerv1connect.RunnerServiceClient, res *runnerv1.ConnectResponse) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, protocol.Errorf(protocol.CodeUnavailable, "the server took the connection and said nothing for %s", callTimeout))
+	defer cancel()
+	stream, err := rpc.Attach(ctx, &runnerv1.AttachRequest{Epoch: res.GetEpoch(), Cursor: max(0, res.GetMailboxCursor()-1)})
+	if err != nil {
+		return protocol.FromConnect(err)
+	}
+	defer stream.Close()
+	if !stream.Receive() {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return protocol.FromConnect(stream.Err())
+	}
+	return nil
 }
 
 // machineName is what this machine calls itself until the server says more.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 )
@@ -75,7 +77,7 @@ func (d *Daemon) connect(ctx context.Context) error {
 	if err := d.cfg.State.SaveEpoch(res.GetEpoch()); err != nil {
 		return err
 	}
-	d.announced.Store(facts.Paused == d.paused.Load())
+	d.announced.Store(proto.Equal(facts, d.factsNow()))
 	d.rememberBroker(res.GetBrokerAddress())
 	d.judge(all, sent, res.GetLeases())
 	d.mailbox.resume(res.GetMailboxCursor())

@@ -103,7 +103,7 @@ func (d *Daemon) claimTurn(ctx context.Context, s *session, id protocol.AttemptI
 		return onlyTransient(err)
 	}
 	begin := &supervisev1.BeginRequest{Work: res.GetWork(), SpecDigest: res.GetSpecDigest(), Terms: res.GetTerms(), BrokerAddress: d.broker()}
-	if err := errors.Join(dir.SaveSandbox(d.seen), dir.SaveClaim(begin)); err != nil {
+	if err := errors.Join(dir.SaveSandbox(*d.seen.Load()), dir.SaveClaim(begin)); err != nil {
 		return err
 	}
 	fault.Here(fault.EdgeClaimJournalled)

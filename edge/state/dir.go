@@ -163,7 +163,7 @@ func (d *Dir) SetPaused(paused bool) error {
 func (d *Dir) Wipe() error {
 	var errs []error
 	// The enrolment goes first: a half-wiped directory is not a runner any more.
-	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "paused", "control.sock", "journal", "attempts"} {
+	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
 		errs = append(errs, os.RemoveAll(d.file(name)))
 	}
 	return errors.Join(append(errs, SyncDir(d.path))...)

@@ -5,6 +5,7 @@
 //	root.crt       the pinned root
 //	enrolment.json what join learned: server, broker, ids
 //	edge.hcl       the owner's policy
+//	sandbox.json   what the sandbox was seen to enforce since the machine started
 //	epoch          the connection epoch last held
 //	paused         there while the owner has paused the runner
 //	lock           held by the one daemon
