@@ -1,0 +1,119 @@
+package broker_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker"
+)
+
+const goodConfig = `listen = "127.0.0.1:7402"
+model "main" {
+  base_url        = "https://api.example/v1"
+  model           = "gpt-x"
+  credential      = "openai"
+  data_boundaries = ["personal"]
+  price {
+    input_usd_per_mtok  = 0.15
+    output_usd_per_mtok = 0.6
+  }
+}
+destination "weather" {
+  url     = "https://weather.example"
+  methods = ["GET"]
+  credential "weather-key" {
+    header = "X-Api-Key"
+    format = "{value}"
+  }
+}
+caps {
+  tenants            = ["local"]
+  spend_usd_per_hour = 2.5
+  tenant "local" {
+    models       = ["main"]
+    destinations = ["weather"]
+  }
+}
+`
+
+func TestParseConfig(t *testing.T) {
+	c, err := broker.ParseConfig([]byte(goodConfig), "/etc/bivouac/broker.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Pool != "default" || c.Servers[0] != "127.0.0.1:7401" || c.Path(c.Paths) != "/etc/bivouac/paths" || c.Models[0].MaxOutputTokens != 4096 || *c.Caps.SpendUSDPerHour != 2.5 {
+		t.Errorf("%+v", c)
+	}
+	bare, err := broker.ParseConfig(nil, "b.hcl")
+	if err != nil || *bare.Caps.SpendUSDPerHour != broker.DefaultSpendUSD {
+		t.Errorf("an empty file: %+v %v", bare.Caps, err)
+	}
+}
+
+// The example that init writes is good, and so is all of it without its comments.
+func TestExampleConfig(t *testing.T) {
+	whole := regexp.MustCompile(`(?m)^# ?(model|destination|  |})`).ReplaceAllString(broker.Example, "$1")
+	for _, src := range []string{broker.Example, whole} {
+		c, err := broker.ParseConfig([]byte(src), "broker.hcl")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, src)
+		}
+		if src == whole && (len(c.Models) != 2 || len(c.Destinations) != 1) {
+			t.Errorf("%d models, %d destinations", len(c.Models), len(c.Destinations))
+		}
+	}
+}
+
+// Every problem is named with its line, all of them at once.
+func TestConfigProblems(t *testing.T) {
+	replace := func(pairs ...string) string { return strings.NewReplacer(pairs...).Replace(goodConfig) }
+	for name, tc := range map[string]struct {
+		src  string
+		want []string
+	}{
+		"syntax":      {replace(`"gpt-x"`, `"gpt-x`), []string{"b.hcl:4"}},
+		"unknown":     {replace("credential  ", "credentials "), []string{"b.hcl:5", "Unsupported argument"}},
+		"all at once": {replace("https://api", "http://api", "personal", "", `["GET"]`, `["FETCH"]`, "X-Api-Key", "Host"), []string{"b.hcl:2: base_url", "clear text", "b.hcl:12: methods", "b.hcl:15: credential"}},
+		"user in url": {replace("https://weather", "https://me:pw@weather"), []string{"b.hcl:12: url"}},
+		"two models":  {goodConfig + strings.Split(goodConfig[strings.Index(goodConfig, "model"):], "destination")[0], []string{`model "main" stands twice`}},
+		"names":       {replace(`model "main"`, `model "Main"`), []string{"b.hcl:2: model \"Main\"", "there is no model \"main\""}},
+		"shadow":      {replace(`destination "weather"`, `destination "model-main"`, `["weather"]`, `["model-main"]`), []string{"the name that paths give to a model route"}},
+		"caps":        {replace(`["weather"]`, `["wether"]`, "2.5", "-1"), []string{"there is no destination \"wether\"", "spend_usd_per_hour -1"}},
+		"listen":      {replace("127.0.0.1:7402", "7402"), []string{`listen: "7402"`}},
+		"format":      {replace("{value}", "token"), []string{"{value} exactly once"}},
+		"boundaries":  {replace(`["personal"]`, `[]`), []string{"data_boundaries is empty"}},
+		"price":       {replace("0.15", "-0.15"), []string{"b.hcl:2: price"}},
+		"no url":      {replace("base_url        = \"https://api.example/v1\"\n", ""), []string{"b.hcl:2", "base_url"}},
+	} {
+		_, err := broker.ParseConfig([]byte(tc.src), "b.hcl")
+		if protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: no %q in\n%v", name, want, err)
+			}
+		}
+		if strings.Contains(err.Error(), "me:pw") {
+			t.Errorf("%s: the error holds a password", name)
+		}
+	}
+}
+
+func TestLoadConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "broker.hcl")
+	if _, err := broker.LoadConfig(path); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "bivouac-broker init") {
+		t.Errorf("%v", err)
+	}
+	if err := os.WriteFile(path, []byte(goodConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := broker.LoadConfig(path); err != nil || c.Dir != filepath.Dir(path) {
+		t.Errorf("%v %v", c.Dir, err)
+	}
+}
