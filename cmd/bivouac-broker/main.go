@@ -88,8 +88,7 @@ func codeCommand(data *string) *cobra.Command {
 }
 
 func runCommand(data *string) *cobra.Command {
-	var config, listen string
-	var servers []string
+	var o assembly.Options
 	var debug bool
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -100,13 +99,13 @@ func runCommand(data *string) *cobra.Command {
 			if debug {
 				level = slog.LevelDebug
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			return assembly.Run(cmd.Context(), assembly.Options{Data: *data, Config: config, Listen: listen, Servers: servers, Log: log})
+			o.Data, o.Log = *data, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			return assembly.Run(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().StringVar(&config, "config", "", "configuration (default broker.hcl in --data)")
-	cmd.Flags().StringVar(&listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
-	cmd.Flags().StringSliceVar(&servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration)")
+	cmd.Flags().StringVar(&o.Config, "config", "", "configuration (default broker.hcl in --data)")
+	cmd.Flags().StringVar(&o.Listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
+	cmd.Flags().StringArrayVar(&o.Servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration; repeatable)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
 	return cmd
 }

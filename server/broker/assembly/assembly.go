@@ -75,6 +75,9 @@ func Run(ctx context.Context, o Options) error {
 	if len(o.Servers) > 0 {
 		cfg.Servers = o.Servers
 	}
+	if len(o.Servers) > 0 {
+		cfg.Servers = o.Servers
+	}
 	keys, err := keyring.Open(o.Data)
 	if err != nil {
 		return err
