@@ -94,17 +94,19 @@ func (w *turnTx) mayActivate() (session.Session, error) {
 
 // freeze takes the snapshot: from here on the turn may only narrow.
 func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) error {
-	def, err := w.tx.Definition(s.Tenant, s.Agent, s.AgentDigest)
-	if err != nil {
-		return err
-	}
-	agent, err := policy.ParseAgent(def.Filename, def.Source)
+	_, agent, err := w.e.definition(w.tx, s.Tenant, s.Agent, s.AgentDigest)
 	if err != nil {
 		return err
 	}
 	inst, err := w.tx.EnsureInstance(s.Tenant, s.Principal, s.Agent)
 	if err != nil {
 		return err
+	}
+	if inst.Generation != s.Generation { // a session outlives its instance, under new handles
+		s.Generation = inst.Generation
+		if err := w.tx.SaveSession(s, s.State); err != nil {
+			return err
+		}
 	}
 	machines, err := machinesOf(w.tx, s.Principal)
 	if err != nil {

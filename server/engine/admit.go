@@ -109,11 +109,7 @@ func (e *Engine) mayQueue(tx *store.Tx, s session.Session) (policy.Agent, error)
 		}
 		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s is %s: begin a new one with `bivouac chat --agent %s`", s.ID, state, s.Agent)
 	}
-	def, err := tx.Definition(s.Tenant, s.Agent, s.AgentDigest)
-	if err != nil {
-		return policy.Agent{}, err
-	}
-	agent, err := policy.ParseAgent(def.Filename, def.Source)
+	_, agent, err := e.definition(tx, s.Tenant, s.Agent, s.AgentDigest)
 	if err != nil {
 		return agent, err
 	}

@@ -59,7 +59,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 func (e *Engine) RecreateInstance(ctx context.Context, c store.Caller, agent string) (policy.Instance, error) {
 	var inst policy.Instance
 	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
-		if _, _, err := definition(tx, c.Tenant(), agent); err != nil {
+		if _, _, err := e.definition(tx, c.Tenant(), agent, ""); err != nil {
 			return err
 		}
 		inst, err = tx.EnsureInstance(c.Tenant(), c.Principal(), agent)

@@ -93,18 +93,13 @@ func (w *turnTx) resume(a session.Approval) {
 // tickApprovals carries decisions out: an approved one becomes a new action, a
 // denied or expired one the model's result or the end of the turn, by policy.
 func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
-	var waiting []session.Turn
+	var decided []protocol.TurnID
 	var overdue []session.Approval
 	err := e.Store.View(ctx, store.AsLoop("approvals"), func(tx *store.Tx) (err error) {
 		if overdue, err = tx.ApprovalsPastExpiry(100); err != nil {
 			return err
 		}
-		turns, err := tx.OwnedTurns(e.Replica)
-		for _, t := range turns {
-			if t.State == session.WaitingApproval {
-				waiting = append(waiting, t)
-			}
-		}
+		decided, err = e.decidedTurns(tx)
 		return err
 	})
 	if err != nil {
@@ -114,8 +109,31 @@ func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
 	if err != nil {
 		return expired, err
 	}
-	decided, err := each(waiting, func(t session.Turn) (bool, error) { return e.carryDecision(ctx, t.ID) })
-	return expired || decided, err
+	carried, err := each(decided, func(id protocol.TurnID) (bool, error) { return e.carryDecision(ctx, id) })
+	return expired || carried, err
+}
+
+// decidedTurns are the turns of this replica whose question has its answer.
+func (e *Engine) decidedTurns(tx *store.Tx) (decided []protocol.TurnID, err error) {
+	waiting, err := tx.ActionsIn(0, session.AwaitingApproval)
+	if err != nil {
+		return nil, err
+	}
+	for _, subject := range waiting {
+		if !e.owned.has(subject.Turn) {
+			continue // another replica's
+		}
+		approvals, err := tx.ApprovalsOfTurn(subject.Turn)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range approvals {
+			if a.Action == subject.ID && a.State != session.ApprovalPending {
+				decided = append(decided, subject.Turn)
+			}
+		}
+	}
+	return decided, nil
 }
 
 func (e *Engine) expireApproval(ctx context.Context, id protocol.ApprovalID) error {

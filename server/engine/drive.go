@@ -129,9 +129,13 @@ func (w *turnTx) callModel(c loop.CallModel) error {
 		data["retry"] = strconv.Itoa(int(w.loop.ModelRetries))
 	}
 	w.event(session.Event{Type: session.ModelCalled, Data: data})
-	if c.After > 0 {
-		w.afterCommit(func() { w.e.pauses.set(modelOp(call), w.tx.Now.Add(c.After)) })
-	}
+	id, now := w.turn.ID, w.tx.Now
+	w.afterCommit(func() {
+		if c.After > 0 {
+			w.e.pauses.set(modelOp(call), now.Add(c.After))
+		}
+		w.e.due.add(id)
+	})
 	return nil
 }
 

@@ -58,6 +58,9 @@ type Engine struct {
 	pauses  *pauses // what is not tried again yet
 	owned   *owned  // turns that this incarnation drives
 	calls   *calls  // gateway actions that it has under way
+	due     *due    // model calls that wait for their op
+	doubts  bell    // something is in doubt
+	agents  *definitions
 }
 
 // New makes an engine and starts nothing.
@@ -84,6 +87,9 @@ func New(c Config) *Engine {
 		pauses:  newPauses(),
 		owned:   newOwned(),
 		calls:   newCalls(),
+		due:     newDue(),
+		doubts:  newBell(),
+		agents:  newDefinitions(),
 	}
 }
 

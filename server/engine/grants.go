@@ -38,7 +38,7 @@ type Revocation struct {
 // server keeps is ciphertext that only the broker opens.
 func (e *Engine) CreateGrant(ctx context.Context, c store.Caller, p NewGrant) (policy.Grant, error) {
 	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
-		_, _, err := definition(tx, c.Tenant(), p.Agent)
+		_, _, err := e.definition(tx, c.Tenant(), p.Agent, "")
 		return err
 	})
 	if err != nil {

@@ -75,12 +75,6 @@ func (l *links) leave(r protocol.RunnerID, epoch int64) bool {
 	return true
 }
 
-func (l *links) forget(r protocol.RunnerID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.byRun, r)
-}
-
 // lacks reports a runner that connected here and did not name the attempt among
 // those that it holds.
 func (l *links) lacks(r protocol.RunnerID, a protocol.AttemptID) bool {

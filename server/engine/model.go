@@ -18,26 +18,47 @@ import (
 // modelOp is the key of the op of one model call.
 func modelOp(call protocol.CallID) string { return "model/" + call.String() }
 
+// modelScan is the key of the pause between two scans of all owned turns.
+const modelScan = "scan/model"
+
 // tickModel starts the op of every model call that is in flight by the store and
 // not here: after its step was committed, after a pause, and after a restart.
 func (e *Engine) tickModel(ctx context.Context) (bool, error) {
+	now := time.Now()
+	scan := e.pauses.over(modelScan, now)
 	var turns []session.Turn
-	err := e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) error {
-		owned, err := tx.OwnedTurns(e.Replica)
-		now := time.Now()
-		for _, t := range owned {
-			op := modelOp(t.ModelCall)
-			if t.State == session.RunningModel && t.Placement == session.PlacementService && t.ModelCall != "" &&
-				e.owned.has(t.ID) && !e.busy(op) && e.pauses.over(op, now) {
-				turns = append(turns, t)
-			}
+	err := e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) (err error) {
+		if turns = nil; scan {
+			turns, err = tx.OwnedTurns(e.Replica)
+			return err
 		}
-		return err
+		for _, id := range e.due.list() {
+			t, err := tx.Turn(id)
+			if err != nil {
+				return err
+			}
+			turns = append(turns, t)
+		}
+		return nil
 	})
 	if err != nil {
 		return false, err
 	}
-	return each(turns, func(t session.Turn) (bool, error) { return e.startModel(ctx, t) })
+	if scan {
+		e.pauses.set(modelScan, now.Add(e.Limits.Poll))
+	}
+	return each(turns, func(t session.Turn) (bool, error) {
+		op := modelOp(t.ModelCall)
+		switch {
+		case t.State != session.RunningModel || t.Placement != session.PlacementService || t.ModelCall == "" ||
+			t.Owner != e.Replica || !e.owned.has(t.ID) || e.busy(op):
+			e.due.drop(t.ID)
+			return false, nil
+		case !e.pauses.over(op, now):
+			return false, nil
+		}
+		return e.startModel(ctx, t)
+	})
 }
 
 // startModel mints a capability for one call and starts it. Without authority

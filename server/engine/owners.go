@@ -99,6 +99,8 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		return err
 	}
 	e.owned.keep(seen.ID)
+	e.due.add(seen.ID)
+	e.doubts.ring()
 	e.Log.Info("turn taken over", "turn", seen.ID, "from", seen.Owner, "state", seen.State)
 	return nil
 }

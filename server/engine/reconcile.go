@@ -27,6 +27,7 @@ func (w *turnTx) doubt(a session.Action, why string) error {
 		return err
 	}
 	w.afterCommit(func() {
+		w.e.doubts.ring()
 		w.e.Log.Warn("action in doubt", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "reason", why)
 	})
 	if w.turn.State != session.RunningAction {

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/execution"
@@ -23,6 +24,11 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 	}
 	if err := e.visible(ctx, c, id); err != nil {
 		return nil, err
+	}
+	for _, r := range req.Records {
+		if r.GetResult() != nil {
+			fault.Here(fault.ServerOutcomeReceived)
+		}
 	}
 	var resp *runnerv1.ReportResponse
 	var w *turnTx
@@ -56,40 +62,63 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 // skipped; after a gap nothing is taken, and the answer says from where to send
 // again.
 func (w *turnTx) accept(a execution.Attempt, records []*runnerv1.Record) (*runnerv1.ReportResponse, error) {
-	for _, r := range records {
-		if r.Seq <= a.AcceptedSeq {
+	news, err := following(a, records)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.tx.PutRecords(a.ID, a.Fence, false, news.stored); err != nil {
+		return nil, err
+	}
+	saved := a
+	for _, r := range news.records {
+		a.AcceptedSeq = r.Seq
+		if a, err = w.acceptRecord(a, r); err != nil {
+			return nil, err
+		}
+		if a.State == saved.State {
 			continue
 		}
-		if r.Seq != a.AcceptedSeq+1 {
+		if err := w.tx.SaveAttempt(a, saved.State, saved.Fence); err != nil {
+			return nil, err
+		}
+		saved = a
+		if a.State.Terminal() {
+			return &runnerv1.ReportResponse{AcceptedSeq: a.AcceptedSeq}, w.ended(a, r.GetResult())
+		}
+	}
+	if a.AcceptedSeq != saved.AcceptedSeq {
+		err = w.tx.SaveAttempt(a, saved.State, saved.Fence)
+	}
+	return &runnerv1.ReportResponse{AcceptedSeq: a.AcceptedSeq}, err
+}
+
+// batch is what one report adds.
+type batch struct {
+	records []*runnerv1.Record
+	stored  []store.Record
+}
+
+// following picks the records that come next without a gap, up to a result.
+func following(a execution.Attempt, records []*runnerv1.Record) (batch, error) {
+	var b batch
+	next := a.AcceptedSeq + 1
+	for _, r := range records {
+		if r.Seq < next {
+			continue
+		}
+		if r.Seq > next {
 			break
 		}
-		kept, err := stored(r, protocol.Fence(a.Fence))
+		kept, err := stored(r, a.Fence)
 		if err != nil {
-			return nil, err
+			return b, err
 		}
-		if err := w.tx.PutRecords(a.ID, a.Fence, false, []store.Record{kept}); err != nil {
-			return nil, err
-		}
-		prior := a
-		a.AcceptedSeq = r.Seq
-		next, err := w.acceptRecord(a, r)
-		if err != nil {
-			return nil, err
-		}
-		if err := w.tx.SaveAttempt(next, prior.State, prior.Fence); err != nil {
-			return nil, err
-		}
-		if a = next; a.State.Terminal() {
-			if err := w.attemptEnded(a); err != nil {
-				return nil, err
-			}
-			if err := w.resulted(a, r.GetResult()); err != nil {
-				return nil, err
-			}
+		b.records, b.stored, next = append(b.records, r), append(b.stored, kept), next+1
+		if r.GetResult() != nil {
 			break
 		}
 	}
-	return &runnerv1.ReportResponse{AcceptedSeq: a.AcceptedSeq}, nil
+	return b, nil
 }
 
 func stored(r *runnerv1.Record, f protocol.Fence) (store.Record, error) {
@@ -129,8 +158,11 @@ func resultEvent(status string) execution.AttemptEvent {
 	return execution.AttemptGiveUp
 }
 
-// resulted gives the accepted result to what the attempt worked for.
-func (w *turnTx) resulted(a execution.Attempt, r *runnerv1.Result) error {
+// ended gives the accepted result to what the attempt worked for.
+func (w *turnTx) ended(a execution.Attempt, r *runnerv1.Result) error {
+	if err := w.attemptEnded(a); err != nil {
+		return err
+	}
 	if a.SubjectKind == execution.SubjectTurn {
 		return w.turnResult(a, r)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -25,7 +24,7 @@ func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession
 				return sameAgent(s, p.Agent, err)
 			}
 		}
-		def, agent, err := definition(tx, c.Tenant(), p.Agent)
+		def, agent, err := e.definition(tx, c.Tenant(), p.Agent, "")
 		if err != nil {
 			return err
 		}
@@ -54,18 +53,6 @@ func sameAgent(s session.Session, agent string, err error) error {
 		return protocol.Errorf(protocol.CodeConflict, "the idempotency key was used for a session with agent %q: use another key", s.Agent)
 	}
 	return err
-}
-
-// definition reads the current version of an agent.
-func definition(tx *store.Tx, tenant protocol.TenantID, name string) (policy.Definition, policy.Agent, error) {
-	def, err := tx.Definition(tenant, name, "")
-	if absent(err) {
-		return def, policy.Agent{}, protocol.Errorf(protocol.CodeNotFound, "agent %q not found: `bivouac agents list` shows those that exist, `bivouac agents apply FILE` adds one", name)
-	} else if err != nil {
-		return def, policy.Agent{}, err
-	}
-	agent, err := policy.ParseAgent(def.Filename, def.Source)
-	return def, agent, err
 }
 
 // CloseSession takes no more turns, cancels queued ones and lets the active one

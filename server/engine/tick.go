@@ -27,25 +27,24 @@ type Tick struct {
 // Ticks are all loops of the engine, in the order in which a turn meets them.
 func (e *Engine) Ticks() []Tick {
 	turns, attempts := []store.Topic{store.TopicTurns}, []store.Topic{store.TopicAttempts}
-	both := []store.Topic{store.TopicTurns, store.TopicAttempts}
 	return []Tick{
 		{Name: "floors", Do: e.tickFloors, Topics: []store.Topic{store.TopicFloors}},
 		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
 		{Name: "takeover", Do: e.tickTakeover},
 		{Name: "activate", Do: e.tickActivate, Topics: turns, Wake: e.view.changed()},
-		{Name: "model", Do: e.tickModel, Topics: turns, Due: e.pauses.next},
+		{Name: "model", Do: e.tickModel, Wake: e.due.bell, Due: e.pauses.next},
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: turns},
 		{Name: "place", Do: e.tickPlace, Topics: attempts},
 		{Name: "approvals", Do: e.tickApprovals, Topics: turns},
-		{Name: "reap", Do: e.tickReap, Topics: attempts, Due: e.leases.next},
-		{Name: "reconcile", Do: e.tickReconcile, Topics: turns, Due: e.pauses.next},
+		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
+		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},
 		{Name: "deadlines", Do: e.tickDeadlines},
-		{Name: "revoked", Do: e.tickRevoked, Topics: both, Wake: e.floors.changed()},
-		{Name: "sessions", Do: e.tickSessions, Topics: turns},
+		{Name: "revoked", Do: e.tickRevoked, Wake: e.floors.changed()},
+		{Name: "sessions", Do: e.tickSessions},
 		{Name: "owners", Do: e.tickOwners},
 		{Name: "usage", Do: e.tickUsage},
-		{Name: "cleanup", Do: e.tickCleanup, Topics: turns},
+		{Name: "cleanup", Do: e.tickCleanup},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/engine"
@@ -160,6 +161,43 @@ func TestUpstreamError(t *testing.T) {
 		w.Settle()
 		wantState(t, w, turn.ID, session.Completed, "")
 		if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_FAILED || !strings.HasPrefix(res.Text, "HTTP 503") {
+			t.Errorf("the model saw %v", res)
+		}
+	})
+}
+
+// What the runner itself cannot tell is UNKNOWN at once, never a failure.
+func TestRunnerCannotTell(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		w.Broker.Say(et.Script(et.Calls(write), et.Text("I do not know")))
+		turn := w.Submit(w.Session("assistant"), "write")
+		w.Settle()
+		r.Do = func(*runnerv1.DeviceWork) *runnerv1.Result {
+			return &runnerv1.Result{Status: "unknown", Code: string(protocol.CodeOutcomeUnknown), Message: "restarted in the middle"}
+		}
+		approve(t, w, turn.ID, true)
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+		if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN {
+			t.Errorf("the model saw %v", res)
+		}
+		if inbox, err := w.Engine.ListUnknown(ctx(), w.Me(), false); err != nil || len(inbox) != 1 {
+			t.Errorf("inbox %v, %v", inbox, err)
+		}
+	})
+}
+
+// A refusal of the machine's owner is a denial that the model can read.
+func TestOwnerDenies(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		r.Do = func(*runnerv1.DeviceWork) *runnerv1.Result {
+			return &runnerv1.Result{Status: "denied", Code: string(protocol.CodePolicyDenied), Message: "not this folder"}
+		}
+		w.Broker.Say(et.Script(et.Calls(write), et.Text("ok")))
+		turn := w.Submit(w.Session("assistant"), "write")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+		if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_DENIED || !strings.Contains(res.Text, "not this folder") {
 			t.Errorf("the model saw %v", res)
 		}
 	})
