@@ -1,6 +1,5 @@
-// Command bivouac-broker adds the secret on the way out: it proxies model calls
-// and http tools, keeps grants and credentials in a keyring, and is the root of
-// trust of a deployment.
+// Command bivouac-broker adds the secret on the way out: model calls, http tools,
+// grants and credentials, and the root of trust of a deployment.
 package main
 
 import (
