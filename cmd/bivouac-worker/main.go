@@ -43,5 +43,6 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	debug.FreeOSMemory() // what starting up left behind
 	return worker.Run(context.Background(), conn)
 }

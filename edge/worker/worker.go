@@ -6,9 +6,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"time"
-
-	"golang.org/x/net/http2"
 
 	"connectrpc.com/connect"
 
@@ -32,8 +29,7 @@ func Adapters() []string { return slices.Sorted(maps.Keys(adapters)) }
 // Run works on conn until the attempt's loop has finished.
 func Run(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
-	t := &http2.Transport{AllowHTTP: true, DisableCompression: true, WriteByteTimeout: time.Minute}
-	cc, err := t.NewClientConn(conn)
+	cc, err := overHTTP2(ctx, conn)
 	if err != nil {
 		return protocol.Errorf(protocol.CodeInternal, "the worker's channel does not speak HTTP/2: %w", err)
 	}
@@ -41,6 +37,18 @@ func Run(ctx context.Context, conn net.Conn) error {
 	h := &Host{client: runtimev1connect.NewHostServiceClient(&http.Client{Transport: cc}, "http://supervisor",
 		connect.WithAcceptCompression("gzip", nil, nil), connect.WithReadMaxBytes(maxMessage))}
 	return run(ctx, h)
+}
+
+// overHTTP2 is the one connection as a client that never dials another.
+func overHTTP2(ctx context.Context, conn net.Conn) (*http.ClientConn, error) {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	t := &http.Transport{
+		DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		Protocols:          protocols,
+		DisableCompression: true,
+	}
+	return t.NewClientConn(ctx, "http", "supervisor:80")
 }
 
 // maxMessage bounds one message from the supervisor: a spec with its
