@@ -31,11 +31,11 @@ func (s feeds) Feed(ctx context.Context, r *brokerv1.FeedRequest, stream *connec
 		return err
 	}
 	for {
+		_, changed := s.Config.Feed.statements.Statements()
 		now, next := s.Config.Feed.since(l.cursor)
 		if err := l.send(ctx, now); err != nil {
 			return err
 		}
-		_, changed := s.Config.Feed.statements.Statements()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -113,7 +113,11 @@ func (l *listener) send(ctx context.Context, r reading) error {
 		return l.readStore(ctx, false)
 	}
 	if r.at.UnixMicro() <= l.readUs || r.cursor < l.cursor {
-		return nil // this stream read the store itself, later than the feed did
+		// Nothing newer was read; a new statement does not wait for that.
+		if now, _ := l.feed.statements.Statements(); !slices.Equal(now, l.sent) {
+			return l.put(&brokerv1.FeedResponse{Cursor: l.cursor})
+		}
+		return nil
 	}
 	return l.put(&brokerv1.FeedResponse{StoreReadUs: r.at.UnixMicro(), Cursor: r.cursor, Floors: floorsOut(r.floors)})
 }
