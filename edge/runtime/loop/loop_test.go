@@ -196,6 +196,31 @@ func TestResumeNarrowed(t *testing.T) {
 	}
 }
 
+// TestCallIDsCountedAnew: a provider that counts its ids from one in every answer
+// gives each call of the turn an id of its own all the same, or a result of the
+// second answer could pass for one of the first.
+func TestCallIDsCountedAnew(t *testing.T) {
+	state, _ := Step(New(spec()), Begin{})
+	used := map[string]bool{}
+	for range 3 {
+		var commands []Command
+		state, commands = Step(state, says(call("1", "read", arguments)))
+		id := commands[0].(CallTool).Call.Id
+		if used[id] {
+			t.Errorf("the id %q is used twice", id)
+		}
+		used[id] = true
+		said := state.Messages[len(state.Messages)-1].Blocks[0].GetToolCall().GetId()
+		if said != id {
+			t.Errorf("the conversation says %q of the call %q", said, id)
+		}
+		state, _ = Step(state, ok(id, "hi"))
+	}
+	if !used["1"] {
+		t.Errorf("the first id is not kept: %v", used)
+	}
+}
+
 func TestAliasTwice(t *testing.T) {
 	s := spec()
 	s.Tools[1].Alias = "read"

@@ -58,7 +58,7 @@ func (t turn) answered(done *runtimev1.ModelDone) (*runtimev1.LoopState, []Comma
 		t.Usage.OutputTokens += max(0, u.OutputTokens)
 		t.Usage.CostMicroUsd += max(0, u.CostMicroUsd)
 	}
-	a := read(done.Message, t.ModelCalls)
+	a := read(done.Message, t.ModelCalls, t.callIDs())
 	blank := strings.TrimSpace(a.text) == ""
 	if len(a.calls) > 0 || !blank {
 		t.append(a.message)
@@ -113,12 +113,26 @@ type answer struct {
 	repeated bool // two calls had one id
 }
 
+// callIDs are the ids that calls of this conversation have.
+func (t turn) callIDs() map[string]bool {
+	taken := map[string]bool{}
+	for _, m := range t.Messages {
+		for _, b := range m.Blocks {
+			if c := b.GetToolCall(); c != nil {
+				taken[c.Id] = true
+			}
+		}
+	}
+	return taken
+}
+
 // read keeps text and calls and nothing else. Every call gets an id of its own,
-// so that each can have exactly one result; arguments that are too large to
-// repeat to the model are replaced.
-func read(m *runtimev1.Message, number int32) answer {
+// so that each can have exactly one result: providers promise ids that are unique
+// within one answer only, and some count from one in each. Arguments that are too
+// large to repeat to the model are replaced.
+func read(m *runtimev1.Message, number int32, taken map[string]bool) answer {
 	a := answer{message: &runtimev1.Message{Role: runtimev1.Role_ROLE_ASSISTANT}}
-	seen := map[string]bool{}
+	given := map[string]bool{}
 	for _, b := range m.GetBlocks() {
 		switch k := b.Kind.(type) {
 		case *runtimev1.Block_Text:
@@ -130,13 +144,14 @@ func read(m *runtimev1.Message, number int32) answer {
 		case *runtimev1.Block_ToolCall:
 			call := k.ToolCall
 			id := call.GetId()
-			if seen[id] && id != "" {
+			if given[id] && id != "" {
 				a.repeated = true
 			}
-			if seen[id] || id == "" || len(id) > maxCallID {
-				id = freshID(seen, number)
+			given[id] = true
+			if taken[id] || id == "" || len(id) > maxCallID {
+				id = freshID(taken, len(a.calls), number)
 			}
-			seen[id] = true
+			taken[id] = true
 			a.calls = append(a.calls, &runtimev1.ToolCall{Id: id, Alias: call.GetAlias(), Arguments: call.GetArguments()})
 			a.message.Blocks = append(a.message.Blocks, &runtimev1.Block{Kind: &runtimev1.Block_ToolCall{
 				ToolCall: &runtimev1.ToolCall{Id: id, Alias: clip(call.GetAlias()), Arguments: shown(call.GetArguments())},
@@ -146,10 +161,11 @@ func read(m *runtimev1.Message, number int32) answer {
 	return a
 }
 
-func freshID(seen map[string]bool, number int32) string {
-	for i := len(seen) + 1; ; i++ {
+// freshID counts on from the calls that the answer has so far.
+func freshID(taken map[string]bool, have int, number int32) string {
+	for i := have + 1; ; i++ {
 		id := "call_" + strconv.Itoa(int(number)) + "_" + strconv.Itoa(i)
-		if !seen[id] {
+		if !taken[id] {
 			return id
 		}
 	}
