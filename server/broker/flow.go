@@ -83,13 +83,18 @@ func (f *flows) end(fl *flow) {
 }
 
 // judge closes every flow for which verdict has an error, with that cause.
+// Verdicts may wait, so they are asked without the lock. A flow that is not known
+// yet is about to be checked against the same facts.
 func (f *flows) judge(verdict func(*request) error) (closed int) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	known := make([]*flow, 0, len(f.open))
 	for fl := range f.open {
-		if !fl.req.known {
-			continue // it is about to be checked against the same facts
+		if fl.req.known {
+			known = append(known, fl)
 		}
+	}
+	f.mu.Unlock()
+	for _, fl := range known {
 		if err := verdict(fl.req); err != nil {
 			fl.cancel(err)
 			closed++

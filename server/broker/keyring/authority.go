@@ -57,10 +57,8 @@ func indexGrant(gs []authority.Grant, id protocol.GrantID) int {
 
 // Grants of a tenant, oldest first, revoked ones too.
 func (k *Keyring) Grants(_ context.Context, tenant protocol.TenantID) ([]authority.Grant, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	var out []authority.Grant
-	for _, g := range k.content.Grants {
+	for _, g := range k.content.Load().Grants {
 		if g.Tenant == tenant {
 			out = append(out, g)
 		}
@@ -72,16 +70,10 @@ func (k *Keyring) Grants(_ context.Context, tenant protocol.TenantID) ([]authori
 // it answers the same.
 func (k *Keyring) RevokeGrant(_ context.Context, id protocol.GrantID) (authority.Grant, error) {
 	var out authority.Grant
-	k.mu.Lock()
-	i := indexGrant(k.content.Grants, id)
-	if i >= 0 {
-		out = k.content.Grants[i]
-	}
-	k.mu.Unlock()
-	if i < 0 {
+	old := k.content.Load()
+	if i, listed := old.byGrant[id]; !listed {
 		return out, protocol.Errorf(protocol.CodeNotFound, "the broker has no grant %s", id)
-	}
-	if !out.RevokedAt.IsZero() {
+	} else if out = old.Grants[i]; !out.RevokedAt.IsZero() {
 		return out, nil
 	}
 	err := k.update(func(c *content) error {
@@ -100,20 +92,8 @@ func (k *Keyring) RevokeGrant(_ context.Context, id protocol.GrantID) (authority
 
 // Alive says whether a listed grant may still be used.
 func (k *Keyring) Alive(_ context.Context, id protocol.GrantID) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.aliveLocked(id)
-}
-
-func (k *Keyring) aliveLocked(id protocol.GrantID) error {
-	i := indexGrant(k.content.Grants, id)
-	if i < 0 {
-		return protocol.Errorf(protocol.CodePermissionDenied, "grant %s is not known to this broker", id)
-	}
-	if !k.content.Grants[i].RevokedAt.IsZero() {
-		return protocol.Errorf(protocol.CodePermissionDenied, "grant %s was revoked", id)
-	}
-	return nil
+	_, err := k.content.Load().grant(id)
+	return err
 }
 
 // Mint hands out the one credential of one request. The sealed grant and the
@@ -130,28 +110,25 @@ func (k *Keyring) Mint(_ context.Context, u authority.Use) (secret.Value, error)
 	if err := sealed.Allows(u); err != nil {
 		return secret.Value{}, err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.aliveLocked(sealed.ID); err != nil {
+	c := k.content.Load()
+	listed, err := c.grant(sealed.ID)
+	if err != nil {
 		return secret.Value{}, err
 	}
-	listed := k.content.Grants[indexGrant(k.content.Grants, sealed.ID)]
 	if err := listed.Allows(u); err != nil {
 		return secret.Value{}, err
 	}
-	return k.valueLocked(u.Tenant, u.Credential)
+	return c.value(u.Tenant, u.Credential)
 }
 
 // RouteKey is the key of a model route, which the operator bound to the route in
 // broker.hcl: no grant is asked.
 func (k *Keyring) RouteKey(_ context.Context, tenant protocol.TenantID, name string) (secret.Value, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.valueLocked(tenant, name)
+	return k.content.Load().value(tenant, name)
 }
 
-func (k *Keyring) valueLocked(tenant protocol.TenantID, name string) (secret.Value, error) {
-	v, ok := k.content.credential(tenant, name)
+func (c *content) value(tenant protocol.TenantID, name string) (secret.Value, error) {
+	v, ok := c.credential(tenant, name)
 	if !ok {
 		return v, protocol.Errorf(protocol.CodeFailedPrecondition, "the tenant has no credential %q: store it with: bivouac credential set %s", name, name)
 	}
@@ -198,10 +175,8 @@ func (k *Keyring) PutCredential(_ context.Context, tenant protocol.TenantID, nam
 
 // Credentials of a tenant by name, never with their values.
 func (k *Keyring) Credentials(_ context.Context, tenant protocol.TenantID) ([]authority.Credential, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	var out []authority.Credential
-	for _, s := range k.content.Credentials {
+	for _, s := range k.content.Load().Credentials {
 		if s.Tenant == tenant {
 			out = append(out, authority.Credential{Name: s.Name, UpdatedAt: s.UpdatedAt})
 		}

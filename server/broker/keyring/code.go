@@ -134,9 +134,7 @@ func useCode(path, thumbprint string) error {
 // EnrolledServer is the id of a server whose key was enrolled: it may come back
 // for a certificate although its last one ended. Offline is not terminal.
 func (k *Keyring) EnrolledServer(_ context.Context, thumbprint string) (string, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, s := range k.content.Servers {
+	for _, s := range k.content.Load().Servers {
 		if s.Thumbprint == thumbprint {
 			return s.ID, nil
 		}

@@ -37,6 +37,29 @@ type content struct {
 	Servers     []server           `json:"servers"`
 	Grants      []authority.Grant  `json:"grants"`
 	Credentials []storedCredential `json:"credentials"`
+
+	byGrant map[protocol.GrantID]int // index into Grants
+}
+
+// index makes the content ready to be read.
+func (c *content) index() {
+	c.byGrant = make(map[protocol.GrantID]int, len(c.Grants))
+	for i, g := range c.Grants {
+		c.byGrant[g.ID] = i
+	}
+}
+
+// grant finds a listed grant that is alive.
+func (c *content) grant(id protocol.GrantID) (authority.Grant, error) {
+	i, listed := c.byGrant[id]
+	if !listed {
+		return authority.Grant{}, protocol.Errorf(protocol.CodePermissionDenied, "grant %s is not known to this broker", id)
+	}
+	g := c.Grants[i]
+	if !g.RevokedAt.IsZero() {
+		return g, protocol.Errorf(protocol.CodePermissionDenied, "grant %s was revoked", id)
+	}
+	return g, nil
 }
 
 // server that was enrolled: its key may come back for a new certificate.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"filippo.io/age"
@@ -38,8 +39,8 @@ type Keyring struct {
 	grants      cipher.AEAD
 	statement   string // the root's word about the seal recipient
 
-	mu      sync.Mutex // guards content; held while a change becomes durable
-	content *content
+	mu      sync.Mutex // one change at a time, until it is durable
+	content atomic.Pointer[content]
 }
 
 // Format keeps every verb of fmt away from the keys.
@@ -127,7 +128,9 @@ func read(dir string) (*Keyring, error) {
 }
 
 func assemble(dir string, id *age.X25519Identity, c *content) (*Keyring, error) {
-	k := &Keyring{dir: dir, id: id, content: c, root: ed25519.NewKeyFromSeed(c.RootSeed), receipt: ed25519.NewKeyFromSeed(c.ReceiptSeed)}
+	k := &Keyring{dir: dir, id: id, root: ed25519.NewKeyFromSeed(c.RootSeed), receipt: ed25519.NewKeyFromSeed(c.ReceiptSeed)}
+	c.index()
+	k.content.Store(c)
 	block, err := aes.NewCipher(c.GrantKey)
 	if err != nil {
 		return nil, err
@@ -153,20 +156,21 @@ func (k *Keyring) Close() error {
 }
 
 // BrokerID is stable over restarts.
-func (k *Keyring) BrokerID() string { return k.content.BrokerID }
+func (k *Keyring) BrokerID() string { return k.content.Load().BrokerID }
 
 // ResetKey lets a restarted broker tell old QUIC connections that they are gone.
 func (k *Keyring) ResetKey() *[32]byte {
-	mac := hmac.New(sha256.New, k.content.GrantKey)
+	mac := hmac.New(sha256.New, k.content.Load().GrantKey)
 	mac.Write([]byte("bivouac quic reset v1"))
 	return (*[32]byte)(mac.Sum(nil))
 }
 
-// update changes the content and makes it durable before it counts.
+// update changes a copy of the content and makes it durable before it counts.
+// Readers never wait for it.
 func (k *Keyring) update(change func(*content) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	next := k.content.clone()
+	next := k.content.Load().clone()
 	if err := change(next); err != nil {
 		return err
 	}
@@ -177,7 +181,8 @@ func (k *Keyring) update(change func(*content) error) error {
 	if err := replace(filepath.Join(k.dir, keyringFile), sealed); err != nil {
 		return writeError(k.dir, err)
 	}
-	k.content = next
+	next.index()
+	k.content.Store(next)
 	return nil
 }
 
