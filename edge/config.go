@@ -21,7 +21,8 @@ type Config struct {
 	// Elapsed is the clock of leases. Default lease.Boottime.
 	Elapsed lease.Elapsed
 	// Sandbox says what this machine can confine. Nil: device actions only, with
-	// SandboxProblem as the reason.
+	// SandboxProblem as the reason. It is swept at the start, so what it makes must
+	// be told apart from that of other runners of the machine.
 	Sandbox        sandbox.Backend
 	SandboxProblem string
 	// Adapters that supervisors of this machine can run.

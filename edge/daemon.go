@@ -215,6 +215,7 @@ func (d *Daemon) stop(err error) {
 // recover takes up what an earlier daemon left: facts, device actions, turns.
 func (d *Daemon) recover(ctx context.Context) error {
 	d.observe(ctx)
+	d.sweep(ctx)
 	if err := d.recoverActions(ctx); err != nil {
 		return err
 	}
@@ -223,6 +224,26 @@ func (d *Daemon) recover(ctx context.Context) error {
 	}
 	d.ready.Store(true)
 	return nil
+}
+
+// sweep ends sandboxes of attempts that have no directory any more: their
+// supervisor was killed and could not clean up (INV-18). Nothing is claimed yet.
+func (d *Daemon) sweep(ctx context.Context) {
+	if d.cfg.Sandbox == nil || d.cfg.Supervisors == nil {
+		return
+	}
+	dirs, err := d.cfg.State.Attempts()
+	var keep []string
+	for _, a := range dirs {
+		keep = append(keep, a.ID.String())
+	}
+	if err == nil {
+		_, err = d.cfg.Sandbox.Sweep(ctx, keep)
+	}
+	if err != nil {
+		d.problems.note("cleanup", err)
+		d.log.WarnContext(ctx, "sandboxes of an earlier start are left", "error", err)
+	}
 }
 
 // problems keeps the newest error of each part, for status.

@@ -44,6 +44,8 @@ func (provedSandbox) Probe(context.Context) sandbox.Report {
 	return sandbox.Report{Boundary: sandbox.BoundaryProcess, Limits: sandbox.LimitsCgroup}
 }
 
+func (provedSandbox) Sweep(context.Context, []string) ([]string, error) { return nil, nil }
+
 // enrolled writes the state directory of a runner that has joined.
 func enrolled(t *testing.T, f *fakeServer) *machine {
 	t.Helper()

@@ -72,7 +72,7 @@ func runCommand(dir *string) *cobra.Command {
 			defer control.Close()
 			cfg := edge.Config{State: d, Control: control, Version: version, Logger: log, Adapters: []string{"native", "scripted"}}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
-				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{Log: log})
+				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope(), Log: log})
 			}
 			daemon, err := edge.New(cfg)
 			if err != nil {

@@ -75,7 +75,7 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	cfg := supervise.Config{
 		Dir: attempt.Path(), Attempt: attempt.ID, BootNonce: nonce, WorkerPath: worker,
-		Backend:    bubblewrap.New(bubblewrap.Config{Log: log}),
+		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: dir.Scope(), Log: log}),
 		Report:     attempt.Sandbox(),
 		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root}, Certificate: dir.Certificate}),
 		NarrowFunc: policy.Limits.Narrow,

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -83,6 +85,13 @@ func (d *Dir) private() error {
 
 // Path of the directory, absolute.
 func (d *Dir) Path() string { return d.path }
+
+// Scope names what this directory's processes make outside of it, such as
+// control groups, so that two runners of one machine never sweep each other's.
+func (d *Dir) Scope() string {
+	sum := sha256.Sum256([]byte(d.path))
+	return "bivouac-" + hex.EncodeToString(sum[:6])
+}
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 
