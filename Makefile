@@ -14,9 +14,9 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .PHONY: build
-build: ## build the binaries into bin/
+build: ## build the binaries into bin/, statically: sandbox A holds nothing else
 	@mkdir -p $(BIN)
-	$(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(BINARIES))
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: deps
 deps: # Debian's bubblewrap and git, when they are missing
