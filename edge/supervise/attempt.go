@@ -37,6 +37,7 @@ type attempt struct {
 	execs sync.Mutex
 
 	progress sync.Mutex // guards the fields below
+	left     bool       // no request is admitted any more
 	busy     int
 	active   time.Duration // when the worker last asked for something
 	ended    *runtimev1.FinishRequest
@@ -146,12 +147,34 @@ func (a *attempt) outcome() *runtimev1.FinishRequest {
 	return a.ended
 }
 
-// touch counts a request of the worker in and out.
-func (a *attempt) touch(n int) {
+// arrive admits a request of the worker, until leave.
+func (a *attempt) arrive() bool {
 	a.progress.Lock()
 	defer a.progress.Unlock()
-	a.busy += n
+	if a.left {
+		return false
+	}
+	a.busy++
 	a.active = a.lease.Now()
+	a.inflight.Add(1)
+	return true
+}
+
+func (a *attempt) depart() {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	a.busy--
+	a.active = a.lease.Now()
+	a.inflight.Done()
+}
+
+// leave admits no request any more and waits for those that are inside: after it
+// nothing touches the workspace.
+func (a *attempt) leave() {
+	a.progress.Lock()
+	a.left = true
+	a.progress.Unlock()
+	a.inflight.Wait()
 }
 
 // idle is how long the worker has asked for nothing.

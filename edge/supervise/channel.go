@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"time"
 
-	"golang.org/x/net/http2"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -32,22 +32,24 @@ func (a *attempt) attend(outer context.Context) error {
 	if err != nil {
 		return err
 	}
+	// One connection, one client, no other will come.
+	server := &http.Server{
+		Handler: a.hostHandler(), Protocols: plainHTTP2(), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 16},
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
+	}
 	var g errgroup.Group
 	g.Go(func() error {
-		defer conn.Close()
 		defer cancel(errWorkerGone)
 		return start(ctx)
 	})
 	g.Go(func() error {
-		// One connection, one client, no other will come.
-		s := &http2.Server{MaxConcurrentStreams: 16, MaxUploadBufferPerConnection: 1 << 20, MaxUploadBufferPerStream: 1 << 20}
-		// Its own pools: those of the package cannot be shared with another bubble.
-		if err := http2.ConfigureServer(&http.Server{}, s); err != nil {
-			return err
+		err := server.Serve(newSole(conn))
+		a.leave()
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
 		}
-		s.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, Handler: a.hostHandler()})
-		a.inflight.Wait()
-		return nil
+		return err
 	})
 	g.Go(func() error {
 		select {
@@ -63,11 +65,42 @@ func (a *attempt) attend(outer context.Context) error {
 		cancel(errOver)
 		a.relay.Close(context.Cause(ctx))
 		err := a.group.Kill(context.WithoutCancel(ctx))
-		conn.Close()
-		return err
+		return errors.Join(err, server.Close())
 	})
 	return g.Wait()
 }
+
+// sole is a listener of one connection that exists already.
+type sole struct {
+	conn   chan net.Conn
+	addr   net.Addr
+	closed signal
+	whole  net.Conn
+}
+
+func newSole(conn net.Conn) *sole {
+	s := &sole{conn: make(chan net.Conn, 1), addr: conn.LocalAddr(), closed: newSignal(), whole: conn}
+	s.conn <- conn
+	return s
+}
+
+func (s *sole) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.conn:
+		return c, nil
+	case <-s.closed.c:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close closes the connection too: it may not have been accepted yet.
+func (s *sole) Close() error {
+	s.closed.fire()
+	s.whole.Close()
+	return nil
+}
+
+func (s *sole) Addr() net.Addr { return s.addr }
 
 // channel makes the one connection of the worker, and what starts it there.
 func (a *attempt) channel() (conn net.Conn, start func(context.Context) error, err error) {

@@ -5,9 +5,9 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -52,14 +52,19 @@ func fixer(t *testing.T) func(context.Context, *runtimev1.ModelRequest, func(str
 	}
 }
 
-func goToolchain() []Toolchain { return []Toolchain{{Name: "go", Path: runtime.GOROOT()}} }
+func goToolchain(t *testing.T) []Toolchain {
+	t.Helper()
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	must(t, err)
+	return []Toolchain{{Name: "go", Path: strings.TrimSpace(string(root))}}
+}
 
 // The whole coding attempt with real sandboxes: the value that the test expects
 // is made here, and the model sees it in the output of the executed test only.
 func TestCodingAttempt(t *testing.T) {
 	b := &broker{answer: fixer(t)}
 	cfg := real(t, b)
-	cfg.Toolchains = goToolchain()
+	cfg.Toolchains = goToolchain(t)
 	nonce := rand.Text()
 	dir := repository(t, map[string]string{
 		"go.mod":        "module value\n\ngo 1.21\n",

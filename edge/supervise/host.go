@@ -26,10 +26,11 @@ func (a *attempt) hostHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(runtimev1connect.NewHostServiceHandler(host{a}, connect.WithInterceptors(coded(a.cfg.Log)), connect.WithReadMaxBytes(maxRequest)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.inflight.Add(1)
-		defer a.inflight.Done()
-		a.touch(1)
-		defer a.touch(-1)
+		if !a.arrive() {
+			http.Error(w, "the attempt is over", http.StatusServiceUnavailable)
+			return
+		}
+		defer a.depart()
 		mux.ServeHTTP(w, r)
 	})
 }

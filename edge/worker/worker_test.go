@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/net/http2"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
@@ -108,17 +107,31 @@ func (s *supervisor) run(t *testing.T) error {
 	ours, theirs := net.Pipe()
 	mux := http.NewServeMux()
 	mux.Handle(runtimev1connect.NewHostServiceHandler(s))
-	h2 := &http2.Server{}
-	if err := http2.ConfigureServer(&http.Server{}, h2); err != nil {
-		t.Fatal(err)
-	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Handler: mux, Protocols: protocols}
+	conns := make(listener, 1)
+	conns <- ours
 	var wg sync.WaitGroup
-	wg.Go(func() { h2.ServeConn(ours, &http2.ServeConnOpts{Context: t.Context(), Handler: mux}) })
+	wg.Go(func() { server.Serve(conns) })
 	err := Run(t.Context(), theirs)
-	ours.Close()
+	server.Close()
 	wg.Wait()
 	return err
 }
+
+// listener of the connections that are put into it.
+type listener chan net.Conn
+
+func (l listener) Accept() (net.Conn, error) {
+	if c, open := <-l; open {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l listener) Close() error { close(l); return nil }
+func (listener) Addr() net.Addr { return address{} }
 
 func toolNamed(alias string, p runtimev1.Placement) *runtimev1.Tool {
 	return &runtimev1.Tool{Ref: "x." + alias, Alias: alias, InputSchema: `{"type":"object"}`, Placement: p, Effect: runtimev1.Effect_EFFECT_OUTBOUND}
