@@ -52,6 +52,12 @@ var layers = []layer{
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
 	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/store", "server/broker/protocol"}, nil, "the engine speaks no wire format and knows no transport"},
 
+	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/placement", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
+
+	// the broker: no state database, no engine, no sandbox
+	{"server/broker", []string{"consul", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state"},
+	{"consul", []string{"edge/protocol"}, nil, "paths know names only"},
+
 	// listeners and assembly
 	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "what happens around a call knows no state, so that a broker may use it"},
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
@@ -61,7 +67,16 @@ var layers = []layer{
 	{"server/api/client", []string{"edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
 	{"server/runnerapi", []string{"edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
 	{"server", []string{"edge/protocol", "edge/identity", "edge/lease", "edge/link"}, nil, "the server assembles"},
+
+	// binaries: flags, configuration, run
+	{"cmd/bivouac", []string{"edge/identity", "edge/protocol", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
 	{"cmd/bivouac-server", []string{"edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},
+	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker"}, nil, "one inherited socket, and the tools of sandbox B"},
+
+	// what proves it may see everything
+	{"test", []string{"cmd", "consul", "edge", "server"}, nil, "tests see everything"},
 }
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
@@ -70,10 +85,10 @@ var pure = []string{
 	"edge/runtime/loop", "edge/protocol/canonical",
 }
 
-// closures names what a binary must never link.
+// closures names what a binary must never link; "/..." means everything below.
 var closures = map[string][]string{
-	"bivouac-broker": {"bivouac/server/store", "bivouac/server/engine", "bivouac/edge/sandbox", "modernc.org/sqlite", "github.com/jackc/pgx/v5"},
-	"bivouac-worker": {"github.com/quic-go/quic-go", "modernc.org/sqlite", "github.com/jackc/pgx/v5", "database/sql", "bivouac/server"},
-	"bivouac-edge":   {"bivouac/server/store", "bivouac/server/engine", "bivouac/server/broker/keyring", "modernc.org/sqlite"},
-	"bivouac-server": {"bivouac/edge/sandbox", "bivouac/edge/device", "bivouac/server/broker/keyring", "bivouac/server/broker/provider"},
+	"bivouac-broker": {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/sandbox/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
+	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/..."},
+	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/..."},
+	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/..."},
 }
