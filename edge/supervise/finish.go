@@ -29,7 +29,7 @@ func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest
 	if r.Status == "" {
 		r.Status = "failed"
 	}
-	digest, err := a.computePatch(ctx)
+	digest, err := a.computePatch(ctx, a.repo.Patch)
 	if err != nil && r.Status == "succeeded" {
 		a.cfg.Log.Warn("the turn's change cannot be taken", "error", err)
 		failed := &runnerv1.Result{Status: "failed", Code: string(protocol.CodeOf(err)), Message: "The turn's change cannot be taken: " + messageOf(err)}
@@ -56,10 +56,10 @@ func messageOf(err error) string {
 }
 
 // computePatch keeps the canonical patch and returns its digest; empty for no change.
-func (a *attempt) computePatch(ctx context.Context) (digest string, err error) {
+func (a *attempt) computePatch(ctx context.Context, compute func(context.Context) ([]byte, bool, error)) (digest string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
 	defer cancel()
-	patch, empty, err := a.repo.Patch(ctx)
+	patch, empty, err := compute(ctx)
 	if err != nil || empty {
 		return "", err
 	}
@@ -74,7 +74,7 @@ func (a *attempt) checkpoint(ctx context.Context, state *runtimev1.LoopState) er
 	if !a.soiled() {
 		return nil
 	}
-	digest, err := a.computePatch(ctx)
+	digest, err := a.computePatch(ctx, a.repo.Checkpoint)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

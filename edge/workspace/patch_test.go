@@ -2,12 +2,15 @@ package workspace
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"bivouac/edge/protocol"
 )
@@ -125,6 +128,38 @@ func TestPatchRefusesLinksThatLeave(t *testing.T) {
 	must(t, os.Symlink("a", filepath.Join(work, "good")))
 	if p := patchOf(t, r); !bytes.Contains(p, []byte("120000")) {
 		t.Errorf("a link that stays inside is missing:\n%s", p)
+	}
+}
+
+// A checkpoint sees every change that a stat shows; code that hides one from it
+// does not hide it from the turn's patch.
+func TestCheckpoint(t *testing.T) {
+	dir := repository(t, map[string]string{"a": "1\n", "b": "1\n", "c": "1\n"})
+	tarball, _ := packed(t, dir)
+	work := staged(t, tarball)
+	old := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for _, name := range []string{"a", "b", "c"} {
+		must(t, os.Chtimes(filepath.Join(work, name), old, old))
+	}
+	r, err := Init(filepath.Join(t.TempDir(), "git"), work)
+	must(t, err)
+	must(t, r.Baseline(t.Context()))
+	write(t, work, map[string]string{"a": "2\n", "b": "2\n", "new": "n\n"})
+	must(t, os.Chtimes(filepath.Join(work, "b"), old, old)) // same size, same time
+	seen := func(patch func(context.Context) ([]byte, bool, error)) string {
+		p, _, err := patch(t.Context())
+		must(t, err)
+		var names []string
+		for _, m := range regexp.MustCompile(`(?m)^diff --git a/(\S+)`).FindAllSubmatch(p, -1) {
+			names = append(names, string(m[1]))
+		}
+		return strings.Join(names, " ")
+	}
+	if got := seen(r.Checkpoint); got != "a new" {
+		t.Errorf("the checkpoint has %q", got)
+	}
+	if got := seen(r.Patch); got != "a b new" {
+		t.Errorf("the patch has %q", got)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"bivouac/edge/protocol"
 )
@@ -35,9 +36,23 @@ type Repo struct {
 	// base is what Baseline saw: name → mode and object id.
 	base map[string]object
 	seen string // fingerprint of the last look
+	// read is what files held when they were last read, for Checkpoint.
+	read map[string]reading
 }
 
 type object struct{ mode, id string }
+
+// reading of one file: its object id, and the stat that it had then.
+type reading struct {
+	id       string
+	size     int64
+	modified time.Time
+	at       time.Time
+}
+
+// settled is how long a file must be unchanged before a later change is sure to
+// show in its time.
+const settled = 2 * time.Second
 
 // Init makes the git directory, 0700, which must not exist.
 func Init(gitDir, workTree string) (*Repo, error) {
@@ -82,10 +97,10 @@ func (r *Repo) Baseline(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.base = make(map[string]object, len(all))
+	r.base, r.read = make(map[string]object, len(all)), make(map[string]reading, len(all))
 	var changes []change
 	for _, e := range all {
-		id, err := e.blobID(root)
+		id, err := r.identify(root, e, false)
 		if err != nil {
 			return err
 		}
@@ -117,6 +132,17 @@ func (r *Repo) Changed(ctx context.Context) (bool, error) {
 // lies there; empty means no difference. New files that the tree's .gitignore
 // files name are not part of it. No process may run in the workspace meanwhile.
 func (r *Repo) Patch(ctx context.Context) (patch []byte, empty bool, err error) {
+	return r.patch(ctx, false)
+}
+
+// Checkpoint is Patch that does not read a file again whose size and time have
+// not changed. Code that sets times back can hide a change from it; the patch of
+// the whole turn reads everything.
+func (r *Repo) Checkpoint(ctx context.Context) (patch []byte, empty bool, err error) {
+	return r.patch(ctx, true)
+}
+
+func (r *Repo) patch(ctx context.Context, trust bool) (patch []byte, empty bool, err error) {
 	if r.base == nil {
 		return nil, false, errors.New("workspace: Patch before Baseline")
 	}
@@ -125,7 +151,7 @@ func (r *Repo) Patch(ctx context.Context) (patch []byte, empty bool, err error) 
 		return nil, false, err
 	}
 	defer root.Close()
-	changes, err := r.changes(ctx, root)
+	changes, err := r.changes(ctx, root, trust)
 	if err != nil || len(changes) == 0 {
 		return nil, err == nil, err
 	}
@@ -149,7 +175,7 @@ type change struct {
 	deleted bool
 }
 
-func (r *Repo) changes(ctx context.Context, root *os.Root) ([]change, error) {
+func (r *Repo) changes(ctx context.Context, root *os.Root, trust bool) ([]change, error) {
 	all, err := scan(ctx, root)
 	if err != nil {
 		return nil, err
@@ -169,7 +195,7 @@ func (r *Repo) changes(ctx context.Context, root *os.Root) ([]change, error) {
 			return nil, err
 		}
 		present[e.name] = true
-		id, err := e.blobID(root)
+		id, err := r.identify(root, e, trust)
 		if err != nil {
 			return nil, err
 		}
@@ -189,6 +215,21 @@ func (r *Repo) changes(ctx context.Context, root *os.Root) ([]change, error) {
 		}
 	}
 	return changes, nil
+}
+
+// identify is the object id of what an entry holds.
+func (r *Repo) identify(root *os.Root, e entry, trust bool) (string, error) {
+	was, known := r.read[e.name]
+	modified := e.stat.ModTime()
+	if trust && known && e.target == "" && was.size == e.size && was.modified.Equal(modified) && was.at.Sub(modified) > settled {
+		return was.id, nil
+	}
+	at := time.Now()
+	id, err := e.blobID(root)
+	if err == nil {
+		r.read[e.name] = reading{id: id, size: e.size, modified: modified, at: at}
+	}
+	return id, err
 }
 
 // ignored asks git which new files the tree itself calls ignored.
