@@ -113,7 +113,7 @@ rule "hello" {
 }
 rule "slow" {
   when { user_contains = "slowly" }
-  text = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
+  text = "!!!!!!"
   chunk_runes = 1
   chunk_delay = "20s"
 }

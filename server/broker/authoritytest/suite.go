@@ -210,7 +210,7 @@ func idempotent(t *testing.T, f Fixture) {
 // credentials arrive sealed to the recipient that the root signed.
 func credentials(t *testing.T, f Fixture) {
 	recipient, statement := f.Recipient()
-	jws, err := jose.ParseSigned(statement, []jose.SignatureAlgorithm{jose.EdDSA})
+	jws, err := jose.ParseSignedCompact(statement, []jose.SignatureAlgorithm{jose.EdDSA})
 	if err != nil {
 		t.Fatal(err)
 	}
