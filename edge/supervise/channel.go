@@ -148,10 +148,13 @@ const WorkerInside = "/bivouac-worker"
 // startWorker runs the worker in sandbox A: its binary and one socket. The
 // environment holds numbers for Go's runtime and nothing else (INV-12).
 func (a *attempt) startWorker(ctx context.Context, socket *os.File) error {
-	said := &logLines{log: func(line string) { a.cfg.Log.Warn("the worker says", "line", line) }}
+	said := &logLines{log: func(line string) {
+		a.cfg.Log.Warn("the worker says", "line", line)
+		faultSaid(line)
+	}}
 	exit, err := a.group.Run(ctx, sandbox.Process{
 		Role: sandbox.RoleWorker, Argv: []string{WorkerInside},
-		Env:    []string{"GOMAXPROCS=2", "GOMEMLIMIT=48MiB", "GODEBUG=madvdontneed=1"},
+		Env:    append(faultEnv(), "GOMAXPROCS=2", "GOMEMLIMIT=48MiB", "GODEBUG=madvdontneed=1"),
 		Binds:  []sandbox.Bind{{Host: a.cfg.WorkerPath, Inside: WorkerInside}},
 		Socket: socket, Stdout: io.Discard, Stderr: said,
 	})
