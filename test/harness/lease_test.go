@@ -1,0 +1,187 @@
+package harness_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"bivouac/server/execution"
+	"bivouac/test/harness"
+)
+
+// sleeper is a model that runs the command a prompt names and then says so.
+const sleeper = `
+rule "run" {
+  when {
+    user_matches = "run (?P<line>.+)"
+    results      = 0
+  }
+  call "shell" {
+    arguments = { command = user.line }
+  }
+}
+rule "ran" {
+  when {
+    user_contains = "run"
+    result_of     = "shell"
+  }
+  text = "It said: ${last_result}"
+}
+`
+
+// running starts a turn that runs one command on edge "a", and waits until it
+// runs there.
+func running(t *testing.T, w *harness.World, line string) (alice *harness.Person, session, turn string) {
+	t.Helper()
+	alice = w.Person("alice")
+	w.Edge("a")
+	alice.Apply(coder)
+	session = alice.Open("coder")
+	turn = alice.Submit(session, "m1", "run "+line)
+	w.Until("the command runs", time.Minute, func() bool { return len(w.Log.Find("a", "command started")) > 0 })
+	return alice, session, turn
+}
+
+// renewed waits until the server has answered a renewal of edge "a" and the
+// answer is there, and returns when the edge had sent it.
+func renewed(t *testing.T, w *harness.World) (sent time.Time) {
+	t.Helper()
+	before := len(w.Log.Calls(harness.Server, "bivouac.runner.v1.RunnerService/Renew"))
+	var calls []harness.Line
+	w.Until("a lease is renewed", ttl, func() bool {
+		calls = w.Log.Calls(harness.Server, "bivouac.runner.v1.RunnerService/Renew")
+		return len(calls) > before
+	})
+	time.Sleep(2 * harness.Latency)
+	return calls[len(calls)-1].At.Add(-harness.Latency)
+}
+
+func state(t *testing.T, p *harness.Person, turn string, attempt int) string {
+	t.Helper()
+	all := p.Attempts(turn)
+	if len(all) <= attempt {
+		t.Fatalf("%s has %d attempts", turn, len(all))
+	}
+	return all[attempt].GetState()
+}
+
+// Leases are renewed exactly every third of their authority ttl, counted from
+// when each renewal was sent. INV-20.
+func TestLeaseIsRenewedEveryThirdOfItsTTL(t *testing.T) {
+	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
+		alice, session, turn := running(t, w, "sleep 40s")
+		alice.Completed(turn)
+		claimed := alice.EventAt(session, "attempt.claimed", "")
+		renewals := w.Log.Calls(harness.Server, "bivouac.runner.v1.RunnerService/Renew")
+		if len(renewals) != 20 {
+			t.Errorf("%d renewals in 40 s, want one each 2 s", len(renewals))
+		}
+		for i, r := range renewals {
+			w.Exactly(fmt.Sprintf("renewal %d", i+1), r.At, claimed.Add(time.Duration(i+1)*execution.RenewIn(ttl)))
+		}
+		if moves := w.Log.Find(harness.Server, "attempt moved"); len(moves) != 0 {
+			t.Errorf("a renewed attempt was moved: %v", moves)
+		}
+	})
+}
+
+// A machine that is cut off ends its work exactly when its authority does, the
+// server suspects it one packet later, calls the attempt interrupted at retention
+// and guard, and places the next one on the other machine in the same instant.
+// INV-3, INV-14, INV-20.
+func TestCutOffMachineLosesTheWorkToTheOther(t *testing.T) {
+	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
+		alice, session, turn := running(t, w, "sleep 1m")
+		w.Edge("b")
+		sent := renewed(t, w)
+		answered := sent.Add(harness.Latency)
+		w.Partition("a")
+
+		w.SleepUntil(sent.Add(ttl - time.Microsecond))
+		if ended := w.Log.Find("a", "command ended"); len(ended) != 0 {
+			t.Fatalf("the command was ended while it had authority: %v", ended)
+		}
+		w.SleepUntil(sent.Add(ttl))
+		ended := w.Log.Find("a", "command ended", "killed", "true")
+		if len(ended) != 1 {
+			t.Fatalf("authority is over and the command was ended %d times", len(ended))
+		}
+		w.Exactly("the command was killed", ended[0].At, sent.Add(ttl))
+
+		w.SleepUntil(answered.Add(ttl - time.Microsecond))
+		if got := state(t, alice, turn, 0); got != "RUNNING" {
+			t.Errorf("before the ttl the attempt is %s", got)
+		}
+		w.SleepUntil(answered.Add(ttl))
+		if got := state(t, alice, turn, 0); got != "SUSPECT" {
+			t.Errorf("after the ttl the attempt is %s", got)
+		}
+
+		over := answered.Add(retention + execution.LeaseGuard)
+		w.SleepUntil(over.Add(-time.Microsecond))
+		if got := len(alice.Attempts(turn)); got != 1 || state(t, alice, turn, 0) != "SUSPECT" {
+			t.Errorf("%d attempts before retention and guard are over", got)
+		}
+		w.SleepUntil(over)
+		if got := state(t, alice, turn, 0); got != "INTERRUPTED" {
+			t.Errorf("after retention and guard the attempt is %s", got)
+		}
+		w.Exactly("the attempt ended", alice.EventAt(session, "attempt.ended", "INTERRUPTED"), over)
+		w.Exactly("the next one was queued", alice.EventAt(session, "attempt.queued", ""), over)
+
+		done := alice.Completed(turn)
+		// The offer takes one packet, the claim another.
+		w.Exactly("the next one was claimed", alice.EventAt(session, "attempt.claimed", ""), over.Add(2*harness.Latency))
+		if done.GetAnswer() != "It said: slept 1m\n" || len(done.GetAttempts()) != 2 || done.GetAttempts()[1].GetRunnerName() != "b" {
+			t.Errorf("the turn ended as %v", done)
+		}
+		w.Heal("a")
+		w.Until("a is tidy", time.Minute, func() bool { return len(w.Edge("a").Attempts()) == 0 }) // INV-18
+		if n := len(w.Log.Find("a", "command started")); n != 1 {
+			t.Errorf("the command ran %d times on a", n)
+		}
+	})
+}
+
+// A cut that is shorter than the ttl costs nothing: nothing is suspected, nothing
+// is moved, nothing is run again.
+func TestShortCutCostsNothing(t *testing.T) {
+	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
+		alice, session, turn := running(t, w, "sleep 30s")
+		w.Edge("b")
+		renewed(t, w)
+		w.Partition("a")
+		time.Sleep(3500 * time.Millisecond)
+		w.Heal("a")
+		done := alice.Completed(turn)
+		if len(done.GetAttempts()) != 1 || done.GetAnswer() != "It said: slept 30s\n" {
+			t.Errorf("the turn ended as %v", done)
+		}
+		if moves := w.Log.Find(harness.Server, "attempt moved"); len(moves) != 0 {
+			t.Errorf("the attempt was moved: %v", moves)
+		}
+		inOrder(t, alice, session, "shell")
+	})
+}
+
+// inOrder proves that what a runner reported is in the session once and in order:
+// each model call answered once, each tool call requested and finished once.
+func inOrder(t *testing.T, p *harness.Person, session string, tools ...string) {
+	t.Helper()
+	var got []string
+	for _, e := range p.EventsOf(session) {
+		switch e.GetType() {
+		case "model.called", "model.answered", "tool.requested", "tool.finished":
+			got = append(got, e.GetType())
+		}
+	}
+	var want []string
+	for range tools {
+		want = append(want, "model.called", "model.answered", "tool.requested", "tool.finished")
+	}
+	want = append(want, "model.called", "model.answered")
+	if !slices.Equal(got, want) {
+		t.Errorf("the session has\n%v\nwant\n%v", got, want)
+	}
+}

@@ -1,0 +1,129 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"bivouac/edge/link/linktest"
+	"bivouac/server/broker/egress"
+	"bivouac/server/broker/scripted"
+	"bivouac/server/broker/secret"
+)
+
+// Secrets of every world: what the broker injects and nobody else may see.
+const (
+	ModelKey = "sk-harness-model-0123456789"
+	ToolKey  = "tk-harness/tool-9876543210+x"
+)
+
+// Names of hosts behind the broker, their addresses, and of the credentials.
+const (
+	providerHost, providerIP = "provider.example", "10.9.0.1"
+	toolsHost, toolsIP       = "tools.example", "10.9.0.2"
+
+	modelCredential = "model-key"
+	// ToolCredential is bound to the destination "tools".
+	ToolCredential = "tools-token"
+)
+
+// Tools is the upstream of http tools: it wants ToolKey and answers every
+// request with what Answer makes of it.
+type Tools struct {
+	mu     sync.Mutex // guards the fields below
+	answer http.HandlerFunc
+	got    []ToolRequest
+}
+
+// ToolRequest is one request as it came.
+type ToolRequest struct {
+	At     time.Time
+	Method string
+	URI    string
+	Body   string
+}
+
+// Answers decides what comes back; nil: the request's path as JSON.
+func (u *Tools) Answers(h http.HandlerFunc) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.answer = h
+}
+
+// Requests that carried the right credential, oldest first.
+func (u *Tools) Requests() []ToolRequest {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return append([]ToolRequest(nil), u.got...)
+}
+
+func (u *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Authorization") != "Bearer "+ToolKey {
+		http.Error(w, "no such key", http.StatusUnauthorized)
+		return
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err != nil {
+		return
+	}
+	u.mu.Lock()
+	u.got = append(u.got, ToolRequest{At: time.Now(), Method: r.Method, URI: r.URL.RequestURI(), Body: string(body)})
+	answer := u.answer
+	u.mu.Unlock()
+	if answer != nil {
+		answer(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]string{"path": r.URL.Path, "authorised_as": r.Header.Get("Authorization")})
+}
+
+// startUpstreams serves the provider and the tool API.
+func (w *World) startUpstreams() {
+	w.t.Helper()
+	script, err := scripted.Parse([]byte(w.opt.Script), "script.hcl")
+	w.must(err)
+	key, err := secret.New(ModelKey)
+	w.must(err)
+	w.Provider = scripted.New(scripted.Config{Script: script, Key: key})
+	w.Tools = &Tools{}
+	model, tools := linktest.NewListener(), linktest.NewListener()
+	w.egress[providerIP], w.egress[toolsIP] = model, tools
+	server := &http.Server{Handler: w.Tools, ReadHeaderTimeout: 10 * time.Second}
+	w.upstreams = append(w.upstreams,
+		run(func(ctx context.Context) error { return w.Provider.Run(ctx, model) }),
+		run(func(ctx context.Context) error {
+			defer context.AfterFunc(ctx, func() { server.Close() })()
+			if err := server.Serve(tools); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		}))
+}
+
+// outside is the internet as the broker sees it.
+func (w *World) outside() egress.Network {
+	names := map[string]string{providerHost: providerIP, toolsHost: toolsIP}
+	return egress.Network{
+		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			ip, ok := names[host]
+			if !ok {
+				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+			}
+			return []netip.Addr{netip.MustParseAddr(ip)}, nil
+		},
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			l := w.egress[to.Addr().String()]
+			if l == nil {
+				return nil, errors.New("connection refused")
+			}
+			return l.Dial(ctx)
+		},
+	}
+}
