@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -19,7 +20,11 @@ func controlled(t *testing.T) (*state.Dir, func() error) {
 	t.Helper()
 	f := newFakeServer(t)
 	f.stop()
-	m := enrolled(t, f)
+	return startControlled(t, enrolled(t, f))
+}
+
+func startControlled(t *testing.T, m *machine) (*state.Dir, func() error) {
+	t.Helper()
 	listener, err := ListenControl(m.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -32,9 +37,9 @@ func controlled(t *testing.T) (*state.Dir, func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var g errgroup.Group
 	g.Go(func() error { return d.Run(ctx) })
-	stop := func() error { cancel(); return g.Wait() }
-	t.Cleanup(func() { _ = stop() })
-	return m.dir, stop
+	m.stop = sync.OnceValue(func() error { cancel(); return g.Wait() })
+	t.Cleanup(func() { _ = m.stop() })
+	return m.dir, m.stop
 }
 
 func TestOwnersCommandsWorkWithoutANetwork(t *testing.T) {
@@ -75,6 +80,29 @@ func TestControlSocketIsTheOwnersAlone(t *testing.T) {
 	info, err := os.Stat(dir.Control())
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v %v", info, err)
+	}
+}
+
+// Leaving ends a running daemon without an error, though the server ends its
+// stream as that of a stranger.
+func TestLeaveEndsTheRunningDaemon(t *testing.T) {
+	f := newFakeServer(t)
+	m := enrolled(t, f)
+	dir, _ := startControlled(t, m)
+	for s, err := AskStatus(t.Context(), dir); !s.Connected; s, err = AskStatus(t.Context(), dir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	if err := Leave(t.Context(), LeaveParams{State: dir, Supervisors: m.cfg.Supervisors}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	if dir.Joined() || !get(f, func() bool { return f.forgot }) {
+		t.Error("left, but something still knows the runner")
 	}
 }
 

@@ -45,6 +45,7 @@ type Daemon struct {
 
 	ready      atomic.Bool // recovery is done
 	paused     atomic.Bool
+	leaving    atomic.Bool                    // the owner asked the server to forget this machine
 	brokerSaid atomic.Pointer[string]         // by the server, last
 	facts      atomic.Pointer[runnerv1.Facts] // without paused
 	seen       atomic.Pointer[sandbox.Report] // of the sandbox

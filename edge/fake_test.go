@@ -376,6 +376,7 @@ func (f *fakeServer) Leave(ctx context.Context, _ *runnerv1.LeaveRequest) (*runn
 	}
 	f.forgot = true
 	f.log = append(f.log, "leave")
+	f.bumpLocked()
 	return &runnerv1.LeaveResponse{}, nil
 }
 

@@ -62,7 +62,7 @@ func Join(ctx context.Context, p JoinParams) (state.Enrolment, error) {
 	defer release()
 	if e, err := dir.Enrolment(); dir.Joined() && err == nil {
 		return none, protocol.Errorf(protocol.CodeAlreadyExists,
-			"%s is already the runner %s (%s) of %s: use another directory with --state, or run `bivouac-edge leave` first", dir.Path(), e.Name, e.Runner, e.Server)
+			"%s is already the runner %s of %s: use another directory with --state, or run `bivouac-edge leave` first", dir.Path(), strings.TrimSpace(e.Name+" "+e.Runner.String()), e.Server)
 	}
 	policy, err := joinPolicy(dir, p.Policy)
 	if err != nil {
@@ -146,7 +146,7 @@ func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, co
 		return none, err
 	}
 	return state.Enrolment{
-		Server: address, Broker: res.GetBrokerAddress(), Name: machineName(p.Name), Runner: id,
+		Server: address, Broker: res.GetBrokerAddress(), Name: p.Name, Runner: id,
 		Tenant: protocol.TenantID(res.GetTenantId()), Owner: protocol.PrincipalID(res.GetOwnerPrincipalId()),
 	}, nil
 }
@@ -227,17 +227,4 @@ func firstWord(ctx context.Context, rpc runnerv1connect.RunnerServiceClient, res
 		return protocol.FromConnect(stream.Err())
 	}
 	return nil
-}
-
-// machineName is what this machine calls itself until the server says more.
-func machineName(asked string) string {
-	if asked != "" {
-		return asked
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	name, _, _ := strings.Cut(strings.ToLower(host), ".")
-	return name
 }

@@ -63,6 +63,9 @@ func (d *Daemon) fence(ctx context.Context, why error) error {
 		d.cutOff(a, protocol.Errorf(protocol.CodePermissionDenied, "%w", why))
 	}
 	d.awaitQuiet(ctx)
+	if d.leaving.Load() {
+		return &finalError{err: errLeft}
+	}
 	return &finalError{err: enrolAgain(why)}
 }
 

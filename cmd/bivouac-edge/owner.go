@@ -43,7 +43,7 @@ func show(out io.Writer, s edge.Status) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("runner", "%s (%s)", s.Name, s.Runner)
+	line("runner", "%s %s", s.Runner, s.Name)
 	if s.Connected {
 		line("link", "connected to %s over %s, epoch %d", s.Server, strings.ToUpper(s.Transport), s.Epoch)
 	} else {

@@ -22,7 +22,7 @@ type Dir struct{ path string }
 type Enrolment struct {
 	Server string               `json:"server"` // host:port of the runner listener
 	Broker string               `json:"broker"` // host:port, as the server last said
-	Name   string               `json:"name"`
+	Name   string               `json:"name"`   // as asked at join; empty: the server knows it
 	Runner protocol.RunnerID    `json:"runner_id"`
 	Tenant protocol.TenantID    `json:"tenant_id"`
 	Owner  protocol.PrincipalID `json:"owner_principal_id"`
