@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -110,31 +111,49 @@ func (d *dev) run(ctx context.Context) (err error) {
 	return err
 }
 
-// addresses replaces port 0 by a free port and finds a taken one before anything
-// starts.
+// addresses replaces port 0 by a free port, the same one at every start: runners
+// and files remember it. A taken port is found before anything starts.
 func (d *dev) addresses() error {
+	kept := map[string]string{}
+	memory := d.path("addresses.json")
+	if b, err := os.ReadFile(memory); err == nil {
+		if err := json.Unmarshal(b, &kept); err != nil {
+			return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: %w; remove it", memory, err)
+		}
+	}
 	for _, a := range []struct {
 		flag  string
 		value *string
 		udp   bool
-	}{{"public", &d.public, false}, {"runner", &d.runner, true}, {"broker", &d.broker, true}} {
+	}{{"public", &d.public, false}, {"runner", &d.runner, true}, {"broker", &d.broker, true}, {"model", &d.model, false}} {
+		if strings.HasSuffix(*a.value, ":0") && kept[a.flag] != "" {
+			*a.value = kept[a.flag]
+		}
 		l, err := net.Listen("tcp", *a.value)
 		if err != nil {
-			return protocol.Errorf(protocol.CodeFailedPrecondition,
-				"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port", a.flag, *a.value, err)
+			return taken(a.flag, *a.value, err)
 		}
 		*a.value = l.Addr().String()
 		l.Close()
-		if !a.udp {
-			continue
+		if a.udp {
+			p, err := net.ListenPacket("udp", *a.value)
+			if err != nil {
+				return taken(a.flag, *a.value, err)
+			}
+			p.Close()
 		}
-		p, err := net.ListenPacket("udp", *a.value)
-		if err != nil {
-			return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used for UDP: %w; choose another port", a.flag, *a.value, err)
-		}
-		p.Close()
+		kept[a.flag] = *a.value
 	}
-	return nil
+	b, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	return writePrivate(memory, append(b, '\n'))
+}
+
+func taken(flag, address string, err error) error {
+	return protocol.Errorf(protocol.CodeFailedPrecondition,
+		"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port", flag, address, err)
 }
 
 // start brings the parts up in the order in which they need each other.

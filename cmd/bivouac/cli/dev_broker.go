@@ -34,7 +34,7 @@ func (d *dev) startProvider(ctx context.Context, g *errgroup.Group) (string, err
 	}
 	l, err := net.Listen("tcp", d.model)
 	if err != nil {
-		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "--model %s cannot be used: %w; choose another port", d.model, err)
+		return "", taken("model", d.model, err)
 	}
 	p := scripted.New(scripted.Config{Script: script, Key: key})
 	g.Go(func() error { return p.Run(ctx, l) })

@@ -1,0 +1,66 @@
+//go:build linux
+
+// Command bench starts the product as separate processes and prints one line a
+// figure: bench name=… value=… unit=… target=… ok=true|false. Nothing fails by
+// being slow: figures are read, not judged, and a busy machine says more about
+// itself than about the product.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+)
+
+func main() {
+	bin := flag.String("bin", "bin", "directory of the binaries")
+	turns := flag.Int("turns", 60, "turns for each latency")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	code := 0
+	if err := run(ctx, *bin, *turns); err != nil {
+		fmt.Fprintln(os.Stderr, "bench failed:", err)
+		code = 1
+	}
+	cancel()
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, bin string, turns int) error {
+	s, err := start(ctx, bin)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	for _, measure := range []func(context.Context, int) error{s.memory, s.deviceTurns, s.codingTurns, s.throughput, s.workerMemory} {
+		if err := measure(ctx, turns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// report prints one figure against its target; lower is better unless more is.
+func report(name string, value float64, unit string, target float64, more bool) {
+	ok := value <= target
+	if more {
+		ok = value >= target
+	}
+	fmt.Printf("bench name=%s value=%.4g unit=%s target=%g ok=%t\n", name, value, unit, target, ok)
+}
+
+// quantile of durations, in milliseconds.
+func quantile(d []time.Duration, q float64) float64 {
+	if len(d) == 0 {
+		return 0
+	}
+	d = slices.Sorted(slices.Values(d))
+	return float64(d[min(len(d)-1, int(q*float64(len(d))))]) / float64(time.Millisecond)
+}
