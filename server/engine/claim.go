@@ -138,7 +138,11 @@ func claimRefused(err error) error {
 // terms are what a claim or renewal gives: durations, and for a turn a fresh
 // capability for the relay.
 func (e *Engine) terms(a execution.Attempt, auth *authority) (*runnerv1.LeaseTerms, error) {
-	return e.termsOf(held{clock: execution.Lease{AuthorityTTL: a.AuthorityTTL, Retention: a.Retention}, fence: a.Fence, authority: auth}, a.ID)
+	return e.termsOf(heldAs(a, auth), a.ID)
+}
+
+func heldAs(a execution.Attempt, auth *authority) held {
+	return held{clock: execution.Lease{AuthorityTTL: a.AuthorityTTL, Retention: a.Retention}, fence: a.Fence, authority: auth}
 }
 
 func (e *Engine) termsOf(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, error) {
@@ -151,6 +155,18 @@ func (e *Engine) termsOf(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, e
 		h.authority.forModel(c)
 		c.Attempt, c.Fence = id, h.fence
 	})
+	return t, err
+}
+
+// heldTerms are what a holder gets again. A server that has just started may have
+// no certified key yet: that is no reason to lose work, so the durations come
+// without a capability, and the holder goes on under the one it has.
+func (e *Engine) heldTerms(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, error) {
+	t, err := e.termsOf(h, id)
+	if protocol.CodeOf(err) == protocol.CodeUnavailable {
+		e.Log.Warn("a lease goes on without a fresh capability", "attempt", id, "error", err)
+		return t, nil
+	}
 	return t, err
 }
 
@@ -192,12 +208,11 @@ func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewReq
 		if !alive {
 			continue
 		}
-		terms, err := e.termsOf(h, id)
-		var t *taken
-		if errors.As(err, &t) {
+		terms, err := e.heldTerms(h, id)
+		if isTaken(err) {
 			continue
 		} else if err != nil {
-			return nil, err // the clock runs on: no signing key is no reason to lose work
+			return nil, err
 		}
 		resp.Leases = append(resp.Leases, &runnerv1.LeaseVerdict{AttemptId: l.AttemptId, Alive: true, AcceptedSeq: h.accepted, Terms: terms})
 	}

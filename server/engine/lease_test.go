@@ -74,6 +74,39 @@ func TestLeaseTimes(t *testing.T) {
 	})
 }
 
+// A server that starts before the broker has certified its signing key keeps the
+// leases that a runner names; only revocation takes them. INV-13, INV-14.
+func TestNoSigningKeyIsNoReasonToLoseWork(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		certify := w.RestartUncertified()
+		resp := r.Connect()
+		if len(resp.Leases) != 1 || !resp.Leases[0].Alive || resp.Leases[0].Terms.GetAuthorityTtlMs() != 15_000 {
+			t.Fatalf("the new process takes the lease back: %v", resp.Leases)
+		}
+		if got := r.Renew(); len(got.GetLeases()) != 1 || got.Leases[0].Terms.GetCapability() != "" {
+			t.Errorf("a renewal without a key: %v", got)
+		}
+		certify()
+		if got := r.Renew(); len(got.GetLeases()) != 1 || got.Leases[0].Terms.GetCapability() == "" {
+			t.Errorf("a renewal with a key: %v", got)
+		}
+		h.Finish("done", "")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+	})
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		begun(t, w, r)
+		w.RestartUncertified()
+		if _, err := w.Engine.DisablePrincipal(ctx(), store.AsOperator("test"), w.Person.ID); err != nil {
+			t.Fatal(err)
+		}
+		if resp := r.Connect(); len(resp.Leases) != 1 || resp.Leases[0].Alive {
+			t.Errorf("a lease whose principal was disabled: %v", resp.Leases)
+		}
+	})
+}
+
 // A machine that dies leaves one new attempt from the last checkpoint.
 func TestInterruptedGoesOnFromCheckpoint(t *testing.T) {
 	inWorld(t, func(w *et.World, r *et.Runner) {

@@ -187,7 +187,7 @@ func (e *Engine) verdict(alive []heldAttempt, l *runnerv1.HeldLease) *runnerv1.L
 		if h.attempt.ID.String() != l.AttemptId || h.attempt.Fence != protocol.Fence(l.Fence) {
 			continue
 		}
-		terms, err := e.terms(h.attempt, h.authority)
+		terms, err := e.heldTerms(heldAs(h.attempt, h.authority), h.attempt.ID)
 		if err != nil {
 			e.Log.Warn("held lease got no terms", "attempt", l.AttemptId, "error", err)
 			return v

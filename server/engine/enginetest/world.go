@@ -163,6 +163,18 @@ func (w *World) Restart() {
 	}
 }
 
+// RestartUncertified is Restart of a server for which the broker has not yet
+// certified a signing key. The returned function is the certification.
+func (w *World) RestartUncertified() (certify func()) {
+	w.signer = &capability.Signer{}
+	w.Restart()
+	return func() {
+		if err := w.signer.Use(w.key); err != nil {
+			w.T.Fatal(err)
+		}
+	}
+}
+
 // Replace makes another replica the one that is stepped; the first is gone for
 // good, and leaves its rows to expire.
 func (w *World) Replace(replica protocol.ReplicaID) {
