@@ -1,8 +1,8 @@
 // Package fault names the steps of the product at which a test may stop a
 // process. In a normal build Here does nothing; built with the tag "faults", the
 // process that reaches the label of BIVOUAC_FAULT records label and pid in
-// BIVOUAC_FAULT_FILE, once, and waits to be killed. So a kill hits exactly one
-// step of one procedure.
+// BIVOUAC_FAULT_FILE, once, and waits to be killed. "label@3" means the third
+// time that a process gets there. So a kill hits exactly one step of one procedure.
 package fault
 
 // Label of a step, "<process>.<noun>.<step>".

@@ -5,17 +5,24 @@ package fault
 import (
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Said begins the line by which a process without a file tells its label.
 const Said = "fault reached"
 
-var once sync.Once
+var (
+	once   sync.Once
+	passed atomic.Int64
+)
 
 // Here stops the process at the chosen step, once.
 func Here(l Label) {
-	if os.Getenv("BIVOUAC_FAULT") != string(l) {
+	chosen, nth := choice(os.Getenv("BIVOUAC_FAULT"))
+	if chosen != l || passed.Add(1) < nth {
 		return
 	}
 	once.Do(func() {
@@ -32,4 +39,13 @@ func Here(l Label) {
 		f.Close()
 		select {}
 	})
+}
+
+// choice reads "label" or "label@n": the n-th time that this process gets there.
+func choice(text string) (l Label, nth int64) {
+	name, times, counted := strings.Cut(text, "@")
+	if n, err := strconv.ParseInt(times, 10, 64); counted && err == nil {
+		return Label(name), n
+	}
+	return Label(name), 1
 }
