@@ -78,27 +78,34 @@ func (Finish) command()    {}
 
 // New is the first state of a turn, or the state in which an earlier attempt of
 // the turn left off. Of a resumed state only what happened is taken: model,
-// tools and limits are those of the spec.
+// tools, limits, instructions, conversation and prompt are those of the spec, for
+// another machine wrote the checkpoint.
 func New(s *runtimev1.Spec) *runtimev1.LoopState {
 	st := &runtimev1.LoopState{}
+	first := firstMessages(s)
 	if s.Resume != nil {
 		st = proto.CloneOf(s.Resume)
-	} else {
-		st.Messages = firstMessages(s)
+		first = append(first, plain(st.Messages[min(len(first), len(st.Messages)):])...)
 	}
+	st.Messages = first
 	st.Model, st.Tools, st.Limits, st.MaxOutputTokens = s.Model, s.Tools, s.Limits, s.MaxOutputTokens
 	return st
 }
 
 // firstMessages are the instructions as the only system text, and the
-// conversation. Each role keeps only what it may carry: text that was read,
-// fetched or executed cannot become an instruction.
+// conversation.
 func firstMessages(s *runtimev1.Spec) []*runtimev1.Message {
-	var out []*runtimev1.Message
-	if s.Instructions != "" {
-		out = append(out, textMessage(runtimev1.Role_ROLE_SYSTEM, s.Instructions))
+	if s.Instructions == "" {
+		return plain(s.Messages)
 	}
-	for _, m := range s.Messages {
+	return append([]*runtimev1.Message{textMessage(runtimev1.Role_ROLE_SYSTEM, s.Instructions)}, plain(s.Messages)...)
+}
+
+// plain takes the system role from messages, and leaves each role only what it
+// may carry: text that was read, fetched or executed cannot become an
+// instruction.
+func plain(messages []*runtimev1.Message) (out []*runtimev1.Message) {
+	for _, m := range messages {
 		role := m.Role
 		if role != runtimev1.Role_ROLE_ASSISTANT && role != runtimev1.Role_ROLE_TOOL {
 			role = runtimev1.Role_ROLE_USER
