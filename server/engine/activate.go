@@ -59,7 +59,9 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 		} else if err != nil {
 			return err
 		}
-		if err := w.freeze(s, desc); err != nil {
+		if err := w.freeze(s, desc); protocol.CodeOf(err) == protocol.CodeInvalidArgument {
+			return w.cancelled(reasonAgent, "The agent's definition cannot be used any more: "+err.Error())
+		} else if err != nil {
 			return err
 		}
 		if err := w.own(desc); err != nil {

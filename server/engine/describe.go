@@ -12,24 +12,18 @@ import (
 
 // view is what the broker said last of itself: pool, boot, routes, destinations.
 type view struct {
+	wake bell
+
 	mu   sync.Mutex // guards below
 	desc *brokerv1.DescribeResponse
 	at   time.Time
 	err  error
-	wake chan struct{}
 }
 
 // staleView is how old the view may be for a turn to begin on it.
 const staleView = 30 * time.Second
 
-func (v *view) changed() <-chan struct{} {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.wake == nil {
-		v.wake = make(chan struct{}, 1)
-	}
-	return v.wake
-}
+func newView() *view { return &view{wake: newBell()} }
 
 // current is the view that a turn may begin on.
 func (v *view) current(now time.Time) (*brokerv1.DescribeResponse, error) {
@@ -59,13 +53,7 @@ func (v *view) set(d *brokerv1.DescribeResponse, err error, at time.Time) {
 	if err == nil {
 		v.desc, v.at = d, at
 	}
-	if v.wake == nil {
-		v.wake = make(chan struct{}, 1)
-	}
-	select {
-	case v.wake <- struct{}{}:
-	default:
-	}
+	v.wake.ring()
 }
 
 func (v *view) age(now time.Time) time.Duration {

@@ -83,7 +83,7 @@ func New(c Config) *Engine {
 		leases:  newLeases(c.Elapsed),
 		links:   newLinks(),
 		floors:  newFloors(),
-		view:    &view{},
+		view:    newView(),
 		pauses:  newPauses(),
 		owned:   newOwned(),
 		calls:   newCalls(),

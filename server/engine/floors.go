@@ -17,7 +17,7 @@ import (
 // copy before it is in the store, so that nothing is minted after the commit;
 // those of other replicas come by the floors tick. INV-13.
 type floors struct {
-	wake chan struct{}
+	wake bell
 
 	mu      sync.Mutex // guards below
 	seq     int64
@@ -32,10 +32,8 @@ type floorKey struct {
 }
 
 func newFloors() *floors {
-	return &floors{wake: make(chan struct{}, 1), minimum: map[floorKey]policy.Floor{}}
+	return &floors{wake: newBell(), minimum: map[floorKey]policy.Floor{}}
 }
-
-func (f *floors) changed() <-chan struct{} { return f.wake }
 
 // raise makes floors count from now on, and returns how to take back those that
 // were new, for when the store refuses them.
@@ -113,10 +111,7 @@ func (f *floors) learn(these []policy.Floor, seq int64, now time.Time) {
 			delete(f.minimum, k)
 		}
 	}
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	f.wake.ring()
 }
 
 // tickFloors reads what was taken back since the last look.

@@ -99,7 +99,7 @@ func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 			if err != nil {
 				return err
 			}
-			if e.owned.has(t.ID) || t.State.Terminal() && t.Owner == e.Replica {
+			if e.owned.has(t.ID) || t.State.Terminal() && e.inherits(t, tx.Now) {
 				open = append(open, doubtful{a, t})
 			}
 		}
@@ -109,6 +109,13 @@ func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return each(open, func(d doubtful) (bool, error) { return e.reconcile(ctx, d) })
+}
+
+// inherits reports an ended turn whose loose ends are this replica's: its own, or
+// those of a replica that is gone. Two that both think so do no harm: every write
+// is guarded.
+func (e *Engine) inherits(t session.Turn, now time.Time) bool {
+	return t.Owner == e.Replica || !now.Before(t.OwnerExpiresAt)
 }
 
 func (e *Engine) reconcile(ctx context.Context, d doubtful) (bool, error) {

@@ -15,7 +15,7 @@ type completion struct {
 
 // inbox holds completions until they are applied, oldest first.
 type inbox struct {
-	wake chan struct{}
+	wake bell
 
 	mu    sync.Mutex // guards below
 	queue []completion
@@ -23,16 +23,13 @@ type inbox struct {
 	retryAt time.Time
 }
 
-func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+func newInbox() *inbox { return &inbox{wake: newBell()} }
 
 func (b *inbox) put(c completion) {
 	b.mu.Lock()
 	b.queue = append(b.queue, c)
 	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	b.wake.ring()
 }
 
 // pending reports a completion of an op that is not applied yet: its op no

@@ -19,7 +19,7 @@ type Tick struct {
 	// Topics whose commits may give it something to do.
 	Topics []store.Topic
 	// Wake is a wake-up from inside the engine; nil: none.
-	Wake <-chan struct{}
+	Wake bell
 	// Due is how soon it has something to do by time alone; nil: at the poll.
 	Due func() time.Duration
 }
@@ -31,7 +31,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "floors", Do: e.tickFloors, Topics: []store.Topic{store.TopicFloors}},
 		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
 		{Name: "takeover", Do: e.tickTakeover},
-		{Name: "activate", Do: e.tickActivate, Topics: turns, Wake: e.view.changed()},
+		{Name: "activate", Do: e.tickActivate, Topics: turns, Wake: e.view.wake},
 		{Name: "model", Do: e.tickModel, Wake: e.due.bell, Due: e.pauses.next},
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: turns},
@@ -40,7 +40,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
 		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},
 		{Name: "deadlines", Do: e.tickDeadlines},
-		{Name: "revoked", Do: e.tickRevoked, Wake: e.floors.changed()},
+		{Name: "revoked", Do: e.tickRevoked, Wake: e.floors.wake},
 		{Name: "sessions", Do: e.tickSessions},
 		{Name: "owners", Do: e.tickOwners},
 		{Name: "usage", Do: e.tickUsage},

@@ -21,6 +21,7 @@ const (
 	reasonSessionClosed  = "session_closed"
 	reasonApprovalDenied = "approval_denied"
 	reasonPolicy         = "policy_denied"
+	reasonAgent          = "invalid_agent"
 	reasonUnknown        = "outcome_unknown"
 	reasonOwner          = "owner_denied"
 )
