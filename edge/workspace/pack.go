@@ -149,7 +149,7 @@ func (k *packing) link(name string) error {
 }
 
 func (k *packing) file(name string) error {
-	f, err := k.root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := k.root.OpenFile(name, os.O_RDONLY|openNoFollow|openNonBlock, 0)
 	if err != nil {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%q cannot be read: %w", name, err)
 	}

@@ -14,7 +14,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 
 	"bivouac/edge/protocol"
 )
@@ -63,7 +62,7 @@ func scanFolder(ctx context.Context, root *os.Root, dir string, depth int, all *
 	if depth > maxDepth {
 		return protocol.Errorf(protocol.CodePolicyDenied, "folders in the workspace are nested deeper than %d at %.80q", maxDepth, dir)
 	}
-	d, err := openMended(root, dir, syscall.O_DIRECTORY)
+	d, err := openMended(root, dir, openDirectory)
 	if err != nil {
 		return err
 	}
@@ -104,7 +103,7 @@ func scanFolder(ctx context.Context, root *os.Root, dir string, depth int, all *
 // openMended opens for reading; code of the workspace may have taken that right
 // from its owner.
 func openMended(root *os.Root, name string, flags int) (*os.File, error) {
-	flags |= os.O_RDONLY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	flags |= os.O_RDONLY | openNoFollow | openNonBlock
 	f, err := root.OpenFile(name, flags, 0)
 	if !errors.Is(err, fs.ErrPermission) {
 		return f, err

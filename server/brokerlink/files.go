@@ -111,15 +111,6 @@ func newCredentials(key ed25519.PrivateKey, chain, root []byte) (*credentials, e
 	return c, nil
 }
 
-// serverID is the identity that the root gave the server.
-func (c *credentials) serverID() string {
-	peer, err := identity.FromLeaf(c.leaf.Leaf)
-	if err != nil {
-		return ""
-	}
-	return peer.ID
-}
-
 func (c *credentials) save(dir string) error {
 	if err := writeFile(filepath.Join(dir, rootFile), c.rootPEM, 0o644); err != nil {
 		return err

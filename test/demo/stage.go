@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -213,9 +212,13 @@ func (d *demo) addRunner(ctx context.Context) error {
 	if err := d.cliJSON(ctx, &invite, "edge", "invite", "--name", "laptop"); err != nil {
 		return err
 	}
+	goroot, err := goRoot()
+	if err != nil {
+		return err
+	}
 	words := strings.Fields(invite.Command) // bivouac-edge join URL CODE
 	args := append(words[1:], "--name", "laptop", "--state", filepath.Join(d.dir, "laptop"),
-		"--allow-folder", "notes="+filepath.Join(d.home, "notes")+":rw", "--toolchain", "go="+runtime.GOROOT())
+		"--allow-folder", "notes="+filepath.Join(d.home, "notes")+":rw", "--toolchain", "go="+goroot)
 	join, err := d.traced(words[0], args...)
 	if err != nil {
 		return err
@@ -246,6 +249,12 @@ func (d *demo) addRunner(ctx context.Context) error {
 	}
 	say("the runner \"laptop\" joined with a code and is connected after %d ms", time.Since(began).Milliseconds())
 	return d.configure(ctx)
+}
+
+// goRoot is the toolchain that the sandboxed code sees.
+func goRoot() (string, error) {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	return strings.TrimSpace(string(out)), err
 }
 
 func (d *demo) configure(ctx context.Context) error {

@@ -86,7 +86,7 @@ func memory(name string, text []byte) (*os.File, error) {
 		return nil, fmt.Errorf("make an anonymous file: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if _, err := f.Write(text); err == nil {
+	if _, err = f.Write(text); err == nil {
 		_, err = f.Seek(0, 0)
 	}
 	if err != nil {
