@@ -140,14 +140,18 @@ func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (executio
 	case *runnerv1.Record_Checkpoint:
 		return a, w.checkpoint(a, k.Checkpoint)
 	case *runnerv1.Record_Result:
-		return a.End(resultEvent(k.Result.GetStatus()), k.Result.GetCode(), k.Result.GetMessage(), w.tx.Now)
+		return a.End(resultEvent(k.Result), k.Result.GetCode(), k.Result.GetMessage(), w.tx.Now)
 	}
 	return a, nil // an effect's intent is evidence only
 }
 
-// resultEvent maps the status of a result to the end of its attempt.
-func resultEvent(status string) execution.AttemptEvent {
-	switch status {
+// resultEvent maps a result to the end of its attempt. A worker or supervisor
+// that died under its work is a known outcome: nothing runs any more.
+func resultEvent(r *runnerv1.Result) execution.AttemptEvent {
+	if r.GetStatus() == "failed" && r.GetCode() == reasonInterrupted {
+		return execution.AttemptInterrupt
+	}
+	switch r.GetStatus() {
 	case "succeeded":
 		return execution.AttemptSucceed
 	case "failed", "denied":
@@ -163,7 +167,10 @@ func (w *turnTx) ended(a execution.Attempt, r *runnerv1.Result) error {
 	if err := w.attemptEnded(a); err != nil {
 		return err
 	}
-	if a.SubjectKind == execution.SubjectTurn {
+	switch {
+	case a.SubjectKind == execution.SubjectTurn && a.State == execution.AttemptInterrupted:
+		return w.goOn(a, r.GetMessage())
+	case a.SubjectKind == execution.SubjectTurn:
 		return w.turnResult(a, r)
 	}
 	action, err := w.tx.ActionOfAttempt(a.ID)

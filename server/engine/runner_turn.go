@@ -97,6 +97,12 @@ func (w *turnTx) interrupted(a execution.Attempt, why string) error {
 	if err := w.endAttempt(a, execution.AttemptInterrupt, reasonInterrupted, why); err != nil {
 		return err
 	}
+	return w.goOn(a, why)
+}
+
+// goOn gives the turn of an interrupted attempt its one new attempt from the last
+// checkpoint, where nothing could happen twice, and ends it otherwise.
+func (w *turnTx) goOn(a execution.Attempt, why string) error {
 	if !w.turn.State.Active() || w.turn.Attempt != a.ID {
 		return nil
 	}
@@ -105,7 +111,7 @@ func (w *turnTx) interrupted(a execution.Attempt, why string) error {
 		return err
 	}
 	if !again {
-		return w.failed(reasonInterrupted, "The machine that ran the turn is gone: "+why+".")
+		return w.failed(reasonInterrupted, "The work was interrupted: "+why+".")
 	}
 	s, err := w.tx.Session(w.turn.Session)
 	if err != nil {
@@ -123,7 +129,7 @@ func (w *turnTx) interrupted(a execution.Attempt, why string) error {
 	if err := w.step(session.TurnReplace); err != nil {
 		return err
 	}
-	w.moved("the machine is gone; the turn goes on elsewhere from its last checkpoint")
+	w.moved("the work was interrupted; the turn goes on from its last checkpoint")
 	snap, err := w.snapshot()
 	if err != nil {
 		return err

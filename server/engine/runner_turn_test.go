@@ -275,6 +275,27 @@ func TestUnclaimedOfferGoesElsewhere(t *testing.T) {
 	})
 }
 
+// A worker that dies under its work is a known outcome: the turn goes on once
+// from its checkpoint, and a second death ends it.
+func TestWorkerDies(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		dead := &runnerv1.Record{Kind: &runnerv1.Record_Result{Result: &runnerv1.Result{
+			Status: "failed", Code: "interrupted", Message: "the worker ended before its work did"}}}
+		h.Append(dead)
+		w.Settle()
+		second := r.Turn()
+		if second == nil || second.ID == h.ID {
+			t.Fatal("there is no new attempt")
+		}
+		wantState(t, w, turn.ID, session.RunningModel, "")
+		second.Begin()
+		second.Append(proto.CloneOf(dead))
+		w.Settle()
+		wantState(t, w, turn.ID, session.Failed, "interrupted")
+	})
+}
+
 // Nothing fits: deferred with the reason, and explain says what would change it.
 func TestNothingFits(t *testing.T) {
 	inWorld(t, func(w *et.World, r *et.Runner) {
