@@ -23,17 +23,20 @@ const worksOn = `($1 = '' OR (f.tenant = $1 AND (f.principal = $2 OR EXISTS (
 var (
 	insertArtifact = define(`INSERT INTO artifacts (digest, tenant, principal, session, turn, kind, size, created_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING`)
-	placeArtifact = define(`UPDATE artifacts SET session = $3, turn = $4 WHERE principal = $1 AND digest = $2 AND session = ''`)
-	artifactOf    = define(`SELECT ` + artifactColumns + ` FROM artifacts f WHERE ` + worksOn + ` AND f.digest = $3
-		ORDER BY f.created_at LIMIT 1`)
+	countArtifacts = define(`SELECT COUNT(*) FROM artifacts f WHERE f.principal = $1 AND f.digest = $2`)
+	artifactOf     = define(`SELECT ` + artifactColumns + ` FROM artifacts f WHERE ` + worksOn + ` AND f.digest = $3
+		ORDER BY f.created_at, f.session LIMIT 1`)
+	artifactIn = define(`SELECT ` + artifactColumns + ` FROM artifacts f WHERE ` + worksOn + ` AND f.digest = $3 AND f.session = $4
+		LIMIT 1`)
 	workOfRunner = define(`SELECT COUNT(*) FROM attempts ax JOIN turns tx ON tx.id = ax.subject_id
 		WHERE ax.runner = $1 AND ax.subject_kind = 'agent-turn' AND ax.state IN ` + heldStates + `
 			AND tx.tenant = $2 AND tx.principal = $3 AND tx.session = $4 AND tx.id = $5`)
 )
 
-// PutArtifact makes a blob readable to a principal. One that it has already
-// existed; if that had no session yet, it gets this one. A runner puts only what
-// belongs to the turn of an attempt that it holds.
+// PutArtifact makes a blob readable to a principal, and part of a session if it
+// names one; each session that uses the same bytes has a row of its own. existed
+// says that the principal had the bytes before. A runner puts only what belongs
+// to the turn of an attempt that it holds.
 func (tx *Tx) PutArtifact(a policy.Artifact) (existed bool, err error) {
 	if tx.caller.kind == callerRunner {
 		n, err := first(tx, number, workOfRunner, []any{tx.caller.runner, tx.caller.tenant, a.Principal, a.Session, a.Turn})
@@ -46,19 +49,23 @@ func (tx *Tx) PutArtifact(a policy.Artifact) (existed bool, err error) {
 	} else if err := tx.concerns("an artifact", a.Tenant, a.Principal); err != nil {
 		return false, err
 	}
-	n, err := tx.exec(insertArtifact, a.Digest, a.Tenant, a.Principal, a.Session, a.Turn, a.Kind, a.Size, a.CreatedAt)
-	if err != nil || n == 1 {
+	n, err := first(tx, number, countArtifacts, []any{a.Principal, a.Digest})
+	if err != nil {
 		return false, err
 	}
-	if !a.Session.IsZero() {
-		_, err = tx.exec(placeArtifact, a.Principal, a.Digest, a.Session, a.Turn)
-	}
-	return true, err
+	_, err = tx.exec(insertArtifact, a.Digest, a.Tenant, a.Principal, a.Session, a.Turn, a.Kind, a.Size, a.CreatedAt)
+	return n > 0, err
 }
 
 // Artifact is found only through a row of the caller; knowing a digest is not enough.
 func (tx *Tx) Artifact(digest string) (policy.Artifact, error) {
 	return one(tx, "artifact", digest, scanArtifact, artifactOf, tx.mine(digest))
+}
+
+// SessionArtifact is an artifact that was put for this session, whoever else has
+// the same bytes.
+func (tx *Tx) SessionArtifact(s protocol.SessionID, digest string) (policy.Artifact, error) {
+	return one(tx, "artifact", digest, scanArtifact, artifactIn, tx.mine(digest, s))
 }
 
 var (
@@ -86,9 +93,7 @@ func (tx *Tx) AcceptedPatches(s protocol.SessionID) (workspace string, patches [
 		err = r.Scan(&b.n, &b.workspace)
 		return b, err
 	}, baseWorkspace, tx.mine(s, next.ID))
-	if err == errNoRow {
-		return "", nil, nil
-	} else if err != nil {
+	if err != nil && err != errNoRow { // without one the session began in an empty workspace
 		return "", nil, err
 	}
 	patches, err = list(tx, func(r scanner) (d string, err error) {

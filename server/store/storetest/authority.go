@@ -175,7 +175,7 @@ func cleanups(t *testing.T, s *store.Store) {
 
 func artifacts(t *testing.T, s *store.Store) {
 	x := build(t, s, "red")
-	t.Run("an upload gets its session once", func(t *testing.T) {
+	t.Run("each session has its own row of the same bytes", func(t *testing.T) {
 		put := func(ses protocol.SessionID) (existed bool) {
 			update(t, s, x.user(), func(tx *store.Tx) (err error) {
 				existed, err = tx.PutArtifact(policy.Artifact{Digest: digest("up"), Tenant: x.Tenant, Principal: x.User, Session: ses, Kind: "workspace"})
@@ -183,16 +183,22 @@ func artifacts(t *testing.T, s *store.Store) {
 			})
 			return existed
 		}
-		if put("") || !put(x.Session) || !put(x.Old) {
+		of := func(ses protocol.SessionID) error {
+			return s.View(t.Context(), x.user(), func(tx *store.Tx) error { _, err := tx.SessionArtifact(ses, digest("up")); return err })
+		}
+		if put("") || !put(x.Session) {
 			t.Error("existed is wrong")
 		}
-		view(t, s, x.user(), func(tx *store.Tx) error {
-			a, err := tx.Artifact(digest("up"))
-			if a.Session != x.Session {
-				t.Errorf("session %s", a.Session)
+		wantCode(t, "a session that did not put it", of(x.Old), protocol.CodeNotFound)
+		if !put(x.Old) || !put(x.Old) {
+			t.Error("existed is wrong")
+		}
+		for _, ses := range []protocol.SessionID{"", x.Session, x.Old} {
+			if err := of(ses); err != nil {
+				t.Errorf("session %q: %v", ses, err)
 			}
-			return err
-		})
+		}
+		view(t, s, x.user(), func(tx *store.Tx) error { _, err := tx.Artifact(digest("up")); return err })
 	})
 	t.Run("a runner reads while it holds the attempt", func(t *testing.T) {
 		read := func() error {
@@ -241,6 +247,8 @@ func acceptedPatches(t *testing.T, s *store.Store, x *side) {
 		})
 	}
 	want("nothing yet", "")
+	run(submit(""), "p0", session.Completed)
+	want("a session that began in an empty workspace", "", "p0")
 	first := submit("base")
 	want("the first, about to begin", "base")
 	run(first, "p1", session.Completed)
