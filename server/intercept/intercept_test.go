@@ -118,6 +118,30 @@ func TestFaultStaysInside(t *testing.T) {
 	}
 }
 
+// A transport ends a request with an error of its own; that is no fault of ours.
+func TestCallerThatWentAwayIsNoFault(t *testing.T) {
+	broke := errors.New("Application error 0x100 (remote)")
+	for name, want := range map[string]string{"gone": "code=cancelled", "fault": "level=ERROR"} {
+		log := &bytes.Buffer{}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		mux := http.NewServeMux()
+		mux.Handle(method, connect.NewUnaryHandlerSimple(method, func(ctx context.Context, _ *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
+			cancel(broke)
+			<-ctx.Done()
+			if name == "fault" {
+				return nil, errors.New("table turns is gone")
+			}
+			return nil, context.Cause(ctx)
+		}, Options(time.Second)...))
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, method, strings.NewReader(`"x"`))
+		r.Header.Set("Content-Type", "application/json")
+		Handler(slog.New(slog.NewTextHandler(log, nil)), mux).ServeHTTP(httptest.NewRecorder(), r)
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s: the log lacks %s: %s", name, want, log)
+		}
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		call, _, _ := serve(t, 3*time.Second, func(ctx context.Context) (*wrapperspb.StringValue, error) {

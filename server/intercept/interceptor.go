@@ -80,6 +80,9 @@ func finish(ctx context.Context) {
 // translate turns what a handler returned into what the client may see.
 func translate(ctx context.Context, procedure string, err error) error {
 	coded := code(err)
+	if coded == nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		coded = gone() // the transport's own word for it, such as a QUIC error
+	}
 	var fault error
 	if coded == nil {
 		fault = err
@@ -110,7 +113,7 @@ func code(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return protocol.Errorf(protocol.CodeDeadlineExceeded, "the call did not finish in its time; ask again, the same key repeats nothing")
 	case errors.Is(err, context.Canceled):
-		return protocol.Errorf(protocol.CodeCancelled, "the caller went away")
+		return gone()
 	}
 	var ce *connect.Error
 	if errors.As(err, &ce) {
@@ -120,3 +123,5 @@ func code(err error) error {
 	}
 	return nil
 }
+
+func gone() error { return protocol.Errorf(protocol.CodeCancelled, "the caller went away") }
