@@ -86,7 +86,14 @@ func (d *Daemon) reportOnce(ctx context.Context, t *turn, s *session, records []
 			if digest == "" || t.put[digest] {
 				continue
 			}
-			if err := d.putBlob(ctx, t, digest); err != nil {
+			err := d.putBlob(ctx, t, digest)
+			switch {
+			case err == nil:
+			case protocol.CodeOf(err) == protocol.CodeStaleFence:
+				// The attempt's fence, not the connection's: another replaced it, and what it
+				// made is not wanted. Its records still go, as evidence.
+				d.cutOff(t.attempt, protocol.Errorf(protocol.CodeStaleFence, "another attempt replaced %s", t.id))
+			default:
 				return err
 			}
 			t.put[digest] = true
