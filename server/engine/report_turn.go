@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -221,16 +222,17 @@ func (w *turnTx) checkpoint(a execution.Attempt, c *runnerv1.Checkpoint) error {
 	return nil
 }
 
-// ownPatch refuses a patch that was not uploaded for this turn.
+// ownPatch refuses a patch that was not uploaded for this session: a runner that
+// knows the digest of something else must not get it as the turn's files.
 func (w *turnTx) ownPatch(digest string) error {
 	if digest == "" {
 		return nil
 	}
-	f, err := w.tx.Artifact(digest)
-	if err != nil || f.Session != w.turn.Session {
+	_, err := w.tx.SessionArtifact(w.turn.Session, digest)
+	if errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound}) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "patch %s was not uploaded for turn %s: put the blob first", digest, w.turn.ID)
 	}
-	return nil
+	return err
 }
 
 // turnResult ends the turn as its attempt ended, once, under the fence. INV-3.

@@ -363,5 +363,8 @@ var authorityProbes = map[string]probe{
 		_, err := tx.PutArtifact(policy.Artifact{Digest: digest("new"), Tenant: x.Tenant, Principal: x.User, Session: x.Session, Turn: x.Active})
 		return did(err)
 	}},
+	"SessionArtifact": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.SessionArtifact(x.Session, x.Artifact))
+	}},
 	"Artifact": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Artifact(x.Artifact)) }},
 }
