@@ -172,7 +172,7 @@ func TestOfflineIsNotTerminal(t *testing.T) {
 	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
 		f.stop()
 		m.run()
-		time.Sleep(12 * time.Hour)
+		time.Sleep(2 * time.Hour)
 		f.listen()
 		m.connected()
 	})
@@ -183,11 +183,11 @@ func TestCertificateIsRenewedAtTwoThirds(t *testing.T) {
 		m.run()
 		m.connected()
 		first := m.daemon.Status().CertificateEnd
-		time.Sleep(15 * time.Hour)
+		time.Sleep(testLife * 5 / 8)
 		if n := get(f, func() int { return f.certs }); n != 0 {
 			t.Fatalf("renewed %d times before two thirds of its life", n)
 		}
-		time.Sleep(2 * time.Hour)
+		time.Sleep(testLife / 8)
 		if n := get(f, func() int { return f.certs }); n != 1 {
 			t.Fatalf("renewed %d times after two thirds", n)
 		}
@@ -195,7 +195,7 @@ func TestCertificateIsRenewedAtTwoThirds(t *testing.T) {
 		if !m.daemon.Status().CertificateEnd.After(first) {
 			t.Error("the new certificate is not in use")
 		}
-		time.Sleep(8 * time.Hour)
+		time.Sleep(testLife / 3)
 		if !m.daemon.Status().Connected {
 			t.Error("after the first certificate's end the runner is gone")
 		}

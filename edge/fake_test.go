@@ -33,6 +33,7 @@ const (
 	testTenant    = protocol.TenantID("ten_01jdv3k8x0q6v9w2m4t7y5z1ab")
 	testTTL       = 15 * time.Second
 	testRetention = 2 * time.Minute
+	testLife      = 3 * time.Hour // of a runner's certificate
 )
 
 // fakeServer is a small real server of the runner contract: one runner, one
@@ -130,7 +131,7 @@ func (f *fakeServer) certify(key any) []byte {
 		f.t.Error(err)
 	}
 	f.certs++
-	return identitytest.PEM(f.root.CertifyPublic(public, identity.RoleRunner, identity.RunnerID(spki).String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(24*time.Hour-time.Minute)))
+	return identitytest.PEM(f.root.CertifyPublic(public, identity.RoleRunner, identity.RunnerID(spki).String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(testLife-time.Minute)))
 }
 
 func (f *fakeServer) publicKey(ctx context.Context) ed25519.PublicKey {

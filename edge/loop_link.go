@@ -22,7 +22,7 @@ func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
 		if !s.heard {
 			s.heard = true
 			d.backoff.Reset()
-			d.problems.note("link", nil)
+			d.problems.note("connection", nil)
 		}
 		return true, d.deliver(ctx, s, s.stream.Msg())
 	}
@@ -45,7 +45,7 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 	case forgotten(err):
 		return d.fence(ctx, err)
 	}
-	d.problems.note("link", err)
+	d.problems.note("connection", err)
 	d.log.InfoContext(ctx, "the link is down", "error", err, "transport", d.link.Transport())
 	sleep(ctx, d.backoff.Next())
 	return nil

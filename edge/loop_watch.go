@@ -59,13 +59,14 @@ func (d *Daemon) switchTo(paused bool) {
 
 // fence ends everything because the server said so, and ends the daemon.
 func (d *Daemon) fence(ctx context.Context, why error) error {
+	if d.leaving.Load() {
+		sleep(ctx, watchEvery/10) // its owner's command ends the daemon
+		return nil
+	}
 	for _, a := range d.table.all() {
 		d.cutOff(a, protocol.Errorf(protocol.CodePermissionDenied, "%w", why))
 	}
 	d.awaitQuiet(ctx)
-	if d.leaving.Load() {
-		return &finalError{err: errLeft}
-	}
 	return &finalError{err: enrolAgain(why)}
 }
 

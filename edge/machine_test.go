@@ -66,7 +66,7 @@ func enrolled(t *testing.T, f *fakeServer) *machine {
 	policy := owner.Policy{Slots: 1, Folders: []device.Folder{{Name: "notes", Path: m.notes, Actions: []string{device.List, device.Read, device.Write}}}}
 	for _, err := range []error{
 		dir.SaveRoot(f.root.Certificate),
-		dir.SaveCertificate(identitytest.PEM(f.root.Certify(key, identity.RoleRunner, id.String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(24*time.Hour-time.Minute)).Leaf)),
+		dir.SaveCertificate(identitytest.PEM(f.root.Certify(key, identity.RoleRunner, id.String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(testLife-time.Minute)).Leaf)),
 		state.WriteFile(dir.Policy(), owner.Render(policy), 0o600),
 		dir.SaveEnrolment(state.Enrolment{Server: testServer, Broker: "10.0.0.9:7402", Name: "desk", Runner: id, Tenant: testTenant}),
 	} {

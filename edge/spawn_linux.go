@@ -80,13 +80,13 @@ func (p *Processes) Client(a state.Attempt) connect.HTTPClient {
 // Kill ends the process of a directory, if one runs. Its sandboxes die with it:
 // they were started to follow their parent.
 func (p *Processes) Kill(ctx context.Context, a state.Attempt) error {
-	pid := pidOf(a)
-	for pid != 0 {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
+	for {
+		if pid := pidOf(a); pid != 0 {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
 		}
-		p.Reap()
-		if pidOf(a) == 0 {
+		if p.Reap(); pidOf(a) == 0 && !p.isChild(a.ID) {
 			break
 		}
 		if !sleep(ctx, 10*time.Millisecond) {
@@ -118,6 +118,14 @@ func pidOf(a state.Attempt) int {
 		return 0 // a zombie has an empty command line
 	}
 	return pid
+}
+
+// isChild reports a process of ours that has not been collected.
+func (p *Processes) isChild(id protocol.AttemptID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.children[id]
+	return ok
 }
 
 // Reap collects children that have ended, without waiting for any other.
