@@ -70,9 +70,12 @@ type Relay struct {
 
 	mu         sync.Mutex // guards the fields below
 	capability string
-	cancel     context.CancelCauseFunc // of the open call
+	current    *call // the open one
 	closed     error
 }
+
+// call is one model call, from its admission until its answer is whole.
+type call struct{ cancel context.CancelCauseFunc }
 
 // New makes a relay that admits nothing until it has a capability.
 func New(cfg Config) *Relay { return &Relay{cfg: cfg} }
@@ -92,8 +95,8 @@ func (r *Relay) Close(cause error) {
 		return
 	}
 	r.closed, r.capability = cause, ""
-	if r.cancel != nil {
-		r.cancel(cause)
+	if r.current != nil {
+		r.current.cancel(cause)
 	}
 }
 
@@ -103,11 +106,12 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 	if req.GetModel() != r.cfg.Model {
 		return protocol.Errorf(protocol.CodePolicyDenied, "this attempt may call the model %q, not %q", r.cfg.Model, req.GetModel())
 	}
-	ctx, capability, err := r.open(ctx)
+	ctx, one, capability, err := r.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer r.done()
+	defer one.cancel(nil)
+	defer r.done(one)
 	stream, err := r.cfg.Broker.CallModel(ctx, &brokerv1.CallModelRequest{
 		Capability: capability,
 		CallId:     protocol.NewID[protocol.CallKind](time.Now(), rand.Reader).String(),
@@ -122,11 +126,13 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 		if delta := ev.GetTextDelta(); delta != "" && r.cfg.LiveFunc != nil {
 			r.cfg.LiveFunc(delta)
 		}
+		if ev.GetDone() != nil {
+			// The worker may ask again as soon as it has this: the call must be over before.
+			r.done(one)
+			return send(ev)
+		}
 		if err := send(ev); err != nil {
 			return err
-		}
-		if ev.GetDone() != nil {
-			return nil
 		}
 	}
 	if err := stream.Err(); err != nil {
@@ -136,29 +142,32 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 }
 
 // open admits one call.
-func (r *Relay) open(ctx context.Context) (context.Context, string, error) {
+func (r *Relay) open(ctx context.Context) (context.Context, *call, string, error) {
 	left := r.cfg.Lease.Authority() // outside of the lock: it has its own
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.closed != nil:
-		return nil, "", r.closed
+		return nil, nil, "", r.closed
 	case left <= 0:
-		return nil, "", ErrNoAuthority
-	case r.cancel != nil:
-		return nil, "", protocol.Errorf(protocol.CodeFailedPrecondition, "a model call of this attempt is still open")
+		return nil, nil, "", ErrNoAuthority
+	case r.current != nil:
+		return nil, nil, "", protocol.Errorf(protocol.CodeFailedPrecondition, "a model call of this attempt is still open")
 	case r.capability == "":
-		return nil, "", protocol.Errorf(protocol.CodeUnavailable, "the lease brought no capability for the broker yet")
+		return nil, nil, "", protocol.Errorf(protocol.CodeUnavailable, "the lease brought no capability for the broker yet")
 	}
-	ctx, r.cancel = context.WithCancelCause(ctx)
-	return ctx, r.capability, nil
+	ctx, cancel := context.WithCancelCause(ctx)
+	r.current = &call{cancel}
+	return ctx, r.current, r.capability, nil
 }
 
-func (r *Relay) done() {
+// done makes room for the next call, once.
+func (r *Relay) done(one *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.cancel(nil)
-	r.cancel = nil
+	if r.current == one {
+		r.current = nil
+	}
 }
 
 // ErrNoAuthority: the lease was not renewed in time.

@@ -149,6 +149,24 @@ func TestNoCallWithoutAuthority(t *testing.T) {
 	}
 }
 
+// A worker that has the whole answer may ask again at once, before the call that
+// brought it has returned; beside an open answer it may not.
+func TestNextCallMayFollowTheAnswer(t *testing.T) {
+	b := &broker{}
+	r := newRig(t, b)
+	err := ask(t.Context(), r, func(ev *runtimev1.ModelResponse) error {
+		next := ask(t.Context(), r, nil)
+		if ev.GetDone() == nil {
+			wantCode(t, next, protocol.CodeFailedPrecondition)
+			return nil
+		}
+		return next
+	})
+	if err != nil || len(b.requests()) != 2 {
+		t.Errorf("%v after %d calls", err, len(b.requests()))
+	}
+}
+
 func TestCloseEndsTheOpenCall(t *testing.T) {
 	b := &broker{wait: make(chan struct{}), gone: make(chan error, 1)}
 	r := newRig(t, b)
