@@ -36,6 +36,8 @@ type Config struct {
 
 // Received is one request as it came, for tests: what really left the broker.
 type Received struct {
+	At            time.Time // when it was there
+	EndedAt       time.Time // when its answer ended, whole or broken off; zero while it goes on
 	Authorization bool // a bearer was presented
 	Body          json.RawMessage
 	Rule          string // that answered; empty for none
@@ -48,7 +50,7 @@ type Provider struct {
 	mux *http.ServeMux
 
 	mu       sync.Mutex // guards below
-	received []Received
+	received []*Received
 }
 
 // New makes a provider; it listens nowhere.
@@ -90,16 +92,27 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Provider) Received() []Received {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]Received(nil), p.received...)
+	out := make([]Received, len(p.received))
+	for i, r := range p.received {
+		out[i] = *r
+	}
+	return out
 }
 
-func (p *Provider) remember(r Received) {
+// remember keeps a request; the returned function notes the end of its answer.
+func (p *Provider) remember(r *Received) (ended func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.received) >= maxReceived {
 		p.received = p.received[1:]
 	}
+	r.At = time.Now()
 	p.received = append(p.received, r)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r.EndedAt = time.Now()
+	}
 }
 
 func (p *Provider) models(w http.ResponseWriter, _ *http.Request) {
@@ -119,11 +132,11 @@ func (p *Provider) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	c := req.conversation()
 	rule, vars := p.cfg.Script.match(c)
-	got := Received{Authorization: r.Header.Get("Authorization") != "", Body: body}
+	got := &Received{Authorization: r.Header.Get("Authorization") != "", Body: body}
 	if rule != nil {
 		got.Rule = rule.Name
 	}
-	p.remember(got)
+	defer p.remember(got)()
 	p.cfg.Log.Debug("scripted answer", "rule", got.Rule, "results", len(c.results))
 	if rule == nil {
 		refuse(w, http.StatusUnprocessableEntity, "no_rule",
