@@ -38,7 +38,7 @@ type Config struct {
 type Received struct {
 	At            time.Time // when it was there
 	EndedAt       time.Time // when its answer ended, whole or broken off; zero while it goes on
-	Authorization bool // a bearer was presented
+	Authorization bool      // a bearer was presented
 	Body          json.RawMessage
 	Rule          string // that answered; empty for none
 }
