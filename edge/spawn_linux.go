@@ -81,12 +81,14 @@ func (p *Processes) Client(a state.Attempt) connect.HTTPClient {
 // they were started to follow their parent.
 func (p *Processes) Kill(ctx context.Context, a state.Attempt) error {
 	for {
-		if pid := pidOf(a); pid != 0 {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return err
-			}
+		pid := p.running(a)
+		if pid == 0 {
+			break
 		}
-		if p.Reap(); pidOf(a) == 0 && !p.isChild(a.ID) {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		if p.Reap(); p.running(a) == 0 {
 			break
 		}
 		if !sleep(ctx, 10*time.Millisecond) {
@@ -120,12 +122,15 @@ func pidOf(a state.Attempt) int {
 	return pid
 }
 
-// isChild reports a process of ours that has not been collected.
-func (p *Processes) isChild(id protocol.AttemptID) bool {
+// running is the process of a directory: a child that was not collected yet, whose
+// number is nobody else's, or one that an earlier daemon started.
+func (p *Processes) running(a state.Attempt) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, ok := p.children[id]
-	return ok
+	if pid, ok := p.children[a.ID]; ok {
+		return pid
+	}
+	return pidOf(a)
 }
 
 // Reap collects children that have ended, without waiting for any other.
