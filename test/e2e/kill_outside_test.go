@@ -1,0 +1,127 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// outside is the world that the product has effects on. It remembers each of them
+// by id and knows nothing of the product.
+type outside struct {
+	URL, Key string // of the ledger
+	Notes    string // a folder on the person's machine
+
+	mu    sync.Mutex // guards below
+	posts map[string]int
+	puts  map[string][]string // keys under which an entry was put
+	files map[string]int      // times that a file appeared in its place
+}
+
+func newOutside(t *testing.T, notes string) *outside {
+	t.Helper()
+	o := &outside{Key: "ledger-" + filepath.Base(t.TempDir()), Notes: notes, posts: map[string]int{}, puts: map[string][]string{}, files: map[string]int{}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/post", func(w http.ResponseWriter, r *http.Request) {
+		o.entry(w, r, func(id string) { o.posts[id]++ })
+	})
+	mux.HandleFunc("POST /v1/put", func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("Idempotency-Key")
+		if r.Header.Get("Authorization") != "Bearer "+o.Key || key == "" {
+			http.Error(w, "a key of each kind is needed", http.StatusUnauthorized)
+			return
+		}
+		o.entry(w, r, func(id string) { o.puts[id] = append(o.puts[id], key) })
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // ends with Close
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		<-served
+	})
+	o.URL = "http://" + l.Addr().String()
+	o.watch(t)
+	return o
+}
+
+func (o *outside) entry(w http.ResponseWriter, r *http.Request, note func(id string)) {
+	var in struct{ ID string }
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.ID == "" {
+		http.Error(w, "an entry has an id", http.StatusBadRequest)
+		return
+	}
+	o.mu.Lock()
+	note(in.ID)
+	o.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]string{"entered": in.ID})
+}
+
+// watch counts how often each note appears: a write is a link or a rename.
+func (o *outside) watch(t *testing.T) {
+	t.Helper()
+	if err := os.MkdirAll(o.Notes, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Add(o.Notes); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ev := range w.Events {
+			if ev.Has(fsnotify.Create) {
+				o.mu.Lock()
+				o.files[filepath.Base(ev.Name)]++
+				o.mu.Unlock()
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		w.Close()
+		<-done
+	})
+}
+
+// effects of one tag, each with the times that it happened. What was put under one
+// key happened once, however often it came.
+func (o *outside) effects(tag string) map[string]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := map[string]int{}
+	for _, id := range []string{tag + "-post", tag + "-next"} {
+		if n := o.posts[id]; n > 0 {
+			out[id] = n
+		}
+	}
+	if keys := slices.Clone(o.puts[tag+"-put"]); len(keys) > 0 {
+		slices.Sort(keys)
+		out[tag+"-put"] = len(slices.Compact(keys))
+	}
+	if n := o.files[tag+".txt"]; n > 0 {
+		out[tag+"-file"] = n
+	}
+	return out
+}

@@ -1,0 +1,72 @@
+//go:build linux
+
+package stack
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Binaries of the product.
+var Binaries = []string{"bivouac", "bivouac-server", "bivouac-broker", "bivouac-edge", "bivouac-worker"}
+
+// builds are the directories of binaries that this process made, by build tags.
+var builds struct {
+	sync.Mutex
+	made map[string]*build
+}
+
+type build struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// Build builds all binaries with the given tags, once in a process, statically as
+// they are shipped. The caller's module is the product's.
+func Build(tags ...string) (dir string, err error) {
+	key := strings.Join(tags, ",")
+	builds.Lock()
+	if builds.made == nil {
+		builds.made = map[string]*build{}
+	}
+	b := builds.made[key]
+	if b == nil {
+		b = &build{}
+		builds.made[key] = b
+	}
+	builds.Unlock()
+	b.once.Do(func() { b.dir, b.err = compile(key) })
+	return b.dir, b.err
+}
+
+func compile(tags string) (string, error) {
+	dir, err := os.MkdirTemp("", "bivouac-bin-")
+	if err != nil {
+		return "", err
+	}
+	args := []string{"build", "-trimpath", "-tags", tags, "-o", dir + string(filepath.Separator)}
+	for _, name := range Binaries {
+		args = append(args, "bivouac/cmd/"+name)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("go build with tags %q: %w\n%s", tags, err, out)
+	}
+	return dir, nil
+}
+
+// RemoveBuilds removes what Build made; TestMain calls it last.
+func RemoveBuilds() {
+	builds.Lock()
+	defer builds.Unlock()
+	for _, b := range builds.made {
+		os.RemoveAll(b.dir)
+	}
+	builds.made = nil
+}

@@ -1,0 +1,185 @@
+//go:build linux
+
+// Package stack runs the product as a person runs it: server, broker and edge
+// runners as processes of their own, from freshly built binaries, on free
+// loopback ports, with all state in one directory. It owns those processes and
+// nothing else: setting up goes through the same commands and the same API that
+// everybody has.
+//
+// It guarantees that Close leaves no process of the stack behind; a process is
+// only ever ended by its number. The scripted model provider runs in the calling
+// process, so that it outlives whatever a test kills.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"bivouac/server/api/client"
+)
+
+// Config of one stack.
+type Config struct {
+	// Bin holds the binaries, Dir everything else; Dir is made when missing.
+	Bin, Dir string
+	// Script is the text of the scripted provider's script. Its route is "scripted".
+	Script string
+	// Destinations that the broker may reach, beside the provider.
+	Destinations []Destination
+	// Agents are definitions, as HCL. Every one gets a grant with all credentials.
+	Agents []string
+	// Fault is set on the first start of the process that it names.
+	Fault Fault
+	// Control is where server, broker and provider run; the zero Place is here.
+	Control Place
+}
+
+// Destination of http tools. A credential is kept under the destination's name.
+type Destination struct {
+	Name, URL, Credential string
+}
+
+// Fault stops one process at a step; the binaries need the build tag "faults".
+type Fault struct {
+	Process string // server, broker or edge; supervisor and worker get it from edge
+	Label   string // of edge/fault, with "@n" for the n-th time
+}
+
+// Place is a network in which processes run: another namespace, for instance.
+type Place struct {
+	// Host is the address that others dial. Default 127.0.0.1.
+	Host string
+	// Into moves a command there; nil leaves it here.
+	Into func(*exec.Cmd)
+	// Listen and Dial are there too; nil means here.
+	Listen func(network, address string) (net.Listener, error)
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+func (p Place) withDefaults() Place {
+	if p.Host == "" {
+		p.Host = loopback
+	}
+	if p.Into == nil {
+		p.Into = func(*exec.Cmd) {}
+	}
+	if p.Listen == nil {
+		p.Listen = net.Listen
+	}
+	if p.Dial == nil {
+		p.Dial = (&net.Dialer{Timeout: 2 * time.Second}).DialContext
+	}
+	return p
+}
+
+const loopback = "127.0.0.1"
+
+// Stack is a running deployment.
+type Stack struct {
+	cfg Config
+	// API is the first principal's client; Login the directory of its login.
+	API   *client.Client
+	Login string
+	// Home is the person's home directory.
+	Home string
+
+	Server, Broker *Process
+	Edges          []*Edge
+
+	public, runners, broker string // addresses
+	provider                *provider
+}
+
+// Start brings everything up except runners, in the order in which the parts
+// need each other. After an error nothing is left running.
+func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
+	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if cfg.Bin, err = filepath.Abs(cfg.Bin); err != nil {
+		return nil, err
+	}
+	cfg.Control = cfg.Control.withDefaults()
+	s := &Stack{cfg: cfg, Login: filepath.Join(cfg.Dir, "login"), Home: filepath.Join(cfg.Dir, "home")}
+	for _, dir := range []string{s.Home, s.Path("logs"), s.Path("secrets")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if err := s.choosePorts(); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(context.Context) error{s.startProvider, s.startBroker, s.startServer, s.logIn, s.configure} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Stack) choosePorts() error {
+	for _, a := range []struct {
+		to   *string
+		host string
+	}{{&s.public, loopback}, {&s.runners, s.cfg.Control.Host}, {&s.broker, s.cfg.Control.Host}} {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		*a.to = net.JoinHostPort(a.host, fmt.Sprint(port))
+	}
+	return nil
+}
+
+// Path of a file in the stack's directory.
+func (s *Stack) Path(parts ...string) string {
+	return filepath.Join(append([]string{s.cfg.Dir}, parts...)...)
+}
+
+// Close ends everything, runners first, and waits. Supervisors that outlive
+// their daemon are ended too.
+func (s *Stack) Close() error {
+	var errs []error
+	for _, e := range s.Edges {
+		errs = append(errs, e.Daemon.End())
+	}
+	errs = append(errs, s.Server.End(), s.Broker.End(), sweep(s.cfg.Dir))
+	if s.API != nil {
+		s.API.Close()
+	}
+	if s.provider != nil {
+		errs = append(errs, s.provider.end())
+	}
+	return errors.Join(errs...)
+}
+
+// until tries again for up to thirty seconds, or until a process of the stack
+// ends that should be running.
+func (s *Stack) until(ctx context.Context, what string, p *Process, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited for: %s: %w\n%s", what, err, p.Tail())
+		case <-p.Gone():
+			return fmt.Errorf("waited for: %s: %s ended: %w\n%s", what, p.name, err, p.Tail())
+		case <-time.After(15 * time.Millisecond):
+		}
+	}
+}
