@@ -15,22 +15,27 @@ import (
 )
 
 func (a *app) agentsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "agents", Short: "Agent definitions: HCL, immutable by digest"}
-	cmd.AddCommand(a.agentsApply(), a.agentsList(), a.agentsShow(), a.agentsRecreate())
-	return cmd
+	return group(&cobra.Command{Use: "agents", Short: "Agent definitions: HCL, immutable by digest"},
+		a.agentsApply(), a.agentsList(), a.agentsShow(), a.agentsRecreate())
 }
 
 func (a *app) agentsApply() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use: "apply FILE…", Short: "Check and store definitions; running turns keep theirs", Args: cobra.MinimumNArgs(1),
+		Use:   "apply FILE…",
+		Short: "Check and store definitions; running turns keep theirs",
+		Long: `Checks each file and stores what changed as a new version. A session keeps the
+version that it began with. A mistake is named with its file and line, and nothing of
+that file is stored; --check stores nothing in any case.`,
+		Example: "  bivouac agents apply assistant.hcl\n  bivouac agents apply --check *.hcl",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			for _, file := range args {
 				src, err := os.ReadFile(file)
 				if err != nil {
 					return protocol.Errorf(protocol.CodeInvalidArgument, "the definition cannot be read: %w", err)
 				}
-				res, err := c.Agents.ApplyAgent(ctx, &apiv1.ApplyAgentRequest{Filename: filepath.Base(file), Source: string(src), DryRun: dryRun})
+				res, err := c.Agents.ApplyAgent(ctx, &apiv1.ApplyAgentRequest{Filename: shownName(file), Source: string(src), DryRun: dryRun})
 				if err != nil {
 					return err
 				}
@@ -52,6 +57,15 @@ func (a *app) agentsApply() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&dryRun, "check", false, "check only, store nothing")
 	return cmd
+}
+
+// shownName is how the server's messages name a file: as it was written, unless
+// that tells where somebody's files lie.
+func shownName(file string) string {
+	if filepath.IsAbs(file) {
+		return filepath.Base(file)
+	}
+	return filepath.ToSlash(filepath.Clean(file))
 }
 
 func (a *app) agentsList() *cobra.Command {
@@ -76,7 +90,10 @@ func (a *app) agentsList() *cobra.Command {
 func (a *app) agentsShow() *cobra.Command {
 	var digest string
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "The HCL of an agent", Args: cobra.ExactArgs(1),
+		Use:     "show NAME",
+		Short:   "The HCL of an agent, as it was applied",
+		Example: "  bivouac agents show assistant > assistant.hcl",
+		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Agents.GetAgent(ctx, &apiv1.GetAgentRequest{Name: args[0], Digest: digest})
 			if err != nil {
@@ -91,7 +108,11 @@ func (a *app) agentsShow() *cobra.Command {
 
 func (a *app) agentsRecreate() *cobra.Command {
 	return &cobra.Command{
-		Use: "recreate NAME", Short: "A new generation of your instance: what the old one was given never works again", Args: cobra.ExactArgs(1),
+		Use:   "recreate NAME",
+		Short: "A new generation of your instance: what the old one was given never works again",
+		Long: `Begins a new generation of the agent that works for you. Every capability of the
+earlier one is refused from then on, whoever holds it.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Agents.RecreateInstance(ctx, &apiv1.RecreateInstanceRequest{Agent: args[0]})
 			if err != nil {

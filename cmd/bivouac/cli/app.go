@@ -15,7 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,20 +25,24 @@ import (
 	"bivouac/server/api/client"
 )
 
+// version of the product; set by the build.
+var version = "dev"
+
 // app is one run of the command line.
 type app struct {
-	in       io.Reader
+	in       *input
 	out, err io.Writer
 	json     bool
 	config   string // directory of login and remembered sessions
 	server   string // overrides the login's address
 	api      *client.Client
 	login    login
+	lost     bool // a watch is without its connection
 }
 
 // Main runs one command and returns the exit code.
 func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: in, out: out, err: errOut}
+	a := &app{in: newInput(in), out: out, err: errOut}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -48,7 +52,15 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Write
 	if a.api != nil {
 		a.api.Close()
 	}
+	a.json = a.json || asksJSON(args) // a flag before it may have been wrong
 	return a.exit(err)
+}
+
+func asksJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	return slices.Contains(args, "--json")
 }
 
 // exit prints an error the way the caller asked for and picks the exit code.
@@ -61,9 +73,6 @@ func (a *app) exit(err error) int {
 		return end.code
 	}
 	code := protocol.CodeOf(err)
-	if isUsage(err) {
-		code = protocol.CodeInvalidArgument
-	}
 	if a.json {
 		e := struct {
 			Code       protocol.Code `json:"code"`
@@ -87,21 +96,11 @@ type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
-// isUsage tells cobra's own complaints about flags and arguments.
-func isUsage(err error) bool {
-	s := err.Error()
-	for _, prefix := range []string{"unknown command", "unknown flag", "unknown shorthand", "flag needs", "accepts ", "requires ", "invalid argument", "required flag"} {
-		if strings.HasPrefix(s, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
 func (a *app) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "bivouac",
-		Short: "Agents that last, on machines that need not",
+	root := group(&cobra.Command{
+		Use:     "bivouac",
+		Version: version,
+		Short:   "Agents that last, on machines that need not",
 		Long: `Bivouac runs agents: the server keeps the conversation and every decision, your
 own machines do the work in a sandbox without secrets, and what you revoke is over.
 
@@ -113,7 +112,7 @@ First steps:
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-	}
+	})
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print JSON, one document a line")
 	f.StringVar(&a.config, "config", defaultConfigDir(), "directory of your login (env BIVOUAC_CONFIG)")
@@ -124,6 +123,7 @@ First steps:
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.cancelCommand(), a.unknownCommand(),
 		a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.revokeCommand(),
 	)
+	explainMistakes(root)
 	return root
 }
 
@@ -139,12 +139,27 @@ func (a *app) connect() (*client.Client, error) {
 	if a.server != "" {
 		l.Server = a.server
 	}
-	c, err := client.New(client.Config{URL: l.Server, Token: l.Token.reveal()})
+	c, err := client.New(client.Config{URL: l.Server, Token: l.Token.reveal(), LostFunc: a.connectionLost})
 	if err != nil {
 		return nil, err
 	}
 	a.api, a.login = c, l
 	return c, nil
+}
+
+// connectionLost tells a person who waits, once, that nothing comes for now.
+func (a *app) connectionLost(err error) {
+	if !a.lost && !a.json {
+		fmt.Fprintf(a.err, "\nthe connection is lost, and tried again until it is back (%s)\n", plain(err.Error()))
+	}
+	a.lost = true
+}
+
+func (a *app) connectionBack() {
+	if a.lost && !a.json {
+		fmt.Fprintln(a.err, "connected again; nothing was missed")
+	}
+	a.lost = false
 }
 
 // call wraps a command that needs the server.
@@ -168,8 +183,12 @@ func (a *app) print(m proto.Message, text func(w io.Writer)) error {
 	if err != nil {
 		return err
 	}
-	var compact json.RawMessage = b
-	line, err := json.Marshal(compact) // protojson spaces at random; this does not
+	return a.printJSON(json.RawMessage(b)) // protojson spaces at random; this does not
+}
+
+// printJSON writes one document as one line.
+func (a *app) printJSON(doc any) error {
+	line, err := json.Marshal(doc)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -28,9 +28,18 @@ shown; on a terminal you are asked, otherwise decide with bivouac approve.
 
 The conversation with an agent goes on where it was; --new starts another one.
 Leaving does not stop a turn: bivouac turns shows it.`,
+		Example: `  bivouac chat "which folders do you have?"
+  bivouac chat --agent coder --new
+  bivouac chat --message-id note-7 "remember the milk"    # may be sent again: one turn`,
 		Args: cobra.ArbitraryArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			s, err := a.session(ctx, c, agent, session, fresh)
+			if len(args) == 0 && (detach || messageID != "") {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--detach and --message-id are about one message: give it as an argument")
+			}
+			if fresh && session != "" {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--new starts a session and --session goes on with one: give one of them")
+			}
+			s, err := a.session(ctx, c, agent, session, messageID, fresh)
 			if err != nil {
 				return err
 			}
@@ -65,56 +74,78 @@ func (a *app) turn(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	return a.finish(done, shown)
 }
 
-// converse reads a line a turn.
+// converse reads a line a turn. A person sees what went wrong and goes on; a
+// script ends with the first error, and with how its last failed turn ended.
 func (a *app) converse(ctx context.Context, c *client.Client, s *apiv1.Session) error {
 	if a.interactive() {
 		fmt.Fprintf(a.err, "%s with %s. Ctrl-D ends.\n", s.GetId(), s.GetAgent())
 	}
-	lines := bufio.NewScanner(a.in)
-	lines.Buffer(nil, 1<<20)
+	var failed error
 	for {
 		if a.interactive() {
 			fmt.Fprint(a.err, "> ")
 		}
-		if !lines.Scan() {
-			return lines.Err()
+		line, err := a.in.line(ctx)
+		if errors.Is(err, io.EOF) {
+			return failed
 		}
-		if strings.TrimSpace(lines.Text()) == "" {
+		if err != nil {
+			return exitError{protocol.CodeOf(err).ExitCode()}
+		}
+		if strings.TrimSpace(line) == "" {
 			continue
 		}
 		got, err := c.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: s.GetId()})
-		if err != nil {
-			return err
+		if err == nil {
+			err = a.turn(ctx, c, got.GetSession(), &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: line}, false)
 		}
-		err = a.turn(ctx, c, got.GetSession(), &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: lines.Text()}, false)
-		if ended := (exitError{}); err != nil && !errors.As(err, &ended) {
+		switch ended := (exitError{}); {
+		case err == nil:
+		case errors.As(err, &ended):
+			failed = err
+		case !a.interactive():
 			return err
+		default:
+			a.exit(err)
+		}
+		if ctx.Err() != nil {
+			return failed
 		}
 	}
 }
 
 // session finds the conversation to go on with, or starts one.
-func (a *app) session(ctx context.Context, c *client.Client, agent, id string, fresh bool) (*apiv1.Session, error) {
-	memory := filepath.Join(a.config, "sessions", safeName(a.login.Server)+"-"+safeName(agent))
-	if id == "" && !fresh {
-		if b, err := os.ReadFile(memory); err == nil {
-			id = strings.TrimSpace(string(b))
-			got, err := c.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: id})
-			if err == nil && got.GetSession().GetState() == "OPEN" && got.GetSession().GetAgent() == agent {
-				return got.GetSession(), nil
-			}
-			id = "" // it ended, or belongs to another login
-		}
-	}
+func (a *app) session(ctx context.Context, c *client.Client, agent, id, messageID string, fresh bool) (*apiv1.Session, error) {
 	if id != "" {
 		got, err := c.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: id})
 		return got.GetSession(), err
 	}
-	res, err := c.Sessions.CreateSession(ctx, &apiv1.CreateSessionRequest{Agent: agent, IdempotencyKey: newMessageID()})
+	memory := filepath.Join(a.config, "sessions", safeName(a.login.Server)+"-"+safeName(agent))
+	if b, err := os.ReadFile(memory); err == nil && !fresh {
+		got, err := c.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: strings.TrimSpace(string(b))})
+		switch code := protocol.CodeOf(err); {
+		case err == nil && got.GetSession().GetState() == "OPEN" && got.GetSession().GetAgent() == agent:
+			return got.GetSession(), nil
+		case err != nil && code != protocol.CodeNotFound && code != protocol.CodeInvalidArgument:
+			return nil, err // a conversation is not given up because the server is away
+		}
+	}
+	s, err := a.newSession(ctx, c, agent, messageID)
 	if err != nil {
 		return nil, err
 	}
-	return res.GetSession(), writePrivate(memory, []byte(res.GetSession().GetId()+"\n"))
+	return s, writePrivate(memory, []byte(s.GetId()+"\n"))
+}
+
+// newSession starts a session. One that begins with a message of the caller's own
+// id begins once, however often the message is sent.
+func (a *app) newSession(ctx context.Context, c *client.Client, agent, messageID string) (*apiv1.Session, error) {
+	key := newMessageID()
+	if messageID != "" {
+		key = "cli-" + agent + "-" + messageID
+	}
+	res, err := c.Sessions.CreateSession(ctx, &apiv1.CreateSessionRequest{Agent: agent, IdempotencyKey: key})
+	return res.GetSession(), err
 }
 
 // safeName makes a file name of a server's address or an agent's name.

@@ -21,9 +21,8 @@ import (
 )
 
 func (a *app) credentialCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "credential", Short: "Keys that the broker injects and nobody else sees"}
-	cmd.AddCommand(a.credentialSet(), a.credentialList(), a.credentialDelete())
-	return cmd
+	return group(&cobra.Command{Use: "credential", Short: "Keys that the broker injects and nobody else sees"},
+		a.credentialSet(), a.credentialList(), a.credentialDelete())
 }
 
 func (a *app) credentialSet() *cobra.Command {
@@ -34,9 +33,10 @@ func (a *app) credentialSet() *cobra.Command {
 		Long: `Asks for the value on the terminal, or reads it from --file; never from an argument.
 It is sealed here for the broker alone: the server passes on what it cannot read. Where it
 may be sent is in the broker's own file.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  bivouac credential set openai-key\n  pass show weather | bivouac credential set weather-token --file -",
+		Args:    noSecret("a credential's value"),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			value, err := a.readSecret(file, "Value of "+args[0]+": ")
+			value, err := a.readSecret(ctx, file, "Value of "+args[0]+": ")
 			if err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ func seal(r *apiv1.GetSealRecipientResponse, pinned, name string, value secret) 
 	if !ok {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root's key has an unknown type")
 	}
-	jws, err := jose.ParseSigned(r.GetStatement(), []jose.SignatureAlgorithm{jose.EdDSA})
+	jws, err := jose.ParseSignedCompact(r.GetStatement(), []jose.SignatureAlgorithm{jose.EdDSA})
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the broker's statement cannot be read: %w", err)
 	}
@@ -131,7 +131,11 @@ func (a *app) credentialList() *cobra.Command {
 
 func (a *app) credentialDelete() *cobra.Command {
 	return &cobra.Command{
-		Use: "delete NAME", Short: "Remove a credential", Args: cobra.ExactArgs(1),
+		Use:   "delete NAME",
+		Short: "Remove a credential from the broker's keyring",
+		Long: `Removes it now: a call that needs it is refused from then on. Whoever issued it does
+not know that; end it there too.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Credentials.DeleteCredential(ctx, &apiv1.DeleteCredentialRequest{Name: args[0]})
 			if err != nil {

@@ -81,7 +81,9 @@ func defaultDevDir() string {
 	return ".bivouac-dev"
 }
 
-func (d *dev) path(parts ...string) string { return filepath.Join(append([]string{d.data}, parts...)...) }
+func (d *dev) path(parts ...string) string {
+	return filepath.Join(append([]string{d.data}, parts...)...)
+}
 
 func (d *dev) run(ctx context.Context) (err error) {
 	d.began = time.Now()

@@ -14,9 +14,8 @@ import (
 )
 
 func (a *app) edgeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "edge", Short: "Machines that work for you"}
-	cmd.AddCommand(a.edgeInvite(), a.edgeList(), a.edgeRevoke(), a.edgeBind(), a.edgeUnbind())
-	return cmd
+	return group(&cobra.Command{Use: "edge", Short: "Machines that work for you"},
+		a.edgeInvite(), a.edgeList(), a.edgeRevoke(), a.edgeBind(), a.edgeUnbind())
 }
 
 func (a *app) edgeInvite() *cobra.Command {
@@ -48,30 +47,44 @@ edge.hcl there.`,
 
 func (a *app) edgeList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "Your machines and what they offer", Args: cobra.NoArgs,
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "Your machines, what they offer, and who may use them",
+		Args:    cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
 			res, err := c.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{})
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
-				if len(res.GetRunners()) == 0 {
-					fmt.Fprintln(w, "no machine yet: bivouac edge invite")
-					return
-				}
-				t := newTable(w, "ID", "NAME", "STATE", "LINK", "SYSTEM", "SLOTS", "SANDBOX", "ACTIONS", "SEEN")
-				for _, r := range res.GetRunners() {
-					t.row(r.GetId(), r.GetName(), runnerState(r), r.GetTransport(), r.GetOs()+"/"+r.GetArch(),
-						fmt.Sprintf("%d/%d", r.GetSlotsBusy(), r.GetSlots()), sandboxOf(r), strings.Join(r.GetActions(), " "), ago(r.GetLastSeenAt()))
-				}
-				t.flush()
-				for _, r := range res.GetRunners() {
-					if r.GetSandboxProblem() != "" {
-						fmt.Fprintf(w, "%s has no sandbox: %s\n", plain(r.GetName()), harmless(r.GetSandboxProblem()))
-					}
-				}
-			})
+			return a.print(res, func(w io.Writer) { showRunners(w, res.GetRunners()) })
 		}),
+	}
+}
+
+func showRunners(w io.Writer, runners []*apiv1.Runner) {
+	if len(runners) == 0 {
+		fmt.Fprintln(w, "no machine yet: bivouac edge invite")
+		return
+	}
+	t := newTable(w, "ID", "NAME", "STATE", "LINK", "SYSTEM", "SLOTS", "SANDBOX", "ACTIONS", "SEEN")
+	for _, r := range runners {
+		seen := ago(r.GetLastSeenAt())
+		if r.GetConnected() {
+			seen = "now"
+		}
+		t.row(r.GetId(), r.GetName(), runnerState(r), r.GetTransport(), r.GetOs()+"/"+r.GetArch(),
+			fmt.Sprintf("%d/%d", r.GetSlotsBusy(), r.GetSlots()), sandboxOf(r), strings.Join(r.GetActions(), " "), seen)
+	}
+	t.flush()
+	for _, r := range runners {
+		if r.GetSandboxProblem() != "" {
+			fmt.Fprintf(w, "%s has no sandbox: %s\n", plain(r.GetName()), harmless(r.GetSandboxProblem()))
+		}
+	}
+	for _, r := range runners {
+		for _, b := range r.GetBindings() {
+			fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), plain(b.GetPrincipalName()), plain(r.GetName()), strings.Join(b.GetActions(), ", "))
+		}
 	}
 }
 
@@ -96,9 +109,18 @@ func sandboxOf(r *apiv1.Runner) string {
 
 func (a *app) edgeRevoke() *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke RUNNER", Short: "End a machine's part in this, now", Args: cobra.ExactArgs(1),
+		Use:   "revoke MACHINE",
+		Short: "End a machine's part in this, now",
+		Long: `Ends the machine's certificate, its leases and what runs on it. MACHINE is a name or
+an id of bivouac edge list. It may come back only with a new invitation.`,
+		Example: "  bivouac edge revoke laptop",
+		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			res, err := c.Runners.RevokeRunner(ctx, &apiv1.RevokeRunnerRequest{RunnerId: args[0]})
+			id, err := runnerID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			res, err := c.Runners.RevokeRunner(ctx, &apiv1.RevokeRunnerRequest{RunnerId: id})
 			if err != nil {
 				return err
 			}
@@ -112,16 +134,27 @@ func (a *app) edgeRevoke() *cobra.Command {
 func (a *app) edgeBind() *cobra.Command {
 	var req apiv1.PutBindingRequest
 	cmd := &cobra.Command{
-		Use: "bind RUNNER PRINCIPAL", Short: "Let a principal use a machine of yours", Args: cobra.ExactArgs(2),
-		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			req.RunnerId, req.PrincipalId = args[0], args[1]
+		Use:   "bind MACHINE PRINCIPAL",
+		Short: "Let a principal use a machine of yours",
+		Long: `Lets agents that work for PRINCIPAL use MACHINE for the named actions, as far as the
+machine's owner allows them in edge.hcl. Both are names or ids. Binding again replaces
+the actions.`,
+		Example: "  bivouac edge bind laptop alice --action files.list,files.read",
+		Args:    cobra.ExactArgs(2),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) (err error) {
+			if req.RunnerId, err = runnerID(ctx, c, args[0]); err != nil {
+				return err
+			}
+			if req.PrincipalId, err = principalID(ctx, c, args[1]); err != nil {
+				return err
+			}
 			res, err := c.Runners.PutBinding(ctx, &req)
 			if err != nil {
 				return err
 			}
 			return a.print(res, func(w io.Writer) {
 				b := res.GetBinding()
-				fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), b.GetPrincipalName(), b.GetRunnerId(), strings.Join(b.GetActions(), ", "))
+				fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), plain(b.GetPrincipalName()), b.GetRunnerId(), strings.Join(b.GetActions(), ", "))
 			})
 		}),
 	}
@@ -131,7 +164,11 @@ func (a *app) edgeBind() *cobra.Command {
 
 func (a *app) edgeUnbind() *cobra.Command {
 	return &cobra.Command{
-		Use: "unbind BINDING", Short: "Take a binding back", Args: cobra.ExactArgs(1),
+		Use:   "unbind BINDING",
+		Short: "Take a binding back",
+		Long: `From then on agents of that principal use the machine for nothing; what they have
+under way there ends. bivouac edge list shows the bindings of your machines.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Runners.DeleteBinding(ctx, &apiv1.DeleteBindingRequest{BindingId: args[0]})
 			if err != nil {

@@ -1,17 +1,13 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/term"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -24,48 +20,69 @@ var errEnded = errors.New("the turn is over")
 // newMessageID makes the id under which a prompt may be sent again. INV-15.
 func newMessageID() string { return "cli-" + strings.ToLower(rand.Text()) }
 
-// follow prints what a turn does until it ends, and returns it. A lost
-// connection resumes; leaving does not stop the turn. Events up to after are
-// known to be older than the turn.
-func (a *app) follow(ctx context.Context, c *client.Client, t *apiv1.Turn, after int64) (done *apiv1.Turn, shown bool, err error) {
-	f := &follower{app: a, client: c, turn: t.GetId()}
+// submit sends a prompt, and says where in the queue it is.
+func (a *app) submit(ctx context.Context, c *client.Client, req *apiv1.SubmitTurnRequest) (*apiv1.Turn, error) {
+	if req.MessageId == "" {
+		req.MessageId = newMessageID()
+	}
+	res, err := c.Turns.SubmitTurn(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	t := res.GetTurn()
+	if !a.json && t.GetPosition() > 1 {
+		fmt.Fprintf(a.err, "%s waits as number %d, about %s\n", t.GetId(), t.GetPosition(),
+			(time.Duration(res.GetEstimatedWaitMs()) * time.Millisecond).Round(time.Second))
+	}
+	return t, nil
+}
+
+// follow prints what a turn does until it ends, and returns it with the text that
+// was shown of it. A lost connection resumes; leaving does not stop the turn.
+// Events up to after are known to be older than the turn's end.
+func (a *app) follow(ctx context.Context, c *client.Client, t *apiv1.Turn, after int64) (done *apiv1.Turn, shown string, err error) {
+	if t.GetEndedAt() != nil {
+		return t, "", nil // sent before, and over: nothing more will happen
+	}
+	f := &follower{app: a, client: c, turn: t.GetId(), tools: map[string]string{}}
 	err = c.Watch(ctx, t.GetSessionId(), after, func(m *apiv1.WatchEventsResponse) error { return f.handle(ctx, m) })
 	f.breakLine()
 	if err != nil && !errors.Is(err, errEnded) {
 		if ctx.Err() != nil {
-			fmt.Fprintf(a.err, "\nleft; the turn goes on: bivouac turns %s, or stop it with bivouac cancel %s\n", t.GetId(), t.GetId())
-			return nil, false, protocol.Errorf(protocol.CodeCancelled, "interrupted")
+			fmt.Fprintf(a.err, "left; the turn goes on: bivouac turns %s, or stop it with bivouac cancel %s\n", t.GetId(), t.GetId())
+			return nil, "", exitError{protocol.CodeCancelled.ExitCode()}
 		}
-		return nil, false, err
+		return nil, "", err
 	}
 	res, err := c.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: t.GetId()})
 	if err != nil {
-		return nil, false, err
+		return nil, "", err
 	}
-	return res.GetTurn(), f.said, nil
+	return res.GetTurn(), f.text.String(), nil
 }
 
-// follower turns a stream of events into lines for people.
+// follower turns a stream of events into lines for people: the agent's words on
+// standard output, everything else on standard error.
 type follower struct {
 	app    *app
 	client *client.Client
 	turn   string
-	inText bool // text deltas have begun a line
-	said   bool // the current answer was shown as deltas
 	active bool
+	open   bool              // a line of text has begun
+	text   strings.Builder   // that was shown
+	tools  map[string]string // by call
 }
 
 func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) error {
-	if f.app.json {
-		return f.handleJSON(m)
-	}
-	if d := m.GetTextDelta(); d != "" && f.active {
-		fmt.Fprint(f.app.out, harmless(d))
-		f.inText, f.said = true, true
-		return nil
-	}
+	f.app.connectionBack()
 	e := m.GetEvent()
-	if e == nil || e.GetTurnId() != f.turn {
+	switch {
+	case f.app.json:
+		return f.handleJSON(e)
+	case m.GetTextDelta() != "" && f.active:
+		f.say(harmless(m.GetTextDelta()))
+		return nil
+	case e.GetTurnId() != f.turn:
 		return nil
 	}
 	switch e.GetType() {
@@ -76,22 +93,20 @@ func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) err
 	case "approval.requested":
 		f.breakLine()
 		return f.approval(ctx, e.GetApprovalId())
-	case "model.called":
-		f.said = false
 	case "model.answered":
 		f.breakLine()
-	case "turn.state", "turn.queued", "turn.checkpoint":
 	default:
-		f.breakLine()
-		fmt.Fprintf(f.app.err, "  · %-18s %s\n", e.GetType(), clip(e.GetData(), 120))
+		if line := f.sentence(e); line != "" {
+			f.breakLine()
+			fmt.Fprintf(f.app.err, "  · %s\n", line)
+		}
 	}
 	return nil
 }
 
 // handleJSON passes durable events on as they are.
-func (f *follower) handleJSON(m *apiv1.WatchEventsResponse) error {
-	e := m.GetEvent()
-	if e == nil || e.GetTurnId() != f.turn {
+func (f *follower) handleJSON(e *apiv1.Event) error {
+	if e.GetTurnId() != f.turn {
 		return nil
 	}
 	if err := f.app.print(e, nil); err != nil {
@@ -101,6 +116,18 @@ func (f *follower) handleJSON(m *apiv1.WatchEventsResponse) error {
 		return errEnded
 	}
 	return nil
+}
+
+func (f *follower) say(text string) {
+	fmt.Fprint(f.app.out, text)
+	f.text.WriteString(text)
+	f.open = !strings.HasSuffix(text, "\n")
+}
+
+func (f *follower) breakLine() {
+	if f.open {
+		f.say("\n")
+	}
 }
 
 // approval shows what waits, and asks when there is somebody to ask.
@@ -118,39 +145,40 @@ func (f *follower) approval(ctx context.Context, id string) error {
 		return nil
 	}
 	fmt.Fprint(f.app.err, "allow this? [y/N] ")
-	line, err := bufio.NewReader(f.app.in).ReadString('\n')
-	if err != nil && line == "" {
+	line, err := f.app.in.line(ctx)
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(f.app.err, "\nnot decided")
 		return nil
 	}
-	yes := strings.EqualFold(strings.TrimSpace(line), "y") || strings.EqualFold(strings.TrimSpace(line), "yes")
-	_, err = f.client.Approvals.DecideApproval(ctx, &apiv1.DecideApprovalRequest{ApprovalId: id, Digest: ap.GetDigest(), Approve: yes})
-	return err
-}
-
-func (f *follower) breakLine() {
-	if f.inText && !f.app.json {
-		fmt.Fprintln(f.app.out)
-		f.inText = false
+	if err != nil {
+		return err
 	}
+	word := strings.ToLower(strings.TrimSpace(line))
+	_, err = f.client.Approvals.DecideApproval(ctx, &apiv1.DecideApprovalRequest{ApprovalId: id, Digest: ap.GetDigest(), Approve: word == "y" || word == "yes"})
+	if c := protocol.CodeOf(err); c == protocol.CodeConflict || c == protocol.CodeFailedPrecondition {
+		fmt.Fprintln(f.app.err, err) // decided elsewhere, or expired, while the question stood
+		return nil
+	}
+	return err
 }
 
 // interactive reports a person at both ends.
 func (a *app) interactive() bool {
-	in, ok := a.in.(*os.File)
-	return ok && term.IsTerminal(int(in.Fd()))
+	_, ok := a.in.terminal()
+	return ok && !a.json
 }
 
 // finish prints how a turn ended; anything but completed is a failure of the
-// command too.
-func (a *app) finish(t *apiv1.Turn, answerShown bool) error {
+// command too. An answer that was shown as it came is not repeated.
+func (a *app) finish(t *apiv1.Turn, shown string) error {
 	if err := a.print(t, func(w io.Writer) {
-		if t.GetState() == "COMPLETED" {
-			if !answerShown && t.GetAnswer() != "" {
-				fmt.Fprintln(w, harmless(strings.TrimSpace(t.GetAnswer())))
-			}
-			return
+		answer := harmless(strings.TrimSpace(t.GetAnswer()))
+		if answer != "" && !strings.HasSuffix(strings.TrimSpace(shown), answer) {
+			fmt.Fprintln(w, answer)
 		}
-		fmt.Fprintf(a.err, "%s  %s (%s): %s\n", t.GetId(), t.GetState(), plain(t.GetReason()), harmless(t.GetMessage()))
+		if t.GetState() != "COMPLETED" {
+			fmt.Fprintf(a.err, "%s  %s (%s): %s\n", t.GetId(), t.GetState(), plain(t.GetReason()), harmless(t.GetMessage()))
+		}
 	}); err != nil {
 		return err
 	}
@@ -162,25 +190,5 @@ func (a *app) finish(t *apiv1.Turn, answerShown bool) error {
 	case "CANCELLED":
 		return exitError{protocol.CodeCancelled.ExitCode()}
 	}
-	if code := protocol.Code(t.GetReason()); code.ExitCode() != 1 {
-		return exitError{code.ExitCode()}
-	}
-	return exitError{1}
-}
-
-// submit sends a prompt, and says where in the queue it is.
-func (a *app) submit(ctx context.Context, c *client.Client, req *apiv1.SubmitTurnRequest) (*apiv1.Turn, error) {
-	if req.MessageId == "" {
-		req.MessageId = newMessageID()
-	}
-	res, err := c.Turns.SubmitTurn(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	t := res.GetTurn()
-	if !a.json && t.GetPosition() > 1 {
-		fmt.Fprintf(a.err, "%s waits as number %d, about %s\n", t.GetId(), t.GetPosition(),
-			(time.Duration(res.GetEstimatedWaitMs()) * time.Millisecond).Round(time.Second))
-	}
-	return t, nil
+	return exitError{protocol.Code(t.GetReason()).ExitCode()} // 1 for a reason that is no code
 }

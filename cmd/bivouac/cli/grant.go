@@ -14,7 +14,6 @@ import (
 )
 
 func (a *app) grantCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "grant", Short: "What agents may use in your name"}
 	var req apiv1.CreateGrantRequest
 	create := &cobra.Command{
 		Use: "create", Short: "Let an agent use credentials in your name", Args: cobra.NoArgs,
@@ -51,8 +50,7 @@ func (a *app) grantCommand() *cobra.Command {
 		}),
 	}
 	list.Flags().BoolVar(&all, "all", false, "also revoked ones")
-	cmd.AddCommand(create, list)
-	return cmd
+	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list)
 }
 
 func orNone(names []string) string {

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -108,6 +107,18 @@ func writePrivate(path string, b []byte) error {
 	return os.Rename(f.Name(), path)
 }
 
+// reserve makes an empty 0600 file where nothing was, for what can be had once.
+func reserve(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return protocol.Errorf(protocol.CodeAlreadyExists, "%s exists already, and may hold something that you need: name another file", path)
+	}
+	if err != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", path, err)
+	}
+	return f.Close()
+}
+
 func (a *app) loginCommand() *cobra.Command {
 	var tokenFile, fingerprint string
 	cmd := &cobra.Command{
@@ -116,9 +127,10 @@ func (a *app) loginCommand() *cobra.Command {
 		Long: `Asks for the token on the terminal, or reads it from --token-file; never from an
 argument. The token is tried before it is kept. The server's root key is pinned:
 give --fingerprint to compare it with what an admin told you.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  bivouac login https://bivouac.example.org:7400 --token-file token --fingerprint 8bc0…",
+		Args:    noSecret("a token"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			token, err := a.readSecret(tokenFile, "Token: ")
+			token, err := a.readSecret(cmd.Context(), tokenFile, "Token: ")
 			if err != nil {
 				return err
 			}
@@ -174,7 +186,7 @@ func (a *app) whoamiCommand() *cobra.Command {
 }
 
 // readSecret reads one line from a file, or from the terminal without echo.
-func (a *app) readSecret(file, prompt string) (string, error) {
+func (a *app) readSecret(ctx context.Context, file, prompt string) (string, error) {
 	switch {
 	case file == "-":
 		return firstLine(a.in)
@@ -186,18 +198,18 @@ func (a *app) readSecret(file, prompt string) (string, error) {
 		defer f.Close()
 		return firstLine(f)
 	}
-	tty, ok := a.in.(*os.File)
-	if !ok || !term.IsTerminal(int(tty.Fd())) {
+	fd, ok := a.in.terminal()
+	if !ok {
 		return "", protocol.Errorf(protocol.CodeInvalidArgument,
 			"there is no terminal to ask on: give the secret in a file, with - for standard input")
 	}
 	fmt.Fprint(a.err, prompt)
-	b, err := term.ReadPassword(int(tty.Fd()))
+	text, err := a.in.password(ctx, fd)
 	fmt.Fprintln(a.err)
 	if err != nil {
 		return "", err
 	}
-	return firstLine(strings.NewReader(string(b)))
+	return firstLine(strings.NewReader(text))
 }
 
 func firstLine(r io.Reader) (string, error) {

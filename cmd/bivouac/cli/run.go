@@ -20,7 +20,7 @@ import (
 )
 
 func (a *app) runCommand() *cobra.Command {
-	var agent, session, dir string
+	var agent, session, dir, messageID string
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "run PROMPT",
@@ -31,21 +31,32 @@ not change: look at the patch and take it with bivouac apply.
 
 A session's next turn sees the conversation and the files as they were accepted:
 --session goes on with one and packs nothing unless you also give --workspace.`,
+		Example: `  bivouac run "make the failing test pass"
+  bivouac run --workspace ../other --detach "update the changelog"`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			s, err := a.runSession(ctx, c, agent, session)
-			if err != nil {
-				return err
-			}
-			req := &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: strings.Join(args, " ")}
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) (err error) {
+			req := &apiv1.SubmitTurnRequest{Prompt: strings.Join(args, " "), MessageId: messageID}
 			if dir == "" && session == "" {
 				dir = "."
 			}
+			var pack *os.File
 			if dir != "" {
 				if dir, err = filepath.Abs(dir); err != nil {
 					return err
 				}
-				if req.WorkspaceDigest, err = a.upload(ctx, c, dir); err != nil {
+				if pack, err = a.pack(ctx, dir); err != nil {
+					return err
+				}
+				defer os.Remove(pack.Name())
+				defer pack.Close()
+			}
+			s, err := a.runSession(ctx, c, agent, session, messageID)
+			if err != nil {
+				return err
+			}
+			req.SessionId = s.GetId()
+			if pack != nil {
+				if req.WorkspaceDigest, err = a.upload(ctx, c, pack); err != nil {
 					return err
 				}
 			}
@@ -57,17 +68,17 @@ A session's next turn sees the conversation and the files as they were accepted:
 	f.StringVar(&dir, "workspace", "", "git folder to work on (default: this one)")
 	f.StringVar(&session, "session", "", "session to go on with")
 	f.BoolVar(&detach, "detach", false, "do not wait: print the turn and leave")
+	f.StringVar(&messageID, "message-id", "", "your own id of this task: giving it again returns the same turn")
 	return cmd
 }
 
 // runSession starts a session for a task, unless one is to go on.
-func (a *app) runSession(ctx context.Context, c *client.Client, agent, id string) (*apiv1.Session, error) {
+func (a *app) runSession(ctx context.Context, c *client.Client, agent, id, messageID string) (*apiv1.Session, error) {
 	if id != "" {
 		got, err := c.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: id})
 		return got.GetSession(), err
 	}
-	res, err := c.Sessions.CreateSession(ctx, &apiv1.CreateSessionRequest{Agent: agent, IdempotencyKey: newMessageID()})
-	return res.GetSession(), err
+	return a.newSession(ctx, c, agent, messageID)
 }
 
 // work submits the task, follows it and says how to take the result.
@@ -105,28 +116,59 @@ func (a *app) work(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	return nil
 }
 
-// upload packs a folder into a temporary file and sends it by digest.
-func (a *app) upload(ctx context.Context, c *client.Client, dir string) (string, error) {
+// pack writes a folder into a temporary file. The caller removes it.
+func (a *app) pack(ctx context.Context, dir string) (_ *os.File, err error) {
 	f, err := os.CreateTemp("", "bivouac-workspace-*.tar")
 	if err != nil {
-		return "", err
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "there is no room for the packed workspace: %w; set TMPDIR to a folder with room", err)
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	m, err := workspace.Pack(ctx, dir, f)
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	p := a.progress()
+	defer p.done()
+	packer := workspace.Packer{ProgressFunc: func(at workspace.Progress) {
+		p.say("packing %s: %d of %d files, %s", dir, at.Files, at.OfFiles, size(at.Bytes))
+	}}
+	m, err := packer.Pack(ctx, dir, f)
+	if err != nil {
+		return nil, err
+	}
+	p.done()
+	if !a.json {
+		showPacked(a.err, dir, m)
+	}
+	return f, nil
+}
+
+// showPacked says what goes along, and what of the folder does not.
+func showPacked(w io.Writer, dir string, m workspace.Manifest) {
+	fmt.Fprintf(w, "packed %d files of %s, %s\n", m.Files, dir, size(m.Bytes))
+	for _, n := range m.Nested {
+		fmt.Fprintf(w, "  %s is a repository of its own: its files go along, its history does not\n", plain(n))
+	}
+	for _, n := range m.Left {
+		fmt.Fprintf(w, "  %s stays here: it is protected\n", plain(n))
+	}
+}
+
+// upload sends a packed workspace by digest.
+func (a *app) upload(ctx context.Context, c *client.Client, f *os.File) (string, error) {
+	total, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "", err
-	}
-	if !a.json {
-		fmt.Fprintf(a.err, "packed %d files of %s\n", m.Files, dir)
-		for _, n := range m.Nested {
-			fmt.Fprintf(a.err, "  %s is a repository of its own: its files go along, its history does not\n", plain(n))
-		}
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
-	digest, _, err := c.PutArtifact(ctx, "workspace", f)
+	p := a.progress()
+	defer p.done()
+	digest, _, err := c.PutArtifact(ctx, "workspace", &counted{ReadSeeker: f, told: func(at int64) {
+		p.say("sending the workspace: %s of %s", size(at), size(total))
+	}})
 	return digest, err
 }
 
@@ -142,11 +184,15 @@ func (a *app) applyCommand() *cobra.Command {
 		Short: "Take the patch of a turn into your folder",
 		Long: `Checks the patch against the folder that the turn was started on (or --workspace)
 and applies all of it or nothing. --show prints it instead.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  bivouac apply --show trn_…\n  bivouac apply trn_…",
+		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			t, patch, err := a.patch(ctx, c, args[0])
 			if err != nil {
 				return err
+			}
+			if show && a.json {
+				return a.printJSON(map[string]any{"turn": t.GetId(), "patch_digest": t.GetPatchDigest(), "patch": patch}) // bytes: base64
 			}
 			if show {
 				_, err := a.out.Write(patch)

@@ -26,6 +26,9 @@ type Config struct {
 	HTTP connect.HTTPClient
 	// Retries after a first refusal; zero: 3, negative: none.
 	Retries int
+	// LostFunc is told each time that a watch lost its connection, or could not
+	// make one, and will try again. It may be nil.
+	LostFunc func(err error)
 }
 
 // Client has one field a service of the API.
@@ -42,6 +45,7 @@ type Client struct {
 	Credentials apiv1connect.CredentialServiceClient
 
 	http connect.HTTPClient
+	lost func(error)
 }
 
 // maxMessageBytes is the server's bound on one message.
@@ -65,6 +69,9 @@ func New(c Config) (*Client, error) {
 	if c.Retries == 0 {
 		c.Retries = 3
 	}
+	if c.LostFunc == nil {
+		c.LostFunc = func(error) {}
+	}
 	base := u.Scheme + "://" + u.Host
 	opts := []connect.ClientOption{
 		connect.WithReadMaxBytes(maxMessageBytes),
@@ -83,6 +90,7 @@ func New(c Config) (*Client, error) {
 		Grants:      apiv1connect.NewGrantServiceClient(hc, base, opts...),
 		Credentials: apiv1connect.NewCredentialServiceClient(hc, base, opts...),
 		http:        hc,
+		lost:        c.LostFunc,
 	}, nil
 }
 

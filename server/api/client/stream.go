@@ -35,6 +35,7 @@ func (c *Client) Watch(ctx context.Context, session string, after int64, handle 
 		if err == nil || !protocol.CodeOf(err).Retryable() {
 			return err // a clean end: the session has no more events
 		}
+		c.lost(err)
 		if !sleep(ctx, backoff(try)) {
 			return context.Cause(ctx)
 		}

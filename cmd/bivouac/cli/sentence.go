@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+
+	"bivouac/server/api/apiv1"
+)
+
+// sentence is what a person who waits wants to know of an event; empty when that
+// is nothing. bivouac events shows all of them.
+func (f *follower) sentence(e *apiv1.Event) string {
+	var d map[string]string
+	if err := json.Unmarshal([]byte(e.GetData()), &d); err != nil {
+		return "" // written by a newer server
+	}
+	tool := f.tool(d)
+	switch e.GetType() {
+	case "tool.requested":
+		return strings.TrimSpace(tool + " " + clip(e.GetPayload(), 100))
+	case "tool.finished":
+		if d["status"] == "ok" {
+			return ""
+		}
+		return strings.TrimSpace(tool+" ended: "+plain(d["status"])) + because(d["code"])
+	case "tool.unknown":
+		return "nobody knows whether " + tool + " happened: bivouac unknown"
+	case "approval.decided":
+		return "the approval is " + strings.ToLower(plain(d["state"]))
+	case "model.failed":
+		return "the model could not be asked" + because(d["code"])
+	case "attempt.queued":
+		if e.GetActionId() == "" {
+			return "waits for a machine"
+		}
+	case "attempt.started":
+		if e.GetActionId() == "" {
+			return "works in a sandbox on " + plain(d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")"
+		}
+	case "attempt.ended":
+		if d["state"] != "SUCCEEDED" {
+			return "the attempt on " + plain(d["runner"]) + " ended: " + strings.ToLower(plain(d["state"])) + because(d["reason"])
+		}
+	case "turn.cancel_requested":
+		return "is being cancelled"
+	}
+	return ""
+}
+
+// tool is the name of the tool that an event is about: some name its call only.
+func (f *follower) tool(d map[string]string) string {
+	call := d["call_id"]
+	for _, name := range []string{d["tool"], f.tools[call], d["alias"]} {
+		if name != "" {
+			f.tools[call] = name
+			return plain(name)
+		}
+	}
+	return "a tool"
+}
+
+func because(code string) string {
+	if code == "" {
+		return ""
+	}
+	return " (" + plain(code) + ")"
+}
