@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"bivouac/edge"
@@ -111,10 +112,15 @@ func (e *Edge) start() {
 	e.now.now = run(d.Run)
 }
 
-// AwaitConnected waits until the daemon has a session and the server shows it.
+// AwaitConnected waits until the daemon has a session with the server that runs
+// now: an earlier one may have died unnoticed.
 func (e *Edge) AwaitConnected() {
 	e.w.t.Helper()
-	e.w.Until("edge "+e.Name+" is connected", 2*time.Minute, func() bool { return e.daemon.Status().Connected })
+	e.w.Until("edge "+e.Name+" is connected", 2*time.Minute, func() bool {
+		s := e.daemon.Status()
+		taken := e.w.Log.Find(Server, "runner connected", "runner", s.Runner.String(), "epoch", strconv.FormatInt(s.Epoch, 10))
+		return s.Connected && len(taken) > 0 && !taken[len(taken)-1].At.Before(e.w.serverSince)
+	})
 }
 
 // Status of the daemon, by its own word.

@@ -30,6 +30,9 @@ rule "ran" {
 }
 `
 
+// renew is how the server's log names a renewal.
+const renew = "bivouac.runner.v1.RunnerService/Renew"
+
 // running starts a turn that runs one command on edge "a", and waits until it
 // runs there.
 func running(t *testing.T, w *harness.World, line string) (alice *harness.Person, session, turn string) {
@@ -47,10 +50,10 @@ func running(t *testing.T, w *harness.World, line string) (alice *harness.Person
 // answer is there, and returns when the edge had sent it.
 func renewed(t *testing.T, w *harness.World) (sent time.Time) {
 	t.Helper()
-	before := len(w.Log.Calls(harness.Server, "bivouac.runner.v1.RunnerService/Renew"))
+	before := len(w.Log.Calls(harness.Server, renew))
 	var calls []harness.Line
 	w.Until("a lease is renewed", ttl, func() bool {
-		calls = w.Log.Calls(harness.Server, "bivouac.runner.v1.RunnerService/Renew")
+		calls = w.Log.Calls(harness.Server, renew)
 		return len(calls) > before
 	})
 	time.Sleep(2 * harness.Latency)
@@ -73,7 +76,7 @@ func TestLeaseIsRenewedEveryThirdOfItsTTL(t *testing.T) {
 		alice, session, turn := running(t, w, "sleep 40s")
 		alice.Completed(turn)
 		claimed := alice.EventAt(session, "attempt.claimed", "")
-		renewals := w.Log.Calls(harness.Server, "bivouac.runner.v1.RunnerService/Renew")
+		renewals := w.Log.Calls(harness.Server, renew)
 		if len(renewals) != 20 {
 			t.Errorf("%d renewals in 40 s, want one each 2 s", len(renewals))
 		}

@@ -69,13 +69,21 @@ func (line Line) has(attrs []string) bool {
 	return true
 }
 
-// shown is how many lines a failed test prints.
-const shown = 150
+// shown is how many lines a failed test prints, without those of questions.
+const shown = 100
+
+// questions that tests and loops ask all the time.
+var questions = []string{"/Get", "/List", "/Watch", "/Usage", "/Describe", "/Live", "/Acknowledge"}
+
+func (line Line) question() bool {
+	return line.Attrs["code"] == "ok" && slices.ContainsFunc(questions, func(q string) bool { return strings.Contains(line.Attrs["method"], q) })
+}
 
 func (l *Log) dump(t *testing.T, began time.Time) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, line := range l.lines[max(0, len(l.lines)-shown):] {
+	told := slices.DeleteFunc(slices.Clone(l.lines), Line.question)
+	l.mu.Unlock()
+	for _, line := range told[max(0, len(told)-shown):] {
 		var attrs []string
 		for k, v := range line.Attrs {
 			attrs = append(attrs, k+"="+v)

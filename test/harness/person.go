@@ -29,7 +29,8 @@ func (w *World) Person(name string) *Person {
 	return w.PersonOf(firstTenant, name)
 }
 
-// PersonOf is a principal of any tenant; both are made when they are new.
+// PersonOf is a principal of any tenant; both are made when they are new. People
+// of another tenant than the first are its admins.
 func (w *World) PersonOf(tenant, name string) *Person {
 	w.t.Helper()
 	key := name
@@ -39,7 +40,7 @@ func (w *World) PersonOf(tenant, name string) *Person {
 	if p := w.people[key]; p != nil {
 		return p
 	}
-	res, err := w.admin.Principals.AddPrincipal(w.t.Context(), &apiv1.AddPrincipalRequest{Tenant: tenant, Name: name})
+	res, err := w.admin.Principals.AddPrincipal(w.t.Context(), &apiv1.AddPrincipalRequest{Tenant: tenant, Name: name, Admin: tenant != firstTenant})
 	w.must(err)
 	p := w.login(name, res.GetToken())
 	w.people[key] = p

@@ -26,6 +26,7 @@ func (w *World) serverConfig() server.Config {
 	c := server.Default()
 	c.DataDir, c.BrokerAddress, c.Version = w.path("server", "data"), brokerAddr, "harness"
 	c.AdvertiseRunner, c.BrokerCodeFile = runnerAddr, w.path("server", "code")
+	c.Grace = 10 * time.Millisecond // who is killed does not wait
 	c.Limits, c.Network, c.Elapsed, c.Log = w.opt.Limits, w.net.Network(serverIP), w.elapsed, w.Log.logger(Server)
 	return c
 }
@@ -52,6 +53,7 @@ func (w *World) startServer() {
 	w.must(err)
 	s, err := server.New(c)
 	w.must(err)
+	w.serverSince = time.Now()
 	w.server.now = run(s.Run)
 }
 

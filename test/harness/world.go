@@ -61,9 +61,10 @@ type World struct {
 	elapsed lease.Elapsed
 	began   time.Time
 
-	public *linktest.Listener // of the server that runs now
-	keys   *keyring.Keyring
-	egress map[string]*linktest.Listener // by address, behind the broker
+	public      *linktest.Listener // of the server that runs now
+	serverSince time.Time
+	keys        *keyring.Keyring
+	egress      map[string]*linktest.Listener // by address, behind the broker
 
 	server, broker part
 	upstreams      []*process
