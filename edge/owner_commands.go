@@ -85,6 +85,23 @@ func Resume(ctx context.Context, dir *state.Dir) (running bool, err error) {
 	return true, err
 }
 
+// EndTurns kills what a daemon that has stopped left running, with its sandboxes.
+// It cancels nothing: the attempts are interrupted, as by a power failure, and the
+// journals say the rest at the next start.
+func EndTurns(ctx context.Context, dir *state.Dir, supervisors Spawner) error {
+	dirs, err := dir.Attempts()
+	if err != nil || supervisors == nil {
+		return err
+	}
+	var failed []error
+	for _, a := range dirs {
+		limit, cancel := context.WithTimeout(ctx, stopTimeout)
+		failed = append(failed, supervisors.Kill(limit, a))
+		cancel()
+	}
+	return errors.Join(failed...)
+}
+
 // endSupervisors stops what runs without a daemon.
 func endSupervisors(ctx context.Context, dir *state.Dir, s Spawner, reason string) error {
 	dirs, err := dir.Attempts()

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -53,6 +54,7 @@ func command() *cobra.Command {
 func runCommand(dir *string) *cobra.Command {
 	var level slog.Level
 	var worker string
+	var endTurns bool
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Work as a runner until interrupted",
@@ -78,10 +80,15 @@ func runCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return daemon.Run(cmd.Context())
+			err = daemon.Run(cmd.Context())
+			if endTurns && cmd.Context().Err() != nil { // and not because another one runs here
+				err = errors.Join(err, edge.EndTurns(context.WithoutCancel(cmd.Context()), d, cfg.Supervisors))
+			}
+			return err
 		},
 	}
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	cmd.Flags().BoolVar(&endTurns, "end-turns", false, "when it is stopped, end the sandboxes of turns too; their turns are interrupted")
 	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")
 	return cmd
 }

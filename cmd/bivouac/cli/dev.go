@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -54,8 +52,9 @@ in, and keeps its state in --data. The first start makes the keys, the agents
 
 The model is a scripted provider that answers from --model-script; README says how to
 use a real one.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
+		Example: "  bivouac dev --allow-folder notes=$HOME/notes:rw\n  bivouac dev --data /tmp/try --public 127.0.0.1:0 --runner 127.0.0.1:0 --broker 127.0.0.1:0 --model 127.0.0.1:0",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&d.data, "data", defaultDevDir(), "directory for all state and logs")
@@ -90,6 +89,11 @@ func (d *dev) run(ctx context.Context) (err error) {
 	if d.data, err = filepath.Abs(d.data); err != nil {
 		return err
 	}
+	release, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer release()
 	if err := d.addresses(); err != nil {
 		return err
 	}
@@ -111,51 +115,6 @@ func (d *dev) run(ctx context.Context) (err error) {
 		return nil // Ctrl-C
 	}
 	return err
-}
-
-// addresses replaces port 0 by a free port, the same one at every start: runners
-// and files remember it. A taken port is found before anything starts.
-func (d *dev) addresses() error {
-	kept := map[string]string{}
-	memory := d.path("addresses.json")
-	if b, err := os.ReadFile(memory); err == nil {
-		if err := json.Unmarshal(b, &kept); err != nil {
-			return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: %w; remove it", memory, err)
-		}
-	}
-	for _, a := range []struct {
-		flag  string
-		value *string
-		udp   bool
-	}{{"public", &d.public, false}, {"runner", &d.runner, true}, {"broker", &d.broker, true}, {"model", &d.model, false}} {
-		if strings.HasSuffix(*a.value, ":0") && kept[a.flag] != "" {
-			*a.value = kept[a.flag]
-		}
-		l, err := net.Listen("tcp", *a.value)
-		if err != nil {
-			return taken(a.flag, *a.value, err)
-		}
-		*a.value = l.Addr().String()
-		l.Close()
-		if a.udp {
-			p, err := net.ListenPacket("udp", *a.value)
-			if err != nil {
-				return taken(a.flag, *a.value, err)
-			}
-			p.Close()
-		}
-		kept[a.flag] = *a.value
-	}
-	b, err := json.Marshal(kept)
-	if err != nil {
-		return err
-	}
-	return writePrivate(memory, append(b, '\n'))
-}
-
-func taken(flag, address string, err error) error {
-	return protocol.Errorf(protocol.CodeFailedPrecondition,
-		"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port", flag, address, err)
 }
 
 // start brings the parts up in the order in which they need each other.
@@ -230,7 +189,7 @@ func (d *dev) logIn(ctx context.Context) (*client.Client, error) {
 		return nil, err
 	}
 	l.RootFingerprint = who.GetRootFingerprint()
-	if old, err := readLogin(d.config); err == nil && old.Server != l.Server && !isLoopback(old.Server) {
+	if old, err := readLogin(d.config); err == nil && old.Server != l.Server && (!isLoopback(old.Server) || ready(ctx, old.Server+"/readyz") == nil) {
 		d.config = d.path("login") // never replace the login of another server
 	}
 	d.api, d.login = c, l
@@ -292,7 +251,11 @@ func (d *dev) quietly(fn func() error) error {
 // startEdge joins this machine once, and runs it.
 func (d *dev) startEdge(ctx context.Context, c *client.Client) error {
 	state := d.path("edge")
-	if _, err := os.Stat(filepath.Join(state, "device.key")); errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Stat(filepath.Join(state, "device.key"))
+	if err == nil && len(d.folders) > 0 {
+		fmt.Fprintf(d.err, "note: --allow-folder is for the first start; say it in %s now\n", filepath.Join(state, "edge.hcl"))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		name, err := os.Hostname()
 		if err != nil || name == "" {
 			name = "this-machine"
@@ -309,7 +272,7 @@ func (d *dev) startEdge(ctx context.Context, c *client.Client) error {
 			return err
 		}
 	}
-	if err := d.tree.spawn("bivouac-edge", "run", "--state", state); err != nil {
+	if err := d.tree.spawn("bivouac-edge", "run", "--state", state, "--end-turns"); err != nil {
 		return err
 	}
 	return d.tree.until(ctx, "bivouac-edge", func() error {

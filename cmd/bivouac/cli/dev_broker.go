@@ -63,6 +63,8 @@ func (d *dev) startBroker(ctx context.Context, provider string) error {
 		if err := d.writeBrokerFiles(provider); err != nil {
 			return err
 		}
+	} else if len(d.destinations) > 0 {
+		fmt.Fprintf(d.err, "note: --destination is for the first start; say it in %s and %s now\n", conf, filepath.Join(data, "paths"))
 	}
 	if _, err := os.Stat(d.path("server", "server.crt")); errors.Is(err, fs.ErrNotExist) {
 		out, err := d.tree.output(ctx, "bivouac-broker", "server-code", "--data", data)

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+
+	"bivouac/edge/protocol"
+)
+
+// lock makes this the one bivouac dev of the directory, until release. Nothing in
+// it is read or changed before.
+func (d *dev) lock() (release func(), err error) {
+	if err := os.MkdirAll(d.data, 0o700); err != nil {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another with --data", d.data, err)
+	}
+	f, err := os.OpenFile(d.path("dev.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; give it to this user, or name another with --data", d.data, err)
+	}
+	if err := lockFile(f); err != nil {
+		f.Close()
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac dev runs on %s: end it with Ctrl-C where it runs, or name another directory with --data", d.data)
+	}
+	return func() { f.Close() }, nil
+}
+
+// addresses replaces port 0 by a free port, the same one at every start: runners
+// and files remember it. A taken port is found before anything starts.
+func (d *dev) addresses() error {
+	kept, err := d.keptAddresses()
+	if err != nil {
+		return err
+	}
+	if err := d.movable(kept); err != nil {
+		return err
+	}
+	for _, a := range []struct {
+		flag  string
+		value *string
+		udp   bool
+	}{{"public", &d.public, false}, {"runner", &d.runner, true}, {"broker", &d.broker, true}, {"model", &d.model, false}} {
+		if strings.HasSuffix(*a.value, ":0") && kept[a.flag] != "" {
+			*a.value = kept[a.flag]
+		}
+		if err := settle(a.flag, a.value, a.udp); err != nil {
+			return err
+		}
+		kept[a.flag] = *a.value
+	}
+	b, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	return writePrivate(d.path("addresses.json"), append(b, '\n'))
+}
+
+func (d *dev) keptAddresses() (map[string]string, error) {
+	kept, memory := map[string]string{}, d.path("addresses.json")
+	b, err := os.ReadFile(memory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return kept, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &kept)
+	}
+	if err != nil {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: %w; remove it", memory, err)
+	}
+	return kept, nil
+}
+
+// movable refuses an address that something else in the directory remembers
+// differently, and would miss later without a word.
+func (d *dev) movable(kept map[string]string) error {
+	moved := func(flag, now string) bool {
+		return kept[flag] != "" && !strings.HasSuffix(now, ":0") && now != kept[flag]
+	}
+	if _, err := os.Stat(d.path("edge", "device.key")); err == nil && !d.noEdge && moved("runner", d.runner) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition,
+			"the runner in %s dials the server at %s: use --runner %s, or remove %s and it joins again", d.path("edge"), kept["runner"], kept["runner"], d.path("edge"))
+	}
+	if _, err := os.Stat(d.path("broker", "broker.hcl")); err == nil && moved("model", d.model) {
+		fmt.Fprintf(d.err, "note: %s was written for the model at %s, which is now at %s\n", d.path("broker", "broker.hcl"), kept["model"], d.model)
+	}
+	return nil
+}
+
+// settle tries an address, and gives it a port where it has none.
+func settle(flag string, value *string, udp bool) error {
+	l, err := net.Listen("tcp", *value)
+	if err != nil {
+		return taken(flag, *value, err)
+	}
+	defer l.Close()
+	*value = l.Addr().String()
+	if !udp {
+		return nil
+	}
+	p, err := net.ListenPacket("udp", *value)
+	if err != nil {
+		return taken(flag, *value, err)
+	}
+	return p.Close()
+}
+
+func taken(flag, address string, err error) error {
+	return protocol.Errorf(protocol.CodeFailedPrecondition,
+		"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port: --%s 127.0.0.1:0", flag, address, err, flag)
+}
