@@ -25,7 +25,7 @@ func attempt(t *testing.T, w *et.World, id protocol.AttemptID) (a execution.Atte
 	return a
 }
 
-// until lets virtual time pass in steps of a tenth of a second until something is
+// until lets virtual time pass in steps of half a second until something is
 // true, and returns how long that took.
 func until(t *testing.T, w *et.World, most time.Duration, met func() bool) time.Duration {
 	t.Helper()
@@ -34,7 +34,7 @@ func until(t *testing.T, w *et.World, most time.Duration, met func() bool) time.
 		if time.Since(begin) > most {
 			t.Fatalf("not within %s", most)
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond)
 		w.Settle()
 	}
 	return time.Since(begin)
