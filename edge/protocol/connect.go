@@ -51,6 +51,9 @@ func FromConnect(err error) error {
 	e := &Error{Code: Code(ce.Meta().Get(headerCode)), Message: ce.Message(), Err: err}
 	if _, known := Codes[e.Code]; !known {
 		e.Code = nearest(ce.Code())
+		if e.Code == CodeInternal && !connect.IsWireError(ce) {
+			e.Code = CodeUnavailable // the connection broke in the middle: the peer said nothing of the kind
+		}
 	}
 	if s := ce.Meta().Get(headerRetryAfter); s != "" {
 		if n, err := strconv.ParseInt(s, 10, 32); err == nil && n >= 0 {

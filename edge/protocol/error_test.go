@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -111,7 +112,7 @@ func TestFromConnect(t *testing.T) {
 		t.Errorf("a transport failure has code %s", got)
 	}
 	for c := connect.CodeCanceled; c <= connect.CodeUnauthenticated; c++ {
-		foreign := connect.NewError(c, errors.New("from a proxy"))
+		foreign := connect.NewWireError(c, errors.New("from a proxy"))
 		code := CodeOf(FromConnect(foreign))
 		if m, ok := Codes[code]; !ok || m.Connect != uint32(c) && code != CodeInternal && c != connect.CodeOutOfRange && c != connect.CodeUnimplemented {
 			t.Errorf("Connect %s without our header became %q", c, code)
@@ -122,6 +123,22 @@ func TestFromConnect(t *testing.T) {
 		if !errors.As(FromConnect(foreign), &e) || e.Code != code || e.RetryAfter != 0 {
 			t.Errorf("unknown headers changed %q to %+v", code, e)
 		}
+	}
+}
+
+// A stream that breaks in the middle looks like an internal fault of the peer,
+// which did not say so: it may be asked again.
+func TestBrokenConnectionIsUnavailable(t *testing.T) {
+	for _, c := range []connect.Code{connect.CodeInternal, connect.CodeUnknown} {
+		if got := CodeOf(FromConnect(connect.NewError(c, io.ErrUnexpectedEOF))); got != CodeUnavailable {
+			t.Errorf("a broken connection (%s) has code %s", c, got)
+		}
+		if got := CodeOf(FromConnect(connect.NewWireError(c, errors.New("a fault")))); got != CodeInternal {
+			t.Errorf("a peer's own %s has code %s", c, got)
+		}
+	}
+	if got := CodeOf(FromConnect(connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded))); got != CodeDeadlineExceeded {
+		t.Errorf("a deadline of this side has code %s", got)
 	}
 }
 
