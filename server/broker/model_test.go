@@ -113,7 +113,7 @@ func TestAdmission(t *testing.T) {
 			"cap of tenant":    {change: func(c *capability.Claims) { c.TenantName = "capped" }, want: protocol.CodePolicyDenied},
 			"unknown grant":    {change: func(c *capability.Claims) { c.Grant = other }, want: protocol.CodePermissionDenied},
 			"no slice":         {change: func(c *capability.Claims) { c.Slice = "" }, want: protocol.CodeBudgetExhausted},
-			"slice, old boot":  {change: func(c *capability.Claims) { c.SliceBoot = "earlier" }, want: protocol.CodeBudgetExhausted},
+			"slice, old boot":  {change: func(c *capability.Claims) { c.SliceBoot = "earlier" }, want: protocol.CodeUnavailable},
 			"slice too small":  {change: func(c *capability.Claims) { c.SliceCeiling = 500 }, want: protocol.CodeBudgetExhausted},
 			"broker's own cap": {change: func(c *capability.Claims) { c.TenantName = "poor" }, want: protocol.CodeRateLimited},
 			"unknown route":    {route: "nowhere", change: func(c *capability.Claims) { c.Models = []string{"nowhere"} }, want: protocol.CodeNotFound},

@@ -98,6 +98,23 @@ func TestBudget(t *testing.T) {
 	})
 }
 
+// A broker that has just restarted costs no turn: neither the one that runs nor
+// one that begins before the server has heard of the restart.
+func TestBrokerRestartsUnderTurns(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Say(et.Script(et.Calls(et.Call{ID: "w", Alias: "files_write", Arguments: `{"content":"x","path":"home/x.txt"}`}), et.Text("done")))
+		running := w.Submit(w.Session("assistant"), "runs")
+		w.Settle()
+		w.Broker.Restart("boot-2", false)
+		approve(t, w, running.ID, true)
+		w.Broker.Say(et.Script(et.Text("done"), et.Text("done")))
+		begins := w.Submit(w.Session("assistant"), "begins")
+		w.Sleep(10 * time.Second)
+		wantState(t, w, running.ID, session.Completed, "")
+		wantState(t, w, begins.ID, session.Completed, "")
+	})
+}
+
 // INV-11: a route that may not receive the data is refused before the first call.
 func TestDataBoundary(t *testing.T) {
 	inWorld(t, func(w *et.World, _ *et.Runner) {

@@ -62,11 +62,14 @@ func TestReserveNeverExceedsTheCeiling(t *testing.T) {
 
 func TestSliceOfAnotherBootIsSpent(t *testing.T) {
 	l := ledger()
-	for name, s := range map[string]Slice{
-		"other boot": {ID: slice, Boot: "boot-0", Ceiling: 1000},
-		"no slice":   {Boot: "boot-1", Ceiling: 1000},
+	for name, c := range map[string]struct {
+		slice Slice
+		want  protocol.Code
+	}{
+		"other boot": {Slice{ID: slice, Boot: "boot-0", Ceiling: 1000}, protocol.CodeUnavailable}, // the next slice will do
+		"no slice":   {Slice{Boot: "boot-1", Ceiling: 1000}, protocol.CodeBudgetExhausted},
 	} {
-		if _, err := l.Reserve(s, 1); protocol.CodeOf(err) != protocol.CodeBudgetExhausted {
+		if _, err := l.Reserve(c.slice, 1); protocol.CodeOf(err) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

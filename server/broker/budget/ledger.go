@@ -84,7 +84,8 @@ func (l *Ledger) Reserve(s Slice, amount int64) (*Hold, error) {
 	case s.ID == "":
 		return exhausted("the capability carries no budget slice: nothing may be spent")
 	case s.Boot != l.boot:
-		return exhausted("slice %s was cut for another start of this broker and counts as spent: the next slice will do", s.ID)
+		// Not exhausted: the server cuts another slice as soon as it has heard of this start.
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "slice %s was cut for another start of this broker and counts as spent: the next slice will do", s.ID)
 	case amount < 0:
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a negative reservation")
 	}

@@ -153,7 +153,7 @@ func (b *Broker) standing(c capability.Claims) error {
 		return refuse("grant")
 	}
 	if c.SliceBoot != b.boot {
-		return protocol.Errorf(protocol.CodeBudgetExhausted, "the budget slice is of another boot of the broker")
+		return protocol.Errorf(protocol.CodeUnavailable, "the budget slice is of another boot of the broker")
 	}
 	for _, f := range floors {
 		value, named := int64(0), ""
