@@ -72,6 +72,18 @@ func (f *flows) forgetLocked(at time.Time) {
 	}
 }
 
+// carries reports an open flow of an action.
+func (f *flows) carries(action string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for fl := range f.open {
+		if fl.req.action == action {
+			return true
+		}
+	}
+	return false
+}
+
 // end removes a flow when its work is over.
 func (f *flows) end(fl *flow) {
 	fl.cancel(context.Canceled)

@@ -110,8 +110,15 @@ func (s brokerService) LookupAction(_ context.Context, in *brokerv1.LookupAction
 	if err != nil {
 		return nil, err
 	}
+	final := e.State == calllog.Sent && !s.flows.carries(id.String())
+	if final { // the answer may have come between the two looks
+		if e, err = s.calls.Lookup(id); err != nil {
+			return nil, err
+		}
+		final = e.State == calllog.Sent
+	}
 	return &brokerv1.LookupActionResponse{
-		State: callStates[e.State], HttpStatus: int32(e.Status), BodyDigest: e.BodyDigest, LogSinceUs: s.calls.Since().UnixMicro(),
+		State: callStates[e.State], HttpStatus: int32(e.Status), BodyDigest: e.BodyDigest, LogSinceUs: s.calls.Since().UnixMicro(), Final: final,
 	}, nil
 }
 

@@ -126,6 +126,9 @@ func TestActionsAreSentOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if sent := l.GetState() == brokerv1.CallState_CALL_STATE_SENT; l.GetFinal() != sent { // nothing runs any more
+				t.Errorf("%s, final %t", l.GetState(), l.GetFinal())
+			}
 			return l.GetState()
 		}
 		post := func(r *brokerv1.InvokeRequest) { r.Tool.Method = "POST" }
@@ -210,12 +213,26 @@ func TestRevokedInTheMiddle(t *testing.T) {
 			done <- err
 		}()
 		<-arrived
+		log := func() *brokerv1.LookupActionResponse {
+			t.Helper()
+			l, err := server.broker.LookupAction(t.Context(), &brokerv1.LookupActionRequest{ActionId: in.GetActionId()})
+			if err != nil || l.GetState() != brokerv1.CallState_CALL_STATE_SENT {
+				t.Fatal(l, err)
+			}
+			return l
+		}
+		if log().GetFinal() {
+			t.Error("a call under way is said to be over")
+		}
 		r, err := server.authority.RevokeGrant(t.Context(), &brokerv1.RevokeGrantRequest{GrantId: w.grant.ID.String()})
 		if err != nil || r.GetFlowsClosed() != 1 {
 			t.Errorf("%v %v", r, err)
 		}
 		if err := <-done; protocol.CodeOf(err) != protocol.CodeOutcomeUnknown {
 			t.Errorf("%v", err)
+		}
+		if !log().GetFinal() {
+			t.Error("a call that was cut off may still bring an answer")
 		}
 	})
 }

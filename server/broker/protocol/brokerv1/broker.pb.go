@@ -890,7 +890,10 @@ type LookupActionResponse struct {
 	HttpStatus int32                  `protobuf:"varint,2,opt,name=http_status,json=httpStatus,proto3" json:"http_status,omitempty"`
 	BodyDigest string                 `protobuf:"bytes,3,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"`
 	// First of the log's memory: older actions are unknown to it.
-	LogSinceUs    int64 `protobuf:"varint,4,opt,name=log_since_us,json=logSinceUs,proto3" json:"log_since_us,omitempty"`
+	LogSinceUs int64 `protobuf:"varint,4,opt,name=log_since_us,json=logSinceUs,proto3" json:"log_since_us,omitempty"`
+	// Of a call that was sent: nothing of it is under way any more, so that no
+	// answer will come. What happened stays unknown.
+	Final         bool `protobuf:"varint,5,opt,name=final,proto3" json:"final,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -951,6 +954,13 @@ func (x *LookupActionResponse) GetLogSinceUs() int64 {
 		return x.LogSinceUs
 	}
 	return 0
+}
+
+func (x *LookupActionResponse) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
 }
 
 type UsageRequest struct {
@@ -2798,7 +2808,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\vbody_digest\x18\x06 \x01(\tR\n" +
 	"bodyDigest\"2\n" +
 	"\x13LookupActionRequest\x12\x1b\n" +
-	"\taction_id\x18\x01 \x01(\tR\bactionId\"\xae\x01\n" +
+	"\taction_id\x18\x01 \x01(\tR\bactionId\"\xc4\x01\n" +
 	"\x14LookupActionResponse\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.bivouac.broker.v1.CallStateR\x05state\x12\x1f\n" +
 	"\vhttp_status\x18\x02 \x01(\x05R\n" +
@@ -2806,7 +2816,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\vbody_digest\x18\x03 \x01(\tR\n" +
 	"bodyDigest\x12 \n" +
 	"\flog_since_us\x18\x04 \x01(\x03R\n" +
-	"logSinceUs\"A\n" +
+	"logSinceUs\x12\x14\n" +
+	"\x05final\x18\x05 \x01(\bR\x05final\"A\n" +
 	"\fUsageRequest\x12\x1b\n" +
 	"\tslice_ids\x18\x01 \x03(\tR\bsliceIds\x12\x14\n" +
 	"\x05close\x18\x02 \x01(\bR\x05close\"e\n" +
