@@ -91,13 +91,24 @@ func (e *Engine) settleCall(ctx context.Context, started session.Action, resp *b
 			return protocol.Errorf(protocol.CodeStaleFence, "action %s is %s already", a.ID, a.State)
 		}
 		switch {
-		case failure == nil:
+		case failure == nil && !(resp.HttpStatus >= 400 && sentBefore(a)):
 			return w.settle(a, started.Fence, answered(a, resp))
-		case refusedByBroker(failure):
+		case failure == nil:
+			return w.doubt(a, fmt.Sprintf("the repetition was answered with HTTP %d", resp.HttpStatus))
+		case refusedByBroker(failure) && !sentBefore(a):
 			return w.settle(a, started.Fence, notDone(a, failure))
 		}
 		return w.doubt(a, "no answer came back: "+string(protocol.CodeOf(failure)))
 	})
+}
+
+// sentAgain is the evidence of an action that was sent more than once.
+const sentAgain = "sent again under the same key"
+
+// sentBefore reports an effect that an earlier sending may have had: that a later
+// one was refused, or failed, says nothing of it. INV-5.
+func sentBefore(a session.Action) bool {
+	return a.Effect != runtimev1.Effect_EFFECT_READ && strings.Contains(a.Evidence, sentAgain)
 }
 
 // answered reads an upstream's answer. An error status is a known outcome.
@@ -178,11 +189,13 @@ func (e *Engine) startLookup(a session.Action) bool {
 	})
 }
 
-// settleLookup uses the evidence. What the log does not cover stays in doubt
-// until the reconcile deadline gives it up. INV-5.
+// settleLookup uses the evidence. When there is none and none will come, the
+// outcome is unknown at once; what the log does not cover stays in doubt until the
+// reconcile deadline gives it up. INV-5.
 func (e *Engine) settleLookup(ctx context.Context, asked session.Action, found *brokerv1.LookupActionResponse, failure error) error {
 	o, known := evidenceOf(asked, found, failure)
-	if !known {
+	silent := failure == nil && found.State == brokerv1.CallState_CALL_STATE_SENT && found.Final
+	if !known && !silent {
 		e.pauses.again(lookupOp(asked.ID), time.Now(), 500*time.Millisecond, 10*time.Second)
 		return nil
 	}
@@ -193,6 +206,9 @@ func (e *Engine) settleLookup(ctx context.Context, asked session.Action, found *
 		}
 		if a.State != session.Reconciling {
 			return protocol.Errorf(protocol.CodeStaleFence, "action %s is %s already", a.ID, a.State)
+		}
+		if silent && a.Fence == asked.Fence {
+			return w.giveUp(a, "the broker's call log: it was sent, and no answer came")
 		}
 		return w.settle(a, asked.Fence, o)
 	})
@@ -212,6 +228,9 @@ func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure 
 		return outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, failed,
 			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}, true
 	case brokerv1.CallState_CALL_STATE_ANSWERED:
+		if found.HttpStatus >= 400 && sentBefore(a) {
+			return outcome{}, false // the log has the last answer only
+		}
 		r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok,
 			Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}
 		ev := session.ActionSucceed

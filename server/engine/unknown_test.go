@@ -85,6 +85,24 @@ func TestUnknownGoesToTheModel(t *testing.T) {
 	})
 }
 
+// When the broker is certain that no answer will come, nobody waits for one.
+func TestUnknownAtOnce(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Certain()
+		w.Broker.LoseAnswers("http:send", 1)
+		w.Broker.Say(et.Script(et.Calls(sent)))
+		turn := w.Submit(w.Session("assistant"), "send")
+		w.Settle()
+		approve(t, w, turn.ID, true)
+		w.Sleep(2 * time.Second)
+		wantState(t, w, turn.ID, session.Unknown, "outcome_unknown")
+		inbox, err := w.Engine.ListUnknown(ctx(), w.Me(), false)
+		if err != nil || len(inbox) != 1 || !strings.Contains(inbox[0].Evidence, "no answer came") {
+			t.Errorf("inbox %+v, %v", inbox, err)
+		}
+	})
+}
+
 // An idempotent call of unknown outcome is sent again, under the same key.
 func TestIdempotentIsSentAgain(t *testing.T) {
 	inWorld(t, func(w *et.World, _ *et.Runner) {

@@ -37,6 +37,7 @@ type Broker struct {
 
 	mu      sync.Mutex // guards below
 	boot    string
+	final   bool // see Certain
 	since   time.Time
 	model   ModelFunc
 	tools   map[string]ToolFunc
@@ -87,6 +88,13 @@ func (b *Broker) LoseAnswers(ref string, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lose[ref] = n
+}
+
+// Certain makes it say of calls without an answer that none will come.
+func (b *Broker) Certain() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.final = true
 }
 
 // SetDown makes the broker unreachable, or reachable again.
@@ -297,6 +305,7 @@ func (b *Broker) LookupAction(_ context.Context, id protocol.ActionID) (*brokerv
 	resp := &brokerv1.LookupActionResponse{State: brokerv1.CallState_CALL_STATE_ABSENT, LogSinceUs: b.since.UnixMicro()}
 	if l := b.log[id]; l != nil {
 		resp.State, resp.HttpStatus, resp.BodyDigest = l.state, l.status, l.digest
+		resp.Final = b.final && l.state == brokerv1.CallState_CALL_STATE_SENT
 	}
 	return resp, nil
 }
