@@ -59,9 +59,13 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 		} else if err != nil {
 			return err
 		}
-		if err := w.freeze(s, desc); protocol.CodeOf(err) == protocol.CodeInvalidArgument {
+		switch err := w.freeze(s, desc); protocol.CodeOf(err) {
+		case "":
+		case protocol.CodeInvalidArgument:
 			return w.cancelled(reasonAgent, "The agent's definition cannot be used any more: "+err.Error())
-		} else if err != nil {
+		case protocol.CodePolicyDenied:
+			return w.cancelled(reasonPolicy, err.Error())
+		default:
 			return err
 		}
 		if err := w.own(desc); err != nil {
@@ -114,8 +118,8 @@ func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) erro
 	if err != nil {
 		return err
 	}
-	grant, err := w.tx.ActiveGrant(s.Principal, s.Agent)
-	if err != nil && !absent(err) {
+	grant, err := grantFor(w.tx, s.Principal, s.Agent)
+	if err != nil {
 		return err
 	}
 	snap, err := policy.NewSnapshot(policy.SnapshotParams{

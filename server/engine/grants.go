@@ -58,6 +58,21 @@ func (e *Engine) CreateGrant(ctx context.Context, c store.Caller, p NewGrant) (p
 	return g, err
 }
 
+// grantFor is the grant under which an agent works for a principal. An agent that
+// was never given one works without credentials; one whose grant was taken back
+// does not work until it is given another.
+func grantFor(tx *store.Tx, p protocol.PrincipalID, agent string) (policy.Grant, error) {
+	g, err := tx.StandingGrant(p, agent)
+	switch {
+	case absent(err):
+		return policy.Grant{}, nil
+	case err == nil && !g.RevokedAt.IsZero():
+		return g, protocol.Errorf(protocol.CodePolicyDenied,
+			"the grant %s of agent %s was revoked: give it a new one with bivouac grant create --agent %s", g.ID, agent, agent)
+	}
+	return g, err
+}
+
 // RevokeGrant ends a grant and all work under it, in every layer, and says per
 // layer what the probe found and when. INV-13.
 func (e *Engine) RevokeGrant(ctx context.Context, c store.Caller, id protocol.GrantID, reason string) (Revocation, error) {

@@ -49,6 +49,16 @@ func TestRevokeGrantMidTurn(t *testing.T) {
 		}
 		_, err = submit(w, w.Me(), engine.NewTurn{Session: s.ID, MessageID: "m", Prompt: "p"})
 		wantCode(t, "a revoked session", err, protocol.CodeFailedPrecondition)
+		// The agent does not come back under another session, until it is given a grant.
+		_, err = w.Engine.CreateSession(ctx(), w.Me(), engine.NewSession{Agent: "assistant"})
+		wantCode(t, "a new session under a revoked grant", err, protocol.CodePolicyDenied)
+		if _, err := w.Engine.CreateSession(ctx(), w.Me(), engine.NewSession{Agent: "coder"}); err != nil {
+			t.Errorf("another agent: %v", err)
+		}
+		if _, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant"}); err != nil {
+			t.Fatal(err)
+		}
+		w.Session("assistant")
 		if again, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "again"); err != nil || !again.Grant.RevokedAt.Equal(rev.Grant.RevokedAt) {
 			t.Errorf("again: %+v, %v", again, err)
 		}

@@ -16,8 +16,9 @@ var (
 	insertGrant = define(`INSERT INTO grants (id, tenant, principal, agent, credentials, sealed, created_at, revoked_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, 0) ON CONFLICT DO NOTHING`)
 	grantByID   = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + ` AND g.id = $4`)
-	activeGrant = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
-		AND g.principal = $4 AND g.agent = $5 AND g.revoked_at = 0 ORDER BY g.created_at DESC, g.id DESC LIMIT 1`)
+	standingGrant = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
+		AND g.principal = $4 AND g.agent = $5
+		ORDER BY CASE WHEN g.revoked_at = 0 THEN 0 ELSE 1 END, g.created_at DESC, g.id DESC LIMIT 1`)
 	grantsOf = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
 		AND ($4 = 1 OR g.revoked_at = 0) ORDER BY g.created_at, g.id`)
 	revokeGrant = define(`UPDATE grants SET revoked_at = $2 WHERE id = $1 AND revoked_at = 0`)
@@ -42,9 +43,10 @@ func (tx *Tx) Grant(id protocol.GrantID) (policy.Grant, error) {
 	return one(tx, "grant", id, scanGrant, grantByID, tx.managing(id))
 }
 
-// ActiveGrant is the newest grant of a principal to an agent that is not revoked.
-func (tx *Tx) ActiveGrant(p protocol.PrincipalID, agent string) (policy.Grant, error) {
-	return one(tx, "grant to agent", agent, scanGrant, activeGrant, tx.managing(p, agent))
+// StandingGrant is the newest grant of a principal to an agent that is in force,
+// or the newest revoked one when none is: "never given" and "taken back" differ.
+func (tx *Tx) StandingGrant(p protocol.PrincipalID, agent string) (policy.Grant, error) {
+	return one(tx, "grant to agent", agent, scanGrant, standingGrant, tx.managing(p, agent))
 }
 
 // Grants of the caller, and of its tenant for an admin.

@@ -15,9 +15,9 @@ import (
 func grants(t *testing.T, s *store.Store) {
 	x := build(t, s, "red")
 	newer := id[protocol.GrantID]()
-	active := func() (g policy.Grant, err error) {
+	standing := func() (g policy.Grant, err error) {
 		err = s.View(t.Context(), x.user(), func(tx *store.Tx) (err error) {
-			g, err = tx.ActiveGrant(x.User, "assistant")
+			g, err = tx.StandingGrant(x.User, "assistant")
 			return err
 		})
 		return g, err
@@ -25,7 +25,7 @@ func grants(t *testing.T, s *store.Store) {
 	update(t, s, loop, func(tx *store.Tx) error {
 		return tx.InsertGrant(policy.Grant{ID: newer, Tenant: x.Tenant, Principal: x.User, Agent: "assistant", CreatedAt: tx.Now.Add(time.Second)})
 	})
-	if g, err := active(); err != nil || g.ID != newer {
+	if g, err := standing(); err != nil || g.ID != newer {
 		t.Errorf("the newest: %s, %v", g.ID, err)
 	}
 	revoke := func(g protocol.GrantID) (out policy.Grant) {
@@ -36,12 +36,15 @@ func grants(t *testing.T, s *store.Store) {
 	if again := revoke(newer); first.RevokedAt.IsZero() || !again.RevokedAt.Equal(first.RevokedAt) {
 		t.Errorf("revoked at %v, then at %v", first.RevokedAt, again.RevokedAt)
 	}
-	if g, err := active(); err != nil || g.ID != x.Grant {
+	if g, err := standing(); err != nil || g.ID != x.Grant {
 		t.Errorf("the one before: %s, %v", g.ID, err)
 	}
 	revoke(x.Grant)
-	_, err := active()
-	wantCode(t, "none left", err, protocol.CodeNotFound)
+	if g, err := standing(); err != nil || g.ID != newer || g.RevokedAt.IsZero() {
+		t.Errorf("none in force: %s revoked at %v, %v", g.ID, g.RevokedAt, err)
+	}
+	err := s.View(t.Context(), x.user(), func(tx *store.Tx) error { _, err := tx.StandingGrant(x.User, "another"); return err })
+	wantCode(t, "never given", err, protocol.CodeNotFound)
 	view(t, s, x.admin(), func(tx *store.Tx) error {
 		alive, err := tx.Grants(false)
 		all, err2 := tx.Grants(true)

@@ -317,7 +317,7 @@ var authorityProbes = map[string]probe{
 		return did(tx.InsertGrant(policy.Grant{ID: id[protocol.GrantID](), Tenant: x.Tenant, Principal: x.User, Agent: "assistant"}))
 	}},
 	"Grant":       {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Grant(x.Grant)) }},
-	"ActiveGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.ActiveGrant(x.User, "assistant")) }},
+	"StandingGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.StandingGrant(x.User, "assistant")) }},
 	"Grants": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.Grants(false)
 		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
