@@ -12,7 +12,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -64,7 +63,7 @@ func within(path, root string) bool {
 }
 
 func TestImports(t *testing.T) {
-	used := map[string]bool{}
+	used := map[string]bool{} // rows, and "row allowance" where somebody needs it
 	for _, p := range list(t, "./...") {
 		path, _ := inModule(p.ImportPath)
 		row, ok := rowOf(path)
@@ -75,7 +74,7 @@ func TestImports(t *testing.T) {
 		used[row.pkg] = true
 		for _, imp := range p.Imports {
 			if in, ok := inModule(imp); ok {
-				if !within(in, row.pkg) && !slices.ContainsFunc(row.allow, func(a string) bool { return within(in, a) }) {
+				if !sameRow(in, row) && !allows(row.allow, in, row.pkg, used) {
 					t.Errorf("%s imports %s: %s", path, in, row.why)
 				}
 				continue
@@ -83,7 +82,7 @@ func TestImports(t *testing.T) {
 			if !strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
 				continue // standard library
 			}
-			if row.external != nil && !slices.ContainsFunc(row.external, func(a string) bool { return within(imp, a) }) {
+			if row.external != nil && !allows(row.external, imp, row.pkg, used) {
 				t.Errorf("%s imports %s: only %v from outside", path, imp, row.external)
 			}
 		}
@@ -92,7 +91,33 @@ func TestImports(t *testing.T) {
 		if !used[row.pkg] {
 			t.Errorf("the table of layers has a row for %s, which does not exist", row.pkg)
 		}
+		if row.pkg == "test" {
+			continue // may see everything, and need not
+		}
+		for _, a := range row.allow {
+			if !used[row.pkg+" "+a] {
+				t.Errorf("%s may import %s and does not: take the door out of its row", row.pkg, a)
+			}
+		}
 	}
+}
+
+// sameRow reports a package that stands under the same row: a package with a row
+// of its own is another layer, also when it lies in a folder below.
+func sameRow(path string, row layer) bool {
+	its, ok := rowOf(path)
+	return ok && its.pkg == row.pkg
+}
+
+// allows finds the entries of a row's list that let path in, and notes them as
+// used.
+func allows(list []string, path, row string, used map[string]bool) (ok bool) {
+	for _, a := range list {
+		if within(path, a) {
+			ok, used[row+" "+a] = true, true
+		}
+	}
+	return ok
 }
 
 // rowOf finds the most specific row.
@@ -130,8 +155,7 @@ func TestPackageDocs(t *testing.T) {
 	}
 }
 
-// TestPure bans clocks, randomness and goroutines in pure packages, and
-// goroutines in engine code outside the op runner.
+// TestPure bans clocks, randomness, I/O, locks and goroutines in pure packages.
 func TestPure(t *testing.T) {
 	for _, pkg := range pure {
 		dir := filepath.Join("../..", pkg)
@@ -151,6 +175,39 @@ func TestPure(t *testing.T) {
 			for _, bad := range impure(f) {
 				t.Errorf("%s: %s in a pure package", fset.Position(bad.pos), bad.what)
 			}
+		}
+	}
+}
+
+// TestGoStatements holds the product to its table of go statements.
+func TestGoStatements(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t, "./cmd/...", "./consul/...", "./edge/...", "./server/...") {
+		path, _ := inModule(p.ImportPath)
+		if suite := strings.HasSuffix(path, "test") || strings.Contains(path, "test/"); suite {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := path + "/" + name
+			ast.Inspect(f, func(n ast.Node) bool {
+				if n, ok := n.(*ast.GoStmt); ok {
+					seen[file] = true
+					if goStatements[file] == "" {
+						t.Errorf("%s:%d: a go statement that nobody waits for: use the op runner or a group", file, fset.Position(n.Pos()).Line)
+					}
+				}
+				return true
+			})
+		}
+	}
+	for file := range goStatements {
+		if !seen[file] {
+			t.Errorf("the table of go statements has %s, which has none", file)
 		}
 	}
 }
