@@ -35,7 +35,7 @@ func TestRenderReadsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tool, err := owner.ToolchainFlag("go=" + dir)
+	tool, err := owner.ToolchainFlag("go=/usr/share")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestRenderReadsBack(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	src := strings.ReplaceAll(strings.ReplaceAll(strings.Join(lines, "\n"), "/home/me/notes", dir), "/usr/local/go", dir)
+	src := strings.ReplaceAll(strings.ReplaceAll(strings.Join(lines, "\n"), "/home/me/notes", dir), "/usr/local/go", "/usr/share")
 	p, err := owner.Parse("edge.hcl", []byte(src))
 	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
 		t.Errorf("the example reads as %+v, %v", p, err)
@@ -86,6 +86,7 @@ toolchain "t" { path = %q }
 limits { pids = "many" }
 broker = "no-port"
 sandbox = "off"
+toolchain "scratch" { path = "/tmp" }
 `, state, file, dir)
 	_, err := owner.Parse("edge.hcl", []byte(src), state)
 	if protocol.CodeOf(err) != protocol.CodeInvalidArgument {
@@ -106,6 +107,7 @@ sandbox = "off"
 		"edge.hcl:15: pids must be number",
 		"edge.hcl:16: broker must be host:port",
 		"edge.hcl:17: Unsupported argument",
+		`edge.hcl:18: toolchain scratch: "/tmp" lies in /tmp, which sandboxed code has for itself`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %q", want)

@@ -16,6 +16,10 @@ var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 // toolchain there would open them to sandboxed code.
 var machinePaths = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/etc", "/boot"}
 
+// sandboxPaths are those at which sandboxed code has places of its own: what the
+// host has there cannot be shown at the same path.
+var sandboxPaths = []string{"/tmp", "/workspace", "/home/agent"}
+
 func (r *reader) name(b *hcl.Block, kind string, twice bool) {
 	switch name := b.Labels[0]; {
 	case !namePattern.MatchString(name):
@@ -62,6 +66,11 @@ func (r *reader) toolPath(at hcl.Range, t Toolchain, private []string) {
 	for _, m := range machinePaths {
 		if inside(t.Path, m) {
 			r.say(at, "toolchain %s: %q is a place of the whole machine: sandboxed code must not see it", t.Name, t.Path)
+		}
+	}
+	for _, own := range sandboxPaths {
+		if inside(t.Path, own) {
+			r.say(at, "toolchain %s: %q lies in %s, which sandboxed code has for itself: put it elsewhere", t.Name, t.Path, own)
 		}
 	}
 	for _, p := range private {
