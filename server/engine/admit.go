@@ -140,7 +140,7 @@ func (e *Engine) queueFull(tx *store.Tx, s session.Session, what string, depth i
 	if err != nil {
 		return err
 	}
-	full := protocol.Errorf(protocol.CodeQueueFull, "%d turns wait for %s, which is the limit: try again later, or cancel one with `bivouac cancel TURN`", depth, what)
+	full := protocol.Errorf(protocol.CodeQueueFull, "%d turns wait for %s, which is the limit: try again later, or look at them with `bivouac turns` and stop one with `bivouac cancel`", depth, what)
 	full.RetryAfter = typical
 	return full
 }

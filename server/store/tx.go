@@ -206,7 +206,17 @@ func one[T any](tx *Tx, what string, id any, scan func(scanner) (T, error), st *
 // absent is the one answer for a row that is not there and for one that is
 // another's. INV-9.
 func absent(what string, id any) error {
+	if list := shownBy[what]; list != "" {
+		return protocol.Errorf(protocol.CodeNotFound, "%s %v not found: `%s` shows those that you may see", what, id, list)
+	}
 	return protocol.Errorf(protocol.CodeNotFound, "%s %v not found", what, id)
+}
+
+// shownBy is the command that lists what a caller may see of a kind.
+var shownBy = map[string]string{
+	"session": "bivouac sessions", "turn": "bivouac turns", "attempt": "bivouac turns", "action": "bivouac turns",
+	"approval": "bivouac approvals --all", "agent": "bivouac agents list", "principal": "bivouac principal list",
+	"runner": "bivouac edge list", "binding": "bivouac edge list", "grant": "bivouac grant list --all",
 }
 
 // number scans one integer.

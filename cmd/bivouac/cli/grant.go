@@ -16,12 +16,21 @@ import (
 func (a *app) grantCommand() *cobra.Command {
 	var req apiv1.CreateGrantRequest
 	create := &cobra.Command{
-		Use: "create", Short: "Let an agent use credentials in your name", Args: cobra.NoArgs,
+		Use:   "create --agent NAME",
+		Short: "Let an agent use credentials in your name",
+		Long: `An agent works for you under a grant, which names the credentials that the broker
+may inject for it. Take it back with bivouac revoke.`,
+		Example: "  bivouac grant create --agent assistant --credential weather-token",
+		Args:    cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			if req.Agent == "" {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--agent says who gets the grant: `bivouac agents list` shows them")
+			}
 			res, err := c.Grants.CreateGrant(ctx, &req)
 			if err != nil {
 				return err
 			}
+			a.noteUnset(ctx, c, req.Credentials)
 			return a.print(res, func(w io.Writer) {
 				g := res.GetGrant()
 				fmt.Fprintf(w, "%s  %s may use %s\n", g.GetId(), g.GetAgent(), orNone(g.GetCredentials()))
@@ -30,7 +39,6 @@ func (a *app) grantCommand() *cobra.Command {
 	}
 	create.Flags().StringVar(&req.Agent, "agent", "", "agent that gets the grant")
 	create.Flags().StringSliceVar(&req.Credentials, "credential", nil, "credential it may have injected (repeatable)")
-	cobra.CheckErr(create.MarkFlagRequired("agent"))
 
 	var all bool
 	list := &cobra.Command{
@@ -51,6 +59,24 @@ func (a *app) grantCommand() *cobra.Command {
 	}
 	list.Flags().BoolVar(&all, "all", false, "also revoked ones")
 	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list)
+}
+
+// noteUnset names credentials of a new grant that have no value yet: a grant may
+// come first, and a typing mistake shows.
+func (a *app) noteUnset(ctx context.Context, c *client.Client, names []string) {
+	res, err := c.Credentials.ListCredentials(ctx, &apiv1.ListCredentialsRequest{})
+	if err != nil || a.json {
+		return // the grant is made; this was a courtesy
+	}
+	set := map[string]bool{}
+	for _, cr := range res.GetCredentials() {
+		set[cr.GetName()] = true
+	}
+	for _, name := range names {
+		if !set[name] {
+			fmt.Fprintf(a.err, "note: %s has no value yet: bivouac credential set %s\n", plain(name), plain(name))
+		}
+	}
 }
 
 func orNone(names []string) string {

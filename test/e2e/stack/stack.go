@@ -147,6 +147,9 @@ func (s *Stack) Path(parts ...string) string {
 	return filepath.Join(append([]string{s.cfg.Dir}, parts...)...)
 }
 
+// URL of the public API.
+func (s *Stack) URL() string { return "http://" + s.public }
+
 // Close ends everything, runners first, and waits. Supervisors that outlive
 // their daemon are ended too.
 func (s *Stack) Close() error {

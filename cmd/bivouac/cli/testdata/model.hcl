@@ -1,0 +1,14 @@
+# What the model of the scripts says beside the default script of bivouac dev,
+# which follows it.
+
+rule "think for a minute" {
+  when { user_contains = "think it over" }
+  text  = "I have thought it over."
+  delay = "60s"
+}
+
+rule "think for a moment" {
+  when { user_contains = "a moment" }
+  text  = "There it is."
+  delay = "1500ms"
+}
