@@ -140,11 +140,11 @@ func finalFor(t *turn, err error) *runnerv1.Result {
 }
 
 func failedResult(err error) *runnerv1.Result {
-	return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeOf(err)), Message: err.Error()}
+	return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeOf(err)), Message: err.Error()}
 }
 
 func cancelledResult(why *protocol.Error) *runnerv1.Result {
-	return &runnerv1.Result{Status: "cancelled", Code: string(why.Code), Message: why.Message}
+	return &runnerv1.Result{Status: protocol.ResultCancelled, Code: string(why.Code), Message: why.Message}
 }
 
 // passLive forwards text of the model while it comes. It is never durable: what

@@ -23,10 +23,10 @@ const (
 
 // Statuses of a result.
 const (
-	Succeeded = "succeeded"
-	Failed    = "failed"
-	Denied    = "denied"
-	Unknown   = "unknown"
+	Succeeded = protocol.ResultSucceeded
+	Failed    = protocol.ResultFailed
+	Denied    = protocol.ResultDenied
+	Unknown   = protocol.ResultUnknown
 )
 
 // Bounds that no request widens.

@@ -41,6 +41,7 @@ type attempt struct {
 	busy     int
 	active   time.Duration // when the worker last asked for something
 	ended    *runtimev1.FinishRequest
+	broken   error // the first failure of this machine in a tool call
 	// dirty: files changed, or the server answered a tool, since the last checkpoint.
 	dirty bool
 }
@@ -147,6 +148,24 @@ func (a *attempt) outcome() *runtimev1.FinishRequest {
 	return a.ended
 }
 
+// brokenBy is what kept this machine from running a tool call, or nil.
+func (a *attempt) brokenBy() error {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	return a.broken
+}
+
+// breaks notes a failure of this machine. The worker gets it as an error that ends
+// the attempt, and the result says what it was.
+func (a *attempt) breaks(err error) error {
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	if a.broken == nil {
+		a.broken = err
+	}
+	return err
+}
+
 // arrive admits a request of the worker, until leave.
 func (a *attempt) arrive() bool {
 	a.progress.Lock()
@@ -195,21 +214,24 @@ func (a *attempt) result(ctx context.Context, err error) *runnerv1.Result {
 	cause := context.Cause(ctx)
 	switch {
 	case a.stopped.fired():
-		return &runnerv1.Result{Status: "cancelled", Code: string(protocol.CodeCancelled), Message: a.stopReason()}
+		return &runnerv1.Result{Status: protocol.ResultCancelled, Code: string(protocol.CodeCancelled), Message: a.stopReason()}
 	case errors.Is(cause, errDeadline):
-		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeDeadlineExceeded), Message: errDeadline.Message}
+		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeDeadlineExceeded), Message: errDeadline.Message}
 	case errors.Is(cause, errStalled):
-		return &runnerv1.Result{Status: "failed", Code: "worker_stalled", Message: errStalled.Message}
+		return &runnerv1.Result{Status: protocol.ResultFailed, Code: "worker_stalled", Message: errStalled.Message}
+	}
+	if broken := a.brokenBy(); broken != nil && ctx.Err() == nil {
+		err = broken // the worker went because of it
 	}
 	var coded *protocol.Error
 	switch {
 	case errors.As(err, &coded):
-		return &runnerv1.Result{Status: "failed", Code: string(coded.Code), Message: coded.Message}
+		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(coded.Code), Message: coded.Message}
 	case err != nil && !errors.Is(err, errWorkerGone) && ctx.Err() == nil:
 		a.cfg.Log.Error("the attempt failed inside", "error", err)
-		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeInternal), Message: "The runner failed inside; its log says why."}
+		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeInternal), Message: "The runner failed inside; its log says why."}
 	}
-	return &runnerv1.Result{Status: "failed", Code: codeInterrupted, Message: "The worker ended before the turn had finished."}
+	return &runnerv1.Result{Status: protocol.ResultFailed, Code: protocol.ResultInterrupted, Message: "The worker ended before the turn had finished."}
 }
 
 func (s *supervisor) stopReason() string {

@@ -48,7 +48,7 @@ func (a *attempt) exec(ctx context.Context, call *runtimev1.ToolCall, output fun
 		return refusal, nil
 	}
 	if err := a.tidyHome(); err != nil {
-		return nil, err
+		return nil, a.breaks(err)
 	}
 	fault.Here(fault.SuperviseExecStarted)
 	heard := newCapture(int(a.spec.GetLimits().GetMaxResultBytes()), output)
@@ -60,12 +60,12 @@ func (a *attempt) exec(ctx context.Context, call *runtimev1.ToolCall, output fun
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil && limit.Err() == nil:
-		return nil, err
+		return nil, a.breaks(err)
 	}
 	if cmd.writes {
 		changed, err := a.repo.Changed(ctx)
 		if err != nil {
-			return nil, err
+			return nil, a.breaks(err)
 		}
 		if changed {
 			a.soil()

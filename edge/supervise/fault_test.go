@@ -40,7 +40,7 @@ func TestFaultInsideASandbox(t *testing.T) {
 	}
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	res, all := r.result()
-	if res.Code != codeInterrupted || len(toolResults(t, all)) != 0 {
+	if res.Code != protocol.ResultInterrupted || len(toolResults(t, all)) != 0 {
 		t.Errorf("result %+v", res)
 	}
 	r.acknowledge(all)

@@ -15,10 +15,10 @@ const patchTimeout = 5 * time.Minute
 
 // statusOf maps how a loop ended to how its attempt ended.
 var statusOf = map[runtimev1.OutcomeKind]string{
-	runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED: "succeeded",
-	runtimev1.OutcomeKind_OUTCOME_KIND_FAILED:    "failed",
-	runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED: "cancelled",
-	runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN:   "unknown",
+	runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED: protocol.ResultSucceeded,
+	runtimev1.OutcomeKind_OUTCOME_KIND_FAILED:    protocol.ResultFailed,
+	runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED: protocol.ResultCancelled,
+	runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN:   protocol.ResultUnknown,
 }
 
 // finishedResult is the result of a loop that came to its end. The patch is
@@ -27,12 +27,12 @@ var statusOf = map[runtimev1.OutcomeKind]string{
 func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest) *runnerv1.Result {
 	r := &runnerv1.Result{Status: statusOf[f.GetOutcome().GetKind()], Code: f.GetOutcome().GetReason(), Message: f.GetOutcome().GetMessage()}
 	if r.Status == "" {
-		r.Status = "failed"
+		r.Status = protocol.ResultFailed
 	}
 	digest, err := a.computePatch(ctx, a.repo.Patch)
-	if err != nil && r.Status == "succeeded" {
+	if err != nil && r.Status == protocol.ResultSucceeded {
 		a.cfg.Log.Warn("the turn's change cannot be taken", "error", err)
-		failed := &runnerv1.Result{Status: "failed", Code: string(protocol.CodeOf(err)), Message: "The turn's change cannot be taken: " + messageOf(err)}
+		failed := &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeOf(err)), Message: "The turn's change cannot be taken: " + messageOf(err)}
 		failed.State, _ = deterministic.Marshal(f.GetState())
 		return failed
 	}
@@ -41,7 +41,7 @@ func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest
 		r.State, err = deterministic.Marshal(f.GetState())
 	}
 	if err != nil {
-		return &runnerv1.Result{Status: "failed", Code: string(protocol.CodeInternal), Message: "The worker's outcome cannot be encoded."}
+		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeInternal), Message: "The worker's outcome cannot be encoded."}
 	}
 	return r
 }

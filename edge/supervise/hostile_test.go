@@ -139,3 +139,17 @@ func TestLimitsOfACall(t *testing.T) {
 	}
 	r.acknowledge(all)
 }
+
+// A machine that cannot run a call at all says what is wrong with it: that is no
+// interruption, and another attempt would not help.
+func TestBrokenMachineSaysWhy(t *testing.T) {
+	cfg := real(t, &broker{})
+	cfg.Toolchains = []Toolchain{{Name: "scratch", Path: "/tmp"}} // where sandboxed code has its own
+	r := start(t, cfg)
+	r.handOver(scripted(`{"steps":[`+toolStep("shell", map[string]any{"command": "true"})+`]}`), "", nil)
+	res, all := r.result()
+	if res.Status != "failed" || res.Code != string(protocol.CodeInvalidArgument) || !strings.Contains(res.Message, "/tmp") {
+		t.Errorf("result %+v", res)
+	}
+	r.acknowledge(all)
+}

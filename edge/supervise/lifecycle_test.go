@@ -104,7 +104,7 @@ func TestAuthorityLossKills(t *testing.T) {
 	_, err = r.client.Stop(t.Context(), &supervisev1.StopRequest{Reason: "the lease is over"})
 	must(t, err)
 	res, all := r.result()
-	if res.Status != "failed" || res.Code != codeInterrupted {
+	if res.Status != "failed" || res.Code != protocol.ResultInterrupted {
 		t.Errorf("after the order to end: %+v", res)
 	}
 	r.acknowledge(all)
@@ -167,7 +167,7 @@ func TestWorkerIsKilled(t *testing.T) {
 	must(t, err)
 	must(t, p.Kill())
 	res, all := r.result()
-	if res.Status != "failed" || res.Code != codeInterrupted {
+	if res.Status != "failed" || res.Code != protocol.ResultInterrupted {
 		t.Errorf("result %+v", res)
 	}
 	dead(t, cfg, "beat")
@@ -269,7 +269,7 @@ func TestSupervisorIsKilled(t *testing.T) {
 		t.Errorf("a second begin: %v", err)
 	}
 	res, all := again.result()
-	if res.Code != codeInterrupted || len(toolResults(t, all)) != 1 {
+	if res.Code != protocol.ResultInterrupted || len(toolResults(t, all)) != 1 {
 		t.Errorf("result %+v after %d records", res, len(all))
 	}
 	again.acknowledge(all)

@@ -37,11 +37,6 @@ var (
 	errOver      = errors.New("the attempt is over")
 )
 
-// codeInterrupted is the result's code of an attempt whose process or machine
-// ended before its worker had finished. It is a known outcome: nothing runs any
-// more, and another attempt may go on from the last checkpoint.
-const codeInterrupted = "interrupted"
-
 // supervisor of one attempt.
 type supervisor struct {
 	cfg      Config
@@ -160,7 +155,7 @@ func (s *supervisor) recover() error {
 		return nil
 	}
 	s.cfg.Log.Warn("an earlier supervisor of this attempt ended before its worker had finished")
-	return s.conclude(&runnerv1.Result{Status: "failed", Code: codeInterrupted,
+	return s.conclude(&runnerv1.Result{Status: protocol.ResultFailed, Code: protocol.ResultInterrupted,
 		Message: "The supervisor of the attempt, or its machine, ended before the turn had finished."})
 }
 
@@ -193,7 +188,7 @@ func (s *supervisor) perform(ctx context.Context) error {
 	a, err := s.take(cancel)
 	if err != nil {
 		s.quiet.fire()
-		return s.conclude(&runnerv1.Result{Status: "failed", Code: string(protocol.CodeOf(err)), Message: messageOf(err)})
+		return s.conclude(&runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeOf(err)), Message: messageOf(err)})
 	}
 	if s.stopped.fired() { // before there was anything to end
 		a.end(protocol.Errorf(protocol.CodeCancelled, "%s", s.stopReason()))
@@ -270,7 +265,7 @@ func (s *supervisor) linger(ctx context.Context) error {
 }
 
 func (s *supervisor) interruptedResult(why *protocol.Error) *runnerv1.Result {
-	return &runnerv1.Result{Status: "failed", Code: codeInterrupted, Message: why.Message}
+	return &runnerv1.Result{Status: protocol.ResultFailed, Code: protocol.ResultInterrupted, Message: why.Message}
 }
 
 func (s *supervisor) advance(p phase) {

@@ -251,7 +251,7 @@ func TestHostRefuses(t *testing.T) {
 					t.Errorf("it was passed on: %v", rec)
 				}
 			}
-			if res.Code != codeInterrupted { // the scripted worker takes no refusal
+			if res.Code != protocol.ResultInterrupted { // the scripted worker takes no refusal
 				t.Errorf("result %+v", res)
 			}
 			r.acknowledge(all)

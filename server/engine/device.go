@@ -114,13 +114,13 @@ func deviceOutcome(a session.Action, r *runnerv1.Result) outcome {
 	result := &runtimev1.ToolResult{CallId: a.CallID, Code: r.Code, Text: r.Message}
 	o := outcome{result: result, evidence: "the runner reports " + r.Status}
 	switch r.Status {
-	case "succeeded":
+	case protocol.ResultSucceeded:
 		o.event, result.Status, result.Text, result.Truncated, result.Code = session.ActionSucceed, ok, r.Output, r.Truncated, ""
-	case "denied":
+	case protocol.ResultDenied:
 		o.event, result.Status = session.ActionDeny, denied
-	case "cancelled":
+	case protocol.ResultCancelled:
 		o.event, result.Status = session.ActionCancel, runtimev1.ResultStatus_RESULT_STATUS_SKIPPED
-	case "failed":
+	case protocol.ResultFailed:
 		o.event, result.Status = session.ActionFail, failed
 	default: // INV-5: what the runner does not know is never a failure
 		return unknownOutcome(a, "the runner cannot tell: "+r.Message)

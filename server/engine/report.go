@@ -148,15 +148,15 @@ func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (executio
 // resultEvent maps a result to the end of its attempt. A worker or supervisor
 // that died under its work is a known outcome: nothing runs any more.
 func resultEvent(r *runnerv1.Result) execution.AttemptEvent {
-	if r.GetStatus() == "failed" && r.GetCode() == reasonInterrupted {
+	if r.GetStatus() == protocol.ResultFailed && r.GetCode() == protocol.ResultInterrupted {
 		return execution.AttemptInterrupt
 	}
 	switch r.GetStatus() {
-	case "succeeded":
+	case protocol.ResultSucceeded:
 		return execution.AttemptSucceed
-	case "failed", "denied":
+	case protocol.ResultFailed, protocol.ResultDenied:
 		return execution.AttemptFail
-	case "cancelled":
+	case protocol.ResultCancelled:
 		return execution.AttemptCancel
 	}
 	return execution.AttemptGiveUp

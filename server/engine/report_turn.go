@@ -270,11 +270,11 @@ func (w *turnTx) turnResult(a execution.Attempt, r *runnerv1.Result) error {
 func outcomeOf(r *runnerv1.Result) *runtimev1.Outcome {
 	o := &runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_FAILED, Reason: r.Code, Message: r.Message}
 	switch r.Status {
-	case "cancelled":
+	case protocol.ResultCancelled:
 		o.Kind, o.Reason = runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED, reasonCancelled
-	case "denied":
+	case protocol.ResultDenied:
 		o.Reason = reasonOwner
-	case "unknown":
+	case protocol.ResultUnknown:
 		o.Kind = runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN
 	}
 	if o.Reason == "" {

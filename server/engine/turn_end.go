@@ -17,7 +17,7 @@ const (
 	reasonCancelled      = "cancelled"
 	reasonQueueDeadline  = "queue_deadline"
 	reasonNotPlaced      = "not_placed"
-	reasonInterrupted    = "interrupted"
+	reasonInterrupted    = protocol.ResultInterrupted
 	reasonSessionClosed  = "session_closed"
 	reasonApprovalDenied = "approval_denied"
 	reasonPolicy         = "policy_denied"
