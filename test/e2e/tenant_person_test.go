@@ -38,6 +38,12 @@ func newStack(t *testing.T, cfg stack.Config) *stack.Stack {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+		if t.Failed() {
+			t.Log(s.Server.Tail(), s.Broker.Tail())
+			for _, e := range s.Edges {
+				t.Log(e.Daemon.Tail())
+			}
+		}
 	})
 	return s
 }
@@ -73,7 +79,7 @@ func newPerson(t *testing.T, s *stack.Stack, tenant, name string, admin bool) *p
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &person{Stack: s, t: t, id: added.GetPrincipal().GetId(), name: name, login: s.Path("login-" + name), home: s.Path("home-" + name)}
+	p := &person{Stack: s, t: t, id: added.GetPrincipal().GetId(), name: name, login: s.Path("login-" + name), home: newHome(t)}
 	token := s.Path("secrets", "token-"+name)
 	p.write(token, added.GetToken()+"\n", 0o600)
 	p.must("login", first(t, s).url, "--token-file", token)
@@ -83,6 +89,21 @@ func newPerson(t *testing.T, s *stack.Stack, tenant, name string, admin bool) *p
 	}
 	t.Cleanup(p.api.Close)
 	return p
+}
+
+// newHome is a folder that everybody may enter, and not in /tmp, which sandboxed
+// code has for itself: what keeps code out of it is its confinement alone.
+func newHome(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "bivouac-home-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func (p *person) readLogin() {
