@@ -118,15 +118,28 @@ func (n *Net) Network(ip string) link.Network {
 }
 
 func (n *Net) socketLocked(addr *net.UDPAddr) net.PacketConn {
-	one := &simnet.Simnet{Router: n.router}
+	late := &newcomer{router: n.router}
+	one := &simnet.Simnet{Router: late}
 	c := one.NewEndpoint(addr, simnet.NodeBiDiLinkSettings{Latency: n.latency})
 	if err := one.Start(); err != nil {
 		panic(err)
 	}
+	n.router.AddNode(late.addr, late.receiver)
 	stop := sync.OnceFunc(func() { one.Close() })
 	n.stops = append(n.stops, stop)
 	return &socket{PacketConn: c, stop: stop}
 }
+
+// newcomer is a node that gets packets only once its links have started: others
+// may send to its address already.
+type newcomer struct {
+	*router
+	addr     net.Addr
+	receiver simnet.PacketReceiver
+}
+
+// AddNode is called before the start.
+func (n *newcomer) AddNode(addr net.Addr, r simnet.PacketReceiver) { n.addr, n.receiver = addr, r }
 
 type socket struct {
 	net.PacketConn
