@@ -48,7 +48,7 @@ func (d *Daemon) recoverActions(ctx context.Context) error {
 		return err
 	}
 	for id, e := range d.actions.claims() {
-		a := &attempt{id: id, kind: kindAction, fence: e.fence, lease: lease.NewLease(d.cfg.Elapsed)}
+		a := &attempt{id: id, kind: protocol.KindAction, fence: e.fence, lease: lease.NewLease(d.cfg.Elapsed)}
 		a.seq.Store(int64(len(e.records)))
 		d.table.add(a)
 		if len(e.records) >= resultSeq {

@@ -12,12 +12,6 @@ import (
 	"bivouac/edge/protocol/runnerv1"
 )
 
-// Kinds of attempts, as offers name them.
-const (
-	kindTurn   = "agent-turn"
-	kindAction = "agent-action"
-)
-
 // attempt is one claimed attempt of this machine, from its claim until the
 // server accepted its result or has lost it.
 type attempt struct {

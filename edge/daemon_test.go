@@ -28,7 +28,7 @@ func TestActionIsDoneOnceAndReported(t *testing.T) {
 		m.run()
 		m.connected()
 		id := newAttempt()
-		f.offer(id, kindAction, deviceWork(device.Read, map[string]any{"path": "notes/a.txt"}))
+		f.offer(id, protocol.KindAction, deviceWork(device.Read, map[string]any{"path": "notes/a.txt"}))
 		m.await("the result", 10*time.Second, func() bool { return f.result(id) != nil })
 		if r := f.result(id); r.GetStatus() != device.Succeeded || !strings.Contains(r.GetOutput(), "alpha") {
 			t.Errorf("result %v", r)
@@ -52,9 +52,9 @@ func TestForeignWorkIsDeclinedWithItsReason(t *testing.T) {
 		m.run()
 		m.connected()
 		first, second, odd := newAttempt(), newAttempt(), newAttempt()
-		f.offer(first, kindTurn, &runnerv1.Work{})
+		f.offer(first, protocol.KindTurn, &runnerv1.Work{})
 		m.await("the first turn", 10*time.Second, func() bool { return m.twins.get(first) != nil })
-		f.offer(second, kindTurn, &runnerv1.Work{})
+		f.offer(second, protocol.KindTurn, &runnerv1.Work{})
 		f.offer(odd, "workflow-task", &runnerv1.Work{})
 		m.await("the declines", 10*time.Second, func() bool { return get(f, func() bool { return len(f.declined) == 2 }) })
 		if got := get(f, func() string { return f.declined[second.String()] }); !strings.Contains(got, "all 1 slots") {
@@ -74,10 +74,10 @@ func TestLostClaimIsNoWork(t *testing.T) {
 		taken, ended, mine := newAttempt(), newAttempt(), newAttempt()
 		read := deviceWork(device.Read, map[string]any{"path": "notes/a.txt"})
 		f.with(func() { f.claims[taken.String()] = &fakeClaim{nonce: "another"} })
-		f.offer(taken, kindAction, read)
-		f.offer(ended, kindTurn, read)
+		f.offer(taken, protocol.KindAction, read)
+		f.offer(ended, protocol.KindTurn, read)
 		f.with(func() { delete(f.work, ended.String()) })
-		f.offer(mine, kindAction, read)
+		f.offer(mine, protocol.KindAction, read)
 		m.await("the claim that is ours", 10*time.Second, func() bool { return f.result(mine) != nil })
 		m.await("acknowledgements", 10*time.Second, func() bool { return get(f, func() bool { return f.acked == 3 }) })
 		if f.result(taken) != nil || m.twins.get(ended) != nil {
@@ -98,7 +98,7 @@ func TestServerRestartResumesFromTheCursor(t *testing.T) {
 		m.connected()
 		f.stop()
 		id := newAttempt()
-		f.offer(id, kindAction, deviceWork(device.Read, map[string]any{"path": "notes/a.txt"}))
+		f.offer(id, protocol.KindAction, deviceWork(device.Read, map[string]any{"path": "notes/a.txt"}))
 		time.Sleep(time.Minute)
 		if m.daemon.Status().Connected {
 			t.Fatal("connected to a server that is not there")
@@ -126,7 +126,7 @@ func TestCutLinkRedeliversUnderTheSameNonce(t *testing.T) {
 		m.connected()
 		f.net.Cut(true)
 		id := newAttempt()
-		f.offer(id, kindAction, deviceWork(device.Read, map[string]any{"path": "notes/a.txt"}))
+		f.offer(id, protocol.KindAction, deviceWork(device.Read, map[string]any{"path": "notes/a.txt"}))
 		time.Sleep(40 * time.Second)
 		f.net.Cut(false)
 		m.await("the result", 2*time.Minute, func() bool { return f.result(id) != nil })
@@ -138,7 +138,7 @@ func TestFencedRunnerEndsEverything(t *testing.T) {
 		m.run()
 		m.connected()
 		id := newAttempt()
-		f.offer(id, kindTurn, &runnerv1.Work{})
+		f.offer(id, protocol.KindTurn, &runnerv1.Work{})
 		m.await("the turn", 10*time.Second, func() bool { return m.twins.get(id) != nil && m.twins.get(id).begun != nil })
 		f.post(&runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Fenced{Fenced: &runnerv1.Fenced{Reason: "its owner revoked it"}}})
 		time.Sleep(time.Minute)
@@ -208,7 +208,7 @@ func TestPauseDeclinesEndsAndAnnounces(t *testing.T) {
 		m.run()
 		m.connected()
 		turn, later, after := newAttempt(), newAttempt(), newAttempt()
-		f.offer(turn, kindTurn, &runnerv1.Work{})
+		f.offer(turn, protocol.KindTurn, &runnerv1.Work{})
 		m.await("the turn", 10*time.Second, func() bool { return m.twins.get(turn) != nil && m.twins.get(turn).begun != nil })
 		if err := m.dir.SetPaused(true); err != nil { // what `pause` does first, without any network
 			t.Fatal(err)
@@ -216,7 +216,7 @@ func TestPauseDeclinesEndsAndAnnounces(t *testing.T) {
 		m.await("the end of the turn", 10*time.Second, func() bool { return f.result(turn).GetStatus() == "cancelled" })
 		m.await("the announcement", 10*time.Second, func() bool { return get(f, func() bool { return f.facts.GetPaused() }) })
 		read := deviceWork(device.Read, map[string]any{"path": "notes/a.txt"})
-		f.offer(later, kindAction, read)
+		f.offer(later, protocol.KindAction, read)
 		m.await("the decline", 10*time.Second, func() bool {
 			return strings.Contains(get(f, func() string { return f.declined[later.String()] }), "paused")
 		})
@@ -224,7 +224,7 @@ func TestPauseDeclinesEndsAndAnnounces(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.await("the announcement", 10*time.Second, func() bool { return get(f, func() bool { return !f.facts.GetPaused() }) })
-		f.offer(after, kindAction, read)
+		f.offer(after, protocol.KindAction, read)
 		m.await("the action", 10*time.Second, func() bool { return f.result(after) != nil })
 	})
 }
@@ -280,7 +280,7 @@ func TestNoEffectWithoutAuthority(t *testing.T) {
 		m.connected()
 		id := newAttempt()
 		work := deviceWork(device.Write, map[string]any{"path": "notes/new.txt", "content": "late"})
-		a := &attempt{id: id, kind: kindAction, fence: 1<<32 | 1, lease: newTestLease(m)}
+		a := &attempt{id: id, kind: protocol.KindAction, fence: 1<<32 | 1, lease: newTestLease(m)}
 		a.grant(0, f.terms(1<<32|1))
 		m.daemon.table.add(a)
 		if _, err := m.daemon.actions.nonce(id); err != nil {

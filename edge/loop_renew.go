@@ -69,7 +69,7 @@ func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
 		return
 	}
 	d.log.Warn("an attempt lost its authority", "attempt", a.id, "reason", why.Message)
-	if a.kind == kindAction {
+	if a.kind == protocol.KindAction {
 		d.ops.cancel(actionOp(a.id), why)
 		return
 	}

@@ -25,7 +25,7 @@ func (d *Daemon) tickWatch(ctx context.Context) (bool, error) {
 			// has said what it knows.
 		case a.cut.Load() == nil && a.lease.Authority() <= 0:
 			d.cutOff(a, protocol.Errorf(protocol.CodeLeaseExpired, "the server did not renew the lease of attempt %s in time", a.id))
-		case a.cut.Load() != nil && a.kind == kindTurn:
+		case a.cut.Load() != nil && a.kind == protocol.KindTurn:
 			d.watchCut(a)
 		}
 	}

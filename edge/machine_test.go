@@ -41,7 +41,7 @@ type machine struct {
 type provedSandbox struct{ sandbox.Backend }
 
 func (provedSandbox) Probe(context.Context) sandbox.Report {
-	return sandbox.Report{Boundary: sandbox.BoundaryProcess, Limits: sandbox.LimitsCgroup}
+	return sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}
 }
 
 func (provedSandbox) Sweep(context.Context, []string) ([]string, error) { return nil, nil }

@@ -32,7 +32,7 @@ func (d *Daemon) offer(ctx context.Context, s *session, o *runnerv1.Offer) error
 		_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: s.epoch, Reason: reason})
 		return onlyTransient(err)
 	}
-	if o.GetSubjectKind() == kindTurn {
+	if o.GetSubjectKind() == protocol.KindTurn {
 		return d.claimTurn(ctx, s, id)
 	}
 	return d.claimAction(ctx, s, id)
@@ -44,18 +44,18 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 	switch {
 	case d.paused.Load():
 		return "the owner has paused this machine"
-	case o.GetSubjectKind() == kindAction:
-		if d.table.active(kindAction) >= maxDeviceActions {
+	case o.GetSubjectKind() == protocol.KindAction:
+		if d.table.active(protocol.KindAction) >= maxDeviceActions {
 			return fmt.Sprintf("%d actions run on this machine already", maxDeviceActions)
 		}
 		return ""
-	case o.GetSubjectKind() != kindTurn:
+	case o.GetSubjectKind() != protocol.KindTurn:
 		return fmt.Sprintf("this machine knows no work of kind %q", o.GetSubjectKind())
 	case f.GetBoundary() == "":
 		return "this machine has no sandbox: " + f.GetSandboxProblem()
 	case o.GetBoundary() != "" && o.GetBoundary() != f.GetBoundary():
 		return fmt.Sprintf("this machine confines with %q, the offer asks for %q", f.GetBoundary(), o.GetBoundary())
-	case d.table.active(kindTurn) >= int(f.GetSlots()):
+	case d.table.active(protocol.KindTurn) >= int(f.GetSlots()):
 		return fmt.Sprintf("all %d slots of this machine are taken", f.GetSlots())
 	}
 	return ""
@@ -93,7 +93,7 @@ func (d *Daemon) claimTurn(ctx context.Context, s *session, id protocol.AttemptI
 	if err != nil {
 		return err
 	}
-	a, res, err := d.claim(ctx, s, id, kindTurn, nonce)
+	a, res, err := d.claim(ctx, s, id, protocol.KindTurn, nonce)
 	if err != nil {
 		if transient(err) {
 			return err // the same nonce claims again
@@ -120,7 +120,7 @@ func (d *Daemon) claimAction(ctx context.Context, s *session, id protocol.Attemp
 	if err != nil {
 		return err
 	}
-	a, res, err := d.claim(ctx, s, id, kindAction, nonce)
+	a, res, err := d.claim(ctx, s, id, protocol.KindAction, nonce)
 	if err != nil {
 		if transient(err) {
 			return err

@@ -342,7 +342,7 @@ func (d *Daemon) recoverTurns(ctx context.Context) error {
 			d.log.WarnContext(ctx, "an attempt is left that this daemon cannot supervise", "attempt", dir.ID)
 			continue
 		}
-		a := &attempt{id: dir.ID, kind: kindTurn, fence: protocol.Fence(begin.GetTerms().GetFence()), lease: lease.NewLease(d.cfg.Elapsed)}
+		a := &attempt{id: dir.ID, kind: protocol.KindTurn, fence: protocol.Fence(begin.GetTerms().GetFence()), lease: lease.NewLease(d.cfg.Elapsed)}
 		d.table.add(a)
 		d.startTurn(a, dir, begin, true)
 	}

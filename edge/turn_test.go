@@ -19,7 +19,7 @@ func newTestLease(m *machine) *lease.Lease { return lease.NewLease(m.cfg.Elapsed
 func (m *machine) begun(w *runnerv1.Work) (protocol.AttemptID, *twin) {
 	m.t.Helper()
 	id := newAttempt()
-	m.server.offer(id, kindTurn, w)
+	m.server.offer(id, protocol.KindTurn, w)
 	m.await("the turn to begin", 10*time.Second, func() bool {
 		one := m.twins.get(id)
 		return one != nil && one.see(func() bool { return one.begun != nil })
@@ -109,11 +109,11 @@ func TestAuthorityAndRetentionEndInTime(t *testing.T) {
 		if !w.see(func() bool { return strings.Contains(w.stopped, "did not renew") }) {
 			t.Fatalf("authority ended and nothing was stopped: %q", w.stopped)
 		}
-		if n := m.daemon.table.active(kindTurn); n != 1 {
+		if n := m.daemon.table.active(protocol.KindTurn); n != 1 {
 			t.Fatalf("the slot was freed within retention: %d", n)
 		}
 		time.Sleep(testRetention)
-		if n := m.daemon.table.active(kindTurn); n != 0 {
+		if n := m.daemon.table.active(protocol.KindTurn); n != 0 {
 			t.Errorf("%d slots are taken after retention", n)
 		}
 		f.net.Cut(false)
@@ -205,7 +205,7 @@ func TestMissingBlobFailsTheTurn(t *testing.T) {
 		m.run()
 		m.connected()
 		id := newAttempt()
-		f.offer(id, kindTurn, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{WorkspaceDigest: canonical.Digest([]byte("gone"))}}})
+		f.offer(id, protocol.KindTurn, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{WorkspaceDigest: canonical.Digest([]byte("gone"))}}})
 		m.await("the result", time.Minute, func() bool { return f.result(id) != nil })
 		if r := f.result(id); r.GetStatus() != "failed" || r.GetCode() != string(protocol.CodeNotFound) {
 			t.Errorf("%v", r)

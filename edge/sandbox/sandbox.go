@@ -1,5 +1,5 @@
-// Package sandbox confines what an attempt runs. It owns the Backend port, the
-// boundary classes and the limits; bubblewrap/ is the first backend and
+// Package sandbox confines what an attempt runs. It owns the Backend port and
+// the limits; boundary classes are words of edge/protocol. bubblewrap/ is the first backend and
 // sandboxtest the suite that every backend passes.
 //
 // An attempt has two kinds of sandbox. A, the worker's, has one inherited
@@ -16,20 +16,6 @@ import (
 	"io"
 	"os"
 	"time"
-)
-
-// Boundary classes, weakest first.
-const (
-	BoundaryProcess   = "process"
-	BoundaryContainer = "container"
-	BoundaryGVisor    = "gvisor"
-	BoundaryMicroVM   = "microvm"
-)
-
-// Classes of resource limits.
-const (
-	LimitsCgroup = "cgroup" // memory, CPU and processes, seen to kill
-	LimitsRlimit = "rlimit" // per process only
 )
 
 // Role decides the policy of a process.
@@ -96,8 +82,8 @@ type Exit struct {
 
 // Report is what a machine was seen to enforce.
 type Report struct {
-	Boundary string // empty: no usable sandbox
-	Limits   string
+	Boundary string // protocol.Boundaries; empty: no usable sandbox
+	Limits   string // protocol.LimitsCgroup or LimitsRlimit
 	Disk     string // how DiskBytes is enforced
 	Problem  string // for people, with what to do
 	Rootless bool

@@ -180,7 +180,7 @@ func TestAttemptKeepsNonceAndClaim(t *testing.T) {
 // version.
 func TestSeenCountsForOneStart(t *testing.T) {
 	d := create(t)
-	r := sandbox.Report{Boundary: sandbox.BoundaryProcess, Limits: sandbox.LimitsCgroup}
+	r := sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}
 	if err := d.SaveSeen("boot", "v1", r); err != nil {
 		t.Fatal(err)
 	}

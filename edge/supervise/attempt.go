@@ -129,7 +129,7 @@ func (a *attempt) enter(ctx context.Context) (sandbox.Report, error) {
 	switch {
 	case report.Boundary == "":
 		return report, protocol.Errorf(protocol.CodeFailedPrecondition, "this machine has no usable sandbox: %s", report.Problem)
-	case a.turn.GetTrust() != trusted && report.Limits != sandbox.LimitsCgroup:
+	case a.turn.GetTrust() != protocol.TrustTrusted && report.Limits != protocol.LimitsCgroup:
 		return report, protocol.Errorf(protocol.CodePolicyDenied,
 			"untrusted code needs control groups, and this machine limits by %q only: `bivouac-edge status` shows why", report.Limits)
 	}
@@ -137,9 +137,6 @@ func (a *attempt) enter(ctx context.Context) (sandbox.Report, error) {
 	a.group, err = a.cfg.Backend.Group(ctx, a.cfg.Attempt.String(), a.limits.attempt)
 	return report, err
 }
-
-// trusted is the one trust that does without control groups.
-const trusted = "trusted"
 
 // outcome that the worker reported, or nil.
 func (a *attempt) outcome() *runtimev1.FinishRequest {

@@ -194,7 +194,7 @@ func newConfig(t *testing.T, b *broker) Config {
 	dir := filepath.Join(t.TempDir(), "attempt")
 	must(t, os.MkdirAll(filepath.Join(dir, "blobs"), 0o700))
 	cfg := Config{Dir: dir, Attempt: protocol.NewID[protocol.AttemptKind](time.Now(), rand.Reader), Elapsed: lease.Monotonic(),
-		Report: sandbox.Report{Boundary: sandbox.BoundaryProcess, Limits: sandbox.LimitsCgroup}, Log: testLog(t)}
+		Report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}, Log: testLog(t)}
 	cfg.Dial = b.dial(t)
 	return cfg
 }
@@ -398,9 +398,9 @@ func real(t *testing.T, b *broker) Config {
 	cfg := newConfig(t, b)
 	cfg.Backend, cfg.Report, cfg.WorkerPath = backend, report, workerBinary(t)
 	cfg.Elapsed = lease.Boottime
-	if report.Limits != sandbox.LimitsCgroup {
+	if report.Limits != protocol.LimitsCgroup {
 		t.Logf("limits here are %q: the test's work is trusted", report.Limits)
-		cfg.Report.Limits = sandbox.LimitsCgroup
+		cfg.Report.Limits = protocol.LimitsCgroup
 	}
 	return cfg
 }

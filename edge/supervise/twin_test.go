@@ -11,7 +11,6 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/runtimev1"
-	"bivouac/edge/sandbox"
 	"bivouac/edge/sandbox/twin"
 	"bivouac/edge/supervise/protocol/supervisev1"
 	"bivouac/edge/worker"
@@ -207,7 +206,7 @@ func TestWorkIsChecked(t *testing.T) {
 	})
 	bubble(t, "untrusted code without control groups", func(t *testing.T) {
 		cfg := virtual(t, &broker{})
-		cfg.Report.Limits = sandbox.LimitsRlimit
+		cfg.Report.Limits = protocol.LimitsRlimit
 		r := start(t, cfg)
 		r.handOver(scripted(`{"steps":[]}`), "", nil)
 		res, all := r.result()

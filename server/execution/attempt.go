@@ -36,8 +36,8 @@ func (s AttemptState) Terminal() bool {
 type SubjectKind string
 
 const (
-	SubjectTurn   SubjectKind = "agent-turn"
-	SubjectAction SubjectKind = "agent-action"
+	SubjectTurn   SubjectKind = protocol.KindTurn
+	SubjectAction SubjectKind = protocol.KindAction
 )
 
 // Requirements are what placement must satisfy; never less. INV-11.

@@ -72,9 +72,6 @@ const (
 	ReasonExcluded   ReasonCode = "excluded"
 )
 
-// Boundaries are the sandbox classes, weakest first.
-var Boundaries = []string{"process", "container", "gvisor", "microvm"}
-
 // Rank is the whole of placement.
 func Rank(a execution.Attempt, f Fleet) Ranking {
 	var r Ranking
@@ -200,7 +197,7 @@ func fitness(q execution.Requirements, facts execution.Facts) []Reason {
 }
 
 func sandbox(q execution.Requirements, facts execution.Facts) []Reason {
-	have := slices.Index(Boundaries, facts.Boundary)
+	have := slices.Index(protocol.Boundaries, facts.Boundary)
 	if have < 0 {
 		text := "it has no usable sandbox"
 		if facts.SandboxProblem != "" {
@@ -210,10 +207,10 @@ func sandbox(q execution.Requirements, facts execution.Facts) []Reason {
 	}
 	var out []Reason
 	// An unknown class asked for is stronger than all: never weaker.
-	if want := slices.Index(Boundaries, q.Boundary); want < 0 || have < want {
+	if want := slices.Index(protocol.Boundaries, q.Boundary); want < 0 || have < want {
 		out = append(out, Reason{ReasonBoundary, fmt.Sprintf("its sandbox is of class %s, and %s was asked for", facts.Boundary, q.Boundary), ""})
 	}
-	if q.Trust != "trusted" && facts.Limits != "cgroup" {
+	if q.Trust != protocol.TrustTrusted && facts.Limits != protocol.LimitsCgroup {
 		out = append(out, Reason{ReasonLimits, fmt.Sprintf("it can limit untrusted code only by %s, and cgroup limits are needed",
 			cmp.Or(facts.Limits, "nothing")), "run it as root or with a delegated cgroup, or say trust = \"trusted\" in the agent"})
 	}

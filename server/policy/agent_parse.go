@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 
 	"github.com/hashicorp/hcl/v2"
@@ -69,7 +70,7 @@ func (r *reader) agent(b *hcl.Block) Agent {
 		r.refuse(b.LabelRanges[0], "an agent's name has lower-case letters, digits and hyphens, begins with a letter and has at most 40 of them")
 	}
 	s.choice("placement", &a.Placement, "service", "runner")
-	s.choice("trust", &a.Trust, "untrusted", "trusted")
+	s.choice("trust", &a.Trust, protocol.TrustUntrusted, protocol.TrustTrusted)
 	s.choice("adapter", &a.Adapter, "native", "scripted")
 	s.text("instructions", &a.Instructions)
 	s.text("data_boundary", &a.DataBoundary)
@@ -141,14 +142,11 @@ func (r *reader) limits(b *hcl.Block, p Profile, a *Agent) {
 	s.duration("session_max", &l.SessionMax, time.Second, top.SessionMax)
 }
 
-// Boundaries are the sandbox classes, weakest first.
-var Boundaries = []string{"process", "container", "gvisor", "microvm"}
-
 func (r *reader) sandbox(b *hcl.Block, p Profile, a *Agent) {
 	s := r.section(r.content(b.Body, []string{"boundary", "memory", "cpu_millis", "pids", "disk",
 		"exec_timeout", "output"}), b.DefRange)
 	x, top := &a.Sandbox, p.Ceiling.Sandbox
-	s.choice("boundary", &a.Boundary, Boundaries...)
+	s.choice("boundary", &a.Boundary, protocol.Boundaries...)
 	s.size("memory", &x.MemoryBytes, top.MemoryBytes)
 	s.number("cpu_millis", &x.CPUMillis, top.CPUMillis)
 	s.number32("pids", &x.PIDs, top.PIDs)

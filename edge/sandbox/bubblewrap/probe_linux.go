@@ -43,10 +43,10 @@ func (b *Backend) probe(ctx context.Context) sandbox.Report {
 		r.Problem = err.Error()
 		return r
 	}
-	class := sandbox.LimitsCgroup
+	class := protocol.LimitsCgroup
 	_, noGroups := b.detect()
 	if noGroups != nil {
-		class = sandbox.LimitsRlimit
+		class = protocol.LimitsRlimit
 	}
 	var limited error
 	all, actx := errgroup.WithContext(ctx)
@@ -57,7 +57,7 @@ func (b *Backend) probe(ctx context.Context) sandbox.Report {
 		r.Problem = err.Error()
 		return r
 	}
-	r.Boundary, r.Disk = sandbox.BoundaryProcess, sandbox.DiskWatched
+	r.Boundary, r.Disk = protocol.BoundaryProcess, sandbox.DiskWatched
 	switch {
 	case limited != nil:
 		r.Problem = "limits were not seen to hold: " + limited.Error()
@@ -217,7 +217,7 @@ const (
 
 // seeLimited exceeds each limit.
 func (b *Backend) seeLimited(ctx context.Context, class string) error {
-	whole := class == sandbox.LimitsCgroup
+	whole := class == protocol.LimitsCgroup
 	roomy := probeLimits
 	roomy.CPUMillis = 1000
 	all, ctx := errgroup.WithContext(ctx)

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
 )
 
 // limits are exceeded, each beside a limit under which the same passes.
 func (c Config) limits(t *testing.T) {
 	b := c.New(t)
-	whole := b.Probe(t.Context()).Limits == sandbox.LimitsCgroup
+	whole := b.Probe(t.Context()).Limits == protocol.LimitsCgroup
 	t.Run("memory", func(t *testing.T) {
 		small := roomy
 		small.MemoryBytes = 256 << 20

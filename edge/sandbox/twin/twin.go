@@ -59,7 +59,7 @@ type Backend struct {
 // New makes a backend.
 func New(cfg Config) *Backend {
 	if cfg.Report == (sandbox.Report{}) {
-		cfg.Report = sandbox.Report{Boundary: sandbox.BoundaryProcess, Limits: sandbox.LimitsCgroup}
+		cfg.Report = sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}
 	}
 	return &Backend{cfg: cfg, groups: map[string]*group{}}
 }
