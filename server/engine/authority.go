@@ -67,6 +67,17 @@ type taken struct {
 
 func (t *taken) Error() string { return t.message }
 
+// By what authority is taken back. The store (standing) and this replica's floors
+// (covers) say it in the same words.
+var (
+	grantRevoked      = &taken{"grant_revoked", "The grant that the turn stood on was revoked."}
+	principalDisabled = &taken{"principal_disabled", "The principal was disabled."}
+	sessionRevoked    = &taken{"session_revoked", "The session was revoked."}
+	instanceRecreated = &taken{"instance_recreated", "The agent's instance was recreated: what ran under the earlier generation ended."}
+	runnerRevoked     = &taken{"runner_revoked", "The runner was revoked."}
+	workTakenOver     = &taken{"stale_fence", "Another took the work over."}
+)
+
 // Is makes it a refusal of permission for callers that only want the code.
 func (t *taken) Is(target error) bool {
 	e, ok := target.(*protocol.Error)
@@ -87,14 +98,14 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 		return err
 	}
 	if !p.DisabledAt.IsZero() {
-		return &taken{"principal_disabled", "The principal was disabled."}
+		return principalDisabled
 	}
 	s, err := tx.Session(t.Session)
 	if err != nil {
 		return err
 	}
 	if s.State == session.Revoked {
-		return &taken{"session_revoked", "The session was revoked."}
+		return sessionRevoked
 	}
 	if snap == nil {
 		return nil
@@ -104,7 +115,7 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 		return err
 	}
 	if inst.Generation != snap.Generation {
-		return &taken{"instance_recreated", "The agent's instance was recreated: what ran under the earlier generation ended."}
+		return instanceRecreated
 	}
 	if snap.Grant == "" {
 		return nil
@@ -114,7 +125,7 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 		return err
 	}
 	if !g.RevokedAt.IsZero() {
-		return &taken{"grant_revoked", "The grant that the turn stood on was revoked."}
+		return grantRevoked
 	}
 	return nil
 }

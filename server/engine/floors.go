@@ -77,18 +77,18 @@ func (f *floors) covers(c capability.Claims) error {
 	defer f.mu.Unlock()
 	switch {
 	case f.below(policy.FloorGrant, c.Grant.String(), 0):
-		return &taken{"grant_revoked", "The grant that the turn stood on was revoked."}
+		return grantRevoked
 	case f.below(policy.FloorPrincipal, c.Principal.String(), 0):
-		return &taken{"principal_disabled", "The principal was disabled."}
+		return principalDisabled
 	case f.below(policy.FloorSession, c.Session.String(), 0):
-		return &taken{"session_revoked", "The session was revoked."}
+		return sessionRevoked
 	case f.below(policy.FloorInstance, c.Instance.String(), c.Generation):
-		return &taken{"instance_recreated", "The agent's instance was recreated."}
+		return instanceRecreated
 	case f.below(policy.FloorRunner, c.Presenter, 0):
-		return &taken{"runner_revoked", "The runner was revoked."}
+		return runnerRevoked
 	case f.below(policy.FloorTurn, c.Turn.String(), int64(c.Fence)) && c.Attempt == "",
 		f.below(policy.FloorAttempt, c.Attempt.String(), int64(c.Fence)):
-		return &taken{"stale_fence", "Another took the work over."}
+		return workTakenOver
 	}
 	return nil
 }

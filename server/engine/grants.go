@@ -129,7 +129,7 @@ func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, er
 // active turns of this replica already.
 func (r *revoking) endWork(ctx context.Context) {
 	owner := store.AsPrincipal(r.grant.Tenant, r.grant.Principal, false)
-	err := r.e.revokeSessions(ctx, owner, r.grant.Agent, "grant_revoked", "The grant was revoked: "+r.reason)
+	err := r.e.revokeSessions(ctx, owner, r.grant.Agent, grantRevoked.reason, "The grant was revoked: "+r.reason)
 	if err == nil {
 		_, err = r.e.endTaken(ctx)
 	}
