@@ -63,7 +63,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		if a.Turn, err = e.queue(tx, s, agent, p); err != nil {
 			return err
 		}
-		return e.place(tx, &a)
+		return e.position(tx, &a)
 	})
 	if err == nil && !a.Duplicate {
 		e.Log.Info("turn queued", "turn", a.Turn.ID, "session", p.Session, "position", a.Position)
@@ -92,7 +92,7 @@ func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
 	if digest != a.Turn.MessageDigest {
 		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace (turn %s): use a new message id", p.MessageID, a.Turn.ID)
 	}
-	return e.place(tx, a)
+	return e.position(tx, a)
 }
 
 func messageDigest(p NewTurn) (string, error) {
@@ -186,8 +186,8 @@ func (e *Engine) queue(tx *store.Tx, s session.Session, agent policy.Agent, p Ne
 	return t, err
 }
 
-// place says where in the queue the turn is and how long that may take.
-func (e *Engine) place(tx *store.Tx, a *Admission) error {
+// position says where in the queue the turn is and how long that may take.
+func (e *Engine) position(tx *store.Tx, a *Admission) error {
 	if a.Turn.State != session.Queued {
 		return nil
 	}
