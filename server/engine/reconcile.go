@@ -172,6 +172,9 @@ func (e *Engine) resend(ctx context.Context, seen session.Action) (bool, error) 
 			return err
 		}
 		next.Fence = w.turn.OwnerFence
+		if !sentBefore(next) {
+			next.Evidence = joinEvidence(next.Evidence, sentAgain)
+		}
 		send, err = w.prepareCall(next)
 		var t *taken
 		if errors.As(err, &t) {
