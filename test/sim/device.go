@@ -57,11 +57,18 @@ func (m *machine) recover(e *entry) {
 		e.result(r)
 	case e.worker != nil && e.worker.up:
 		m.s.note("%s finds the supervisor of %s", m.name, e.id)
-	case len(e.record) == 0:
-		m.startWorker(e)
-	default:
-		e.result(failed("interrupted", "the supervisor ended before the turn had finished"))
 	}
+}
+
+// supervise deals with a turn that has a lease and no supervisor: one that never
+// began begins now, any other was interrupted.
+func (m *machine) supervise(e *entry) {
+	if len(e.record) == 0 {
+		m.startWorker(e)
+		return
+	}
+	e.result(failed("interrupted", "the supervisor ended before the turn had finished"))
+	m.report()
 }
 
 // reportBatch bounds the records of one call.

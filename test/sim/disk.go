@@ -34,8 +34,10 @@ type life struct {
 	worker    *worker
 }
 
-func (e *entry) turn() bool  { return e.work.GetTurn() != nil }
-func (e *entry) ended() bool { return len(e.record) > 0 && e.record[len(e.record)-1].GetResult() != nil }
+func (e *entry) turn() bool { return e.work.GetTurn() != nil }
+func (e *entry) ended() bool {
+	return len(e.record) > 0 && e.record[len(e.record)-1].GetResult() != nil
+}
 
 // append journals one record.
 func (e *entry) append(r *runnerv1.Record, durable bool) {

@@ -25,6 +25,8 @@ type machine struct {
 	facts   *runnerv1.Facts
 	disk    []*entry
 	nonces  int
+	// relinked at the end of the run.
+	relinked bool
 
 	// lost with the daemon:
 	epoch   int64
@@ -196,11 +198,16 @@ func (m *machine) watch() {
 	m.after(time.Second, "", m.watch)
 	for _, e := range slices.Clone(m.disk) {
 		switch {
-		case e.work == nil || e.ended() || !e.judged:
-		case e.cut == nil && m.s.now()-e.sent >= e.authority:
+		case e.work == nil || e.ended():
+		case e.cut != nil:
+			if e.turn() && m.epoch != 0 {
+				m.abandon(e)
+			}
+		case !e.judged: // found by recovery: the server has not said what it knows
+		case m.s.now()-e.sent >= e.authority:
 			m.cutOff(e, protocol.Errorf(protocol.CodeLeaseExpired, "the server did not renew the lease of attempt %s in time", e.id))
-		case e.cut != nil && e.turn() && m.epoch != 0:
-			m.abandon(e)
+		case e.turn() && (e.worker == nil || !e.worker.up):
+			m.supervise(e)
 		}
 	}
 }

@@ -20,11 +20,11 @@ const mailEvery = 2 * time.Second
 
 // mail asks for deliveries after the cursor.
 func (m *machine) mail() {
+	m.poll.cancel()
+	m.poll = m.after(mailEvery, "", m.mail)
 	if m.epoch == 0 || m.polling {
 		return
 	}
-	m.poll.cancel()
-	m.poll = m.after(mailEvery, "", m.mail)
 	m.polling = true
 	epoch, cursor := m.epoch, m.cursor
 	toServer(m, "mail", func(ctx context.Context, e *engine.Engine) ([]*runnerv1.AttachResponse, error) {

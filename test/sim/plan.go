@@ -43,15 +43,15 @@ type prompt struct {
 
 // Plans by name, for how a seed may misbehave.
 const (
-	calm    = "calm"    // nothing fails
-	lossy   = "lossy"   // the network only
-	crashes = "crashes" // processes only
+	calm       = "calm"    // nothing fails
+	lossy      = "lossy"   // the network only
+	crashes    = "crashes" // processes only
 	everything = "everything"
 )
 
 func (s *Sim) makePlan() (kind string, p plan) {
 	p = plan{
-		machines: 1 + s.rng.IntN(2), heal: s.between(time.Minute, 6*time.Minute),
+		machines: 1 + s.rng.IntN(2), heal: s.between(40*time.Second, 4*time.Minute),
 		poll: pick(s, time.Second, 2*time.Second, 4*time.Second), budget: pick(s, "0.0003", "0.002", "0.01"),
 		approvals: pick(s, 20*time.Second, 2*time.Minute), onDenied: pick(s, "continue", "continue", "fail"),
 	}
@@ -62,7 +62,7 @@ func (s *Sim) makePlan() (kind string, p plan) {
 		p.refused, p.broken, p.failing, p.modelFails = s.rate(0.1), s.rate(0.3), s.rate(0.1), s.rate(0.1)
 	}
 	if kind == crashes || kind == everything {
-		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.1), s.rate(0.01), pick(s, 0, 0, 0.3)
+		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.3), s.rate(0.05), pick(s, 0, 0, 0.3)
 	}
 	if kind != calm {
 		p.cancels, p.closes, p.recreates = s.rate(0.5), s.rate(0.3), s.rate(0.3)
@@ -77,17 +77,17 @@ func (s *Sim) rate(most float64) float64 {
 	if s.chance(1.0 / 3) {
 		return 0
 	}
-	return most * math.Pow(10, -2*s.rng.Float64())
+	return most * math.Pow(10, -1.3*s.rng.Float64())
 }
 
 func (s *Sim) chats(p plan) []chat {
 	var out []chat
-	for range 1 + s.rng.IntN(3) {
+	for range 1 + s.rng.IntN(4) {
 		c := chat{agent: pick(s, "assistant", "assistant", "coder")}
 		at := s.between(0, 5*time.Second)
-		for range 1 + s.rng.IntN(4) {
+		for range 1 + s.rng.IntN(5) {
 			c.prompts = append(c.prompts, prompt{at, s.script(c.agent, p)})
-			at += s.between(0, p.heal/3)
+			at += s.between(0, p.heal/4)
 		}
 		out = append(out, c)
 	}

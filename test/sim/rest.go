@@ -62,16 +62,30 @@ func (s *Sim) unfinished() (out []string) {
 		out = append(out, s.unfinishedOf(id)...)
 	}
 	for _, m := range s.machines {
-		if n := len(m.disk); n > 0 {
-			add("%s has %d attempts", m.name, n)
+		for _, e := range m.disk {
+			if e.work != nil { // a nonce alone holds nothing
+				add("%s has %s", m.name, s.shorten(e.id.String()))
+			}
 		}
 	}
 	if len(out) == 0 {
 		if n := s.debt(); n > 0 { // INV-18
 			add("%d cleanups are open", n)
+			s.relink()
 		}
 	}
 	return out
+}
+
+// relink makes every machine connect once more when nothing but debt is left: of
+// an attempt that it lost it says no word but that it does not hold it.
+func (s *Sim) relink() {
+	for _, m := range s.machines {
+		if !m.relinked && m.epoch != 0 {
+			m.relinked = true
+			m.gone(m.epoch, protocol.Errorf(protocol.CodeUnavailable, "the link is made anew"))
+		}
+	}
 }
 
 // unfinishedOf lists what still works for a turn.

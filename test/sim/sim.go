@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"testing/synctest"
 	"time"
 
 	"bivouac/edge/fault"
@@ -199,6 +200,7 @@ func (s *Sim) step() {
 
 // settle wakes whoever a commit concerns, and looks at what was committed.
 func (s *Sim) settle() {
+	synctest.Wait() // the store's writer wakes its subscribers after it has answered
 	touched := map[store.Topic]bool{}
 	for _, t := range topics {
 		select {
