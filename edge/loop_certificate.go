@@ -14,13 +14,13 @@ func (d *Daemon) tickCertificate(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s := d.line.get()
-	if s == nil || time.Now().Before(due) {
+	c := d.line.get()
+	if c == nil || time.Now().Before(due) {
 		return false, nil
 	}
 	res, err := call(ctx, d.client.RenewCertificate, &runnerv1.RenewCertificateRequest{})
 	if err != nil {
-		return false, d.superseded(s, err)
+		return false, d.superseded(c, err)
 	}
 	if err := d.cfg.State.SaveCertificate(res.GetCertificateChain()); err != nil {
 		return false, err

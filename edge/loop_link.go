@@ -11,31 +11,31 @@ import (
 	"bivouac/edge/protocol/runnerv1"
 )
 
-// tickLink makes a session when there is none; otherwise it takes one delivery.
+// tickLink connects when there is no connection; otherwise it takes one delivery.
 func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
-	s := d.line.get()
-	if s == nil {
+	c := d.line.get()
+	if c == nil {
 		return true, d.connect(ctx)
 	}
-	if s.stream.Receive() {
-		s.quiet.Reset(silence)
-		if !s.heard {
-			s.heard = true
+	if c.stream.Receive() {
+		c.quiet.Reset(silence)
+		if !c.heard {
+			c.heard = true
 			d.backoff.Reset()
 			d.problems.note("connection", nil)
 		}
-		return true, d.deliver(ctx, s, s.stream.Msg())
+		return true, d.deliver(ctx, c, c.stream.Msg())
 	}
-	err := protocol.FromConnect(s.stream.Err())
-	if cause := context.Cause(s.ctx); cause != nil {
+	err := protocol.FromConnect(c.stream.Err())
+	if cause := context.Cause(c.ctx); cause != nil {
 		err = cause
 	}
-	s.stream.Close()
-	d.line.drop(s, err)
+	c.stream.Close()
+	d.line.drop(c, err)
 	return true, d.lost(ctx, err)
 }
 
-// lost decides what the end of a session means.
+// lost decides what the end of a connection means.
 func (d *Daemon) lost(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -51,13 +51,13 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 	return nil
 }
 
-// errRelink ends a session that should be made anew at once.
+// errRelink ends a connection that should be made anew at once.
 var errRelink = protocol.Errorf(protocol.CodeUnavailable, "the link moves to another connection")
 
-// relink makes a new session, on whatever connection the link has now.
+// relink takes a new epoch, over whatever transport the link has now.
 func (d *Daemon) relink() {
-	if s := d.line.get(); s != nil {
-		d.line.drop(s, errRelink)
+	if c := d.line.get(); c != nil {
+		d.line.drop(c, errRelink)
 	}
 }
 
@@ -85,21 +85,21 @@ func (d *Daemon) connect(ctx context.Context) error {
 }
 
 func (d *Daemon) attach(ctx context.Context, res *runnerv1.ConnectResponse) error {
-	s := &session{epoch: res.GetEpoch()}
-	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.quiet = time.AfterFunc(silence, func() {
-		s.cancel(protocol.Errorf(protocol.CodeUnavailable, "the server was silent for %s", silence))
+	c := &connection{epoch: res.GetEpoch()}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	c.quiet = time.AfterFunc(silence, func() {
+		c.cancel(protocol.Errorf(protocol.CodeUnavailable, "the server was silent for %s", silence))
 		d.link.Drop()
 	})
 	var err error
-	s.stream, err = d.client.Attach(s.ctx, &runnerv1.AttachRequest{Epoch: s.epoch, Cursor: max(0, res.GetMailboxCursor()-1)})
+	c.stream, err = d.client.Attach(c.ctx, &runnerv1.AttachRequest{Epoch: c.epoch, Cursor: max(0, res.GetMailboxCursor()-1)})
 	if err != nil {
-		s.quiet.Stop()
-		s.cancel(nil)
+		c.quiet.Stop()
+		c.cancel(nil)
 		return d.lost(ctx, protocol.FromConnect(err))
 	}
-	d.line.set(s)
-	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", s.epoch)
+	d.line.set(c)
+	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", c.epoch)
 	d.wakeRenew.set()
 	d.wakeReport.set()
 	d.wakeAnnounce.set()
@@ -151,7 +151,7 @@ func (d *Daemon) judge(all []*attempt, sent time.Duration, verdicts []*runnerv1.
 }
 
 // deliver deals with one message of the mailbox.
-func (d *Daemon) deliver(ctx context.Context, s *session, m *runnerv1.AttachResponse) error {
+func (d *Daemon) deliver(ctx context.Context, c *connection, m *runnerv1.AttachResponse) error {
 	if m.GetHeartbeat() != nil || !d.mailbox.begin(m.GetSeq()) {
 		return nil
 	}
@@ -161,8 +161,8 @@ func (d *Daemon) deliver(ctx context.Context, s *session, m *runnerv1.AttachResp
 	}
 	switch k := m.GetKind().(type) {
 	case *runnerv1.AttachResponse_Offer:
-		if err := d.offer(ctx, s, k.Offer); err != nil {
-			d.line.drop(s, err) // not dealt with: it comes again after the next connect
+		if err := d.offer(ctx, c, k.Offer); err != nil {
+			d.line.drop(c, err) // not dealt with: it comes again after the next connect
 			return d.lost(ctx, err)
 		}
 	case *runnerv1.AttachResponse_Stop:

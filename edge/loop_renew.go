@@ -11,15 +11,15 @@ import (
 // tickRenew renews all leases in one call when the first is due. Authority is
 // counted from when the call was sent (INV-20).
 func (d *Daemon) tickRenew(ctx context.Context) (bool, error) {
-	s := d.line.get()
+	c := d.line.get()
 	all := d.leased()
-	if s == nil || len(all) == 0 || !due(all) {
+	if c == nil || len(all) == 0 || !due(all) {
 		return false, nil
 	}
 	sent := d.cfg.Elapsed()
-	res, err := call(ctx, d.client.Renew, &runnerv1.RenewRequest{Epoch: s.epoch, Leases: held(all)})
+	res, err := call(ctx, d.client.Renew, &runnerv1.RenewRequest{Epoch: c.epoch, Leases: held(all)})
 	if err != nil {
-		return false, d.superseded(s, err)
+		return false, d.superseded(c, err)
 	}
 	d.judge(all, sent, res.GetLeases())
 	return false, nil

@@ -11,29 +11,29 @@ import (
 // tickReport acknowledges deliveries that are dealt with and reports results of
 // device actions. Records of turns are reported by their own ops, as they come.
 func (d *Daemon) tickReport(ctx context.Context) (bool, error) {
-	s := d.line.get()
-	if s == nil {
+	c := d.line.get()
+	if c == nil {
 		return false, nil // the link loop wakes us
 	}
 	var failed []error
 	if seq, ok := d.mailbox.due(); ok {
-		_, err := call(ctx, d.client.Acknowledge, &runnerv1.AcknowledgeRequest{Epoch: s.epoch, Seq: seq})
+		_, err := call(ctx, d.client.Acknowledge, &runnerv1.AcknowledgeRequest{Epoch: c.epoch, Seq: seq})
 		if err == nil {
 			d.mailbox.acknowledged(seq)
 		}
-		failed = append(failed, d.superseded(s, err))
+		failed = append(failed, d.superseded(c, err))
 	}
 	for id, e := range d.actions.unreported() {
-		failed = append(failed, d.superseded(s, d.reportAction(ctx, s, id, e)))
+		failed = append(failed, d.superseded(c, d.reportAction(ctx, c, id, e)))
 	}
 	return false, errors.Join(failed...)
 }
 
 // reportAction sends all records of one device attempt. When the server has
 // them, as a result or as evidence, the attempt is over here.
-func (d *Daemon) reportAction(ctx context.Context, s *session, id protocol.AttemptID, e actionEntry) error {
+func (d *Daemon) reportAction(ctx context.Context, c *connection, id protocol.AttemptID, e actionEntry) error {
 	res, err := call(ctx, d.client.Report, &runnerv1.ReportRequest{
-		AttemptId: id.String(), Fence: int64(e.fence), Epoch: s.epoch, Records: e.records,
+		AttemptId: id.String(), Fence: int64(e.fence), Epoch: c.epoch, Records: e.records,
 	})
 	switch {
 	case err == nil && res.GetAcceptedSeq() < resultSeq && !res.GetEvidenceOnly():
@@ -48,11 +48,11 @@ func (d *Daemon) reportAction(ctx context.Context, s *session, id protocol.Attem
 	return d.actions.forget(id, nil)
 }
 
-// superseded ends the session when another connection of this runner took over,
+// superseded ends the connection when a later one of this runner took over,
 // or when the server cannot be reached on it.
-func (d *Daemon) superseded(s *session, err error) error {
+func (d *Daemon) superseded(c *connection, err error) error {
 	if isStaleEpoch(err) {
-		d.line.drop(s, err)
+		d.line.drop(c, err)
 		return nil
 	}
 	return err

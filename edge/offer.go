@@ -18,7 +18,7 @@ import (
 
 // offer answers an invitation: it declines with a reason, or claims and starts
 // the work. An error means that the answer did not reach the server.
-func (d *Daemon) offer(ctx context.Context, s *session, o *runnerv1.Offer) error {
+func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) error {
 	var id protocol.AttemptID
 	if err := id.UnmarshalText([]byte(o.GetAttemptId())); err != nil || id.IsZero() {
 		d.log.WarnContext(ctx, "an offer names no attempt", "error", err)
@@ -29,13 +29,13 @@ func (d *Daemon) offer(ctx context.Context, s *session, o *runnerv1.Offer) error
 	}
 	if reason := d.refusal(o); reason != "" {
 		d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", reason)
-		_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: s.epoch, Reason: reason})
+		_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: c.epoch, Reason: reason})
 		return onlyTransient(err)
 	}
 	if o.GetSubjectKind() == protocol.KindTurn {
-		return d.claimTurn(ctx, s, id)
+		return d.claimTurn(ctx, c, id)
 	}
-	return d.claimAction(ctx, s, id)
+	return d.claimAction(ctx, c, id)
 }
 
 // refusal says why this machine does not take an offer now.
@@ -62,10 +62,10 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 }
 
 // claim asks for the lease under a stored boot nonce.
-func (d *Daemon) claim(ctx context.Context, s *session, id protocol.AttemptID, kind, nonce string) (a *attempt, res *runnerv1.ClaimResponse, err error) {
+func (d *Daemon) claim(ctx context.Context, c *connection, id protocol.AttemptID, kind, nonce string) (a *attempt, res *runnerv1.ClaimResponse, err error) {
 	a = &attempt{id: id, kind: kind, lease: lease.NewLease(d.cfg.Elapsed)}
 	sent := a.lease.Now()
-	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: s.epoch, BootNonce: nonce})
+	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: c.epoch, BootNonce: nonce})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,13 +87,13 @@ func onlyTransient(err error) error {
 
 // claimTurn stores a boot nonce, claims, journals the claim and hands over to
 // the turn's op.
-func (d *Daemon) claimTurn(ctx context.Context, s *session, id protocol.AttemptID) error {
+func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.AttemptID) error {
 	dir := d.cfg.State.Attempt(id)
 	nonce, err := dir.Make()
 	if err != nil {
 		return err
 	}
-	a, res, err := d.claim(ctx, s, id, protocol.KindTurn, nonce)
+	a, res, err := d.claim(ctx, c, id, protocol.KindTurn, nonce)
 	if err != nil {
 		if transient(err) {
 			return err // the same nonce claims again
@@ -115,12 +115,12 @@ func (d *Daemon) claimTurn(ctx context.Context, s *session, id protocol.AttemptI
 
 // claimAction claims under a nonce that the action log keeps, journals claim and
 // intent in one durable record, and starts the action's op.
-func (d *Daemon) claimAction(ctx context.Context, s *session, id protocol.AttemptID) error {
+func (d *Daemon) claimAction(ctx context.Context, c *connection, id protocol.AttemptID) error {
 	nonce, err := d.actions.nonce(id)
 	if err != nil {
 		return err
 	}
-	a, res, err := d.claim(ctx, s, id, protocol.KindAction, nonce)
+	a, res, err := d.claim(ctx, c, id, protocol.KindAction, nonce)
 	if err != nil {
 		if transient(err) {
 			return err

@@ -54,8 +54,8 @@ func (d *Daemon) Status() Status {
 	if d.ready.Load() {
 		out.JournalBytes = d.actions.journal.Bytes()
 	}
-	if s := d.line.get(); s != nil {
-		out.Connected, out.Epoch = true, s.epoch
+	if c := d.line.get(); c != nil {
+		out.Connected, out.Epoch = true, c.epoch
 	}
 	if c, err := d.cfg.State.Certificate(); err == nil {
 		out.CertificateEnd = c.Leaf.NotAfter

@@ -56,18 +56,18 @@ func (d *Daemon) follow(ctx context.Context, t *turn, after int64) error {
 func (d *Daemon) report(ctx context.Context, t *turn, records []*runnerv1.Record) error {
 	backoff := link.Backoff{Base: d.cfg.BackoffBase, Max: 5 * time.Second}
 	for {
-		s, err := d.line.wait(ctx)
+		c, err := d.line.wait(ctx)
 		if err != nil {
 			return err
 		}
-		err = d.reportOnce(ctx, t, s, records)
+		err = d.reportOnce(ctx, t, c, records)
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case isStaleEpoch(err):
-			d.line.drop(s, err)
+			d.line.drop(c, err)
 		case transient(err):
 			d.problems.note("report", err)
 		default:
@@ -80,7 +80,7 @@ func (d *Daemon) report(ctx context.Context, t *turn, records []*runnerv1.Record
 	}
 }
 
-func (d *Daemon) reportOnce(ctx context.Context, t *turn, s *session, records []*runnerv1.Record) error {
+func (d *Daemon) reportOnce(ctx context.Context, t *turn, c *connection, records []*runnerv1.Record) error {
 	for _, r := range records {
 		for _, digest := range []string{r.GetCheckpoint().GetPatchDigest(), r.GetResult().GetPatchDigest()} {
 			if digest == "" || t.put[digest] {
@@ -100,7 +100,7 @@ func (d *Daemon) reportOnce(ctx context.Context, t *turn, s *session, records []
 		}
 	}
 	res, err := call(ctx, d.client.Report, &runnerv1.ReportRequest{
-		AttemptId: t.id.String(), Fence: int64(t.fence), Epoch: s.epoch, Records: records,
+		AttemptId: t.id.String(), Fence: int64(t.fence), Epoch: c.epoch, Records: records,
 	})
 	if err != nil {
 		return err

@@ -12,51 +12,52 @@ import (
 	"bivouac/edge/protocol/runnerv1"
 )
 
-// session is one connection epoch: from Connect until its stream ends.
-type session struct {
+// connection is one epoch of this runner's connection row at the server: from
+// Connect until its stream ends.
+type connection struct {
 	epoch  int64
 	stream *connect.ServerStreamForClient[runnerv1.AttachResponse]
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	quiet  *time.Timer // ends the session when nothing comes
+	quiet  *time.Timer // ends it when nothing comes
 	heard  bool        // something came: the link works
 }
 
-// line is the current session, and who waits for one.
+// line is the current connection, and who waits for one.
 type line struct {
 	mu      sync.Mutex // guards the fields below
-	current *session
+	current *connection
 	changed chan struct{} // closed when current changes
 }
 
-func (l *line) get() *session {
+func (l *line) get() *connection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current
 }
 
-func (l *line) set(s *session) {
+func (l *line) set(c *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current = s
+	l.current = c
 	if l.changed != nil {
 		close(l.changed)
 		l.changed = nil
 	}
 }
 
-// wait returns the current session, or waits for one until ctx ends.
-func (l *line) wait(ctx context.Context) (*session, error) {
+// wait returns the current connection, or waits for one until ctx ends.
+func (l *line) wait(ctx context.Context) (*connection, error) {
 	for {
 		l.mu.Lock()
-		s := l.current
+		c := l.current
 		if l.changed == nil {
 			l.changed = make(chan struct{})
 		}
 		changed := l.changed
 		l.mu.Unlock()
-		if s != nil {
-			return s, nil
+		if c != nil {
+			return c, nil
 		}
 		select {
 		case <-changed:
@@ -66,15 +67,15 @@ func (l *line) wait(ctx context.Context) (*session, error) {
 	}
 }
 
-// drop ends a session; the link loop makes the next one.
-func (l *line) drop(s *session, cause error) {
+// drop ends a connection; the link loop makes the next one.
+func (l *line) drop(c *connection, cause error) {
 	l.mu.Lock()
-	if l.current == s {
+	if l.current == c {
 		l.current = nil
 	}
 	l.mu.Unlock()
-	s.quiet.Stop()
-	s.cancel(cause)
+	c.quiet.Stop()
+	c.cancel(cause)
 }
 
 // call bounds one unary call and gives its error our code.
