@@ -158,6 +158,10 @@ func (w *turnTx) modelFailed(failure error) error {
 		e = protocol.Errorf(protocol.CodeUnavailable, "%w", failure)
 	}
 	w.event(session.Event{Type: session.ModelFailed, Data: map[string]string{"code": string(e.Code)}})
+	// The broker may know of a revocation before the work under it was ended here.
+	if ended, err := w.endIfTaken(); ended || err != nil {
+		return err
+	}
 	if e.Code == protocol.CodeBudgetExhausted {
 		if raised, err := w.topUp(0, true); raised || err != nil {
 			if err != nil {

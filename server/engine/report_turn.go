@@ -262,6 +262,12 @@ func (w *turnTx) turnResult(a execution.Attempt, r *runnerv1.Result) error {
 		o = &runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_FAILED, Reason: string(protocol.CodeFailedPrecondition),
 			Message: "The worker finished while a call of it was not answered yet.", Usage: o.Usage}
 	}
+	if o.Kind == runtimev1.OutcomeKind_OUTCOME_KIND_FAILED {
+		// The broker may know of a revocation before the work under it was ended here.
+		if ended, err := w.endIfTaken(); ended || err != nil {
+			return err
+		}
+	}
 	o.Text, _ = policy.Redact(o.Text)
 	return w.finish(o)
 }

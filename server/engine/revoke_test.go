@@ -1,14 +1,19 @@
 package engine_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/engine"
 	et "bivouac/server/engine/enginetest"
 	"bivouac/server/session"
+	"bivouac/server/store"
 )
 
 // INV-13: revoking a grant in the middle of a turn ends it in every layer, and
@@ -63,6 +68,54 @@ func TestRevokeGrantMidTurn(t *testing.T) {
 			t.Errorf("again: %+v, %v", again, err)
 		}
 	})
+}
+
+// The broker, and through it a runner, may refuse under a revocation before the
+// work was ended here: the turn ends for the revocation all the same, and only
+// where nothing was taken back for what the provider said.
+func TestRevocationIsTheReason(t *testing.T) {
+	for _, revoked := range []bool{true, false} {
+		want := map[bool]string{true: "grant_revoked", false: "model_auth"}[revoked]
+		inWorld(t, func(w *et.World, r *et.Runner) {
+			take := func(agent string) func() {
+				g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: agent})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return func() { // as another replica does, whose floor is not here yet
+					err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error {
+						_, err := tx.RevokeGrant(g.ID)
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			takeChat, takeCode := take("assistant"), take("coder")
+			w.Broker.Say(func(context.Context, *runtimev1.ModelRequest) (*runtimev1.ModelDone, error) {
+				if revoked {
+					takeChat()
+				}
+				return nil, protocol.Errorf(protocol.CodePermissionDenied, "refused")
+			})
+			turn := w.Submit(w.Session("assistant"), "first")
+			w.Settle()
+			wantState(t, w, turn.ID, session.Failed, want)
+
+			turn, h := begun(t, w, r)
+			if revoked {
+				takeCode()
+			}
+			outcome, err := proto.Marshal(&runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_FAILED, Reason: "model_auth"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: &runnerv1.Result{Status: "succeeded", Outcome: outcome}}})
+			w.Settle()
+			wantState(t, w, turn.ID, session.Failed, want)
+		})
+	}
 }
 
 // A broker that is not reached is said to be not gone; the record stands.
