@@ -3,6 +3,7 @@ package feed
 import (
 	"crypto/ed25519"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -59,6 +60,9 @@ func (f *Feed) Apply(m *brokerv1.FeedResponse) (changed bool, err error) {
 	now := f.clock.elapsed()
 	if m.GetSnapshot() {
 		s := newState(now)
+		// A server that started anew sends its new key alone; what an earlier process
+		// signed lives on until it expires, and the root's word bounds its key.
+		maps.Copy(s.keys, f.known.keys)
 		f.next = &s
 	} else if f.next == nil && m.GetCursor() < f.cursor {
 		return false, anew("the server's cursor went back")

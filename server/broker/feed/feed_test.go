@@ -294,6 +294,15 @@ func TestKeys(t *testing.T) {
 	want(goodID, true)
 	want(forgedID, false)
 	want(futureID, false)
+	// A server that starts anew has another key; work under the earlier one goes on.
+	next, nextID := certify(w.root, -time.Minute, time.Hour)
+	w.feed.Begin()
+	if _, err := w.hear(&brokerv1.FeedResponse{Snapshot: true, Cursor: 1, SigningStatements: []string{next}}); err != nil {
+		t.Fatal(err)
+	}
+	want(goodID, true)
+	want(nextID, true)
+	want(forgedID, false)
 	w.pass(30 * time.Minute)
 	w.connect()
 	want(futureID, true)
