@@ -31,6 +31,24 @@ agent "coder" {
 }
 `
 
+// forecastTool is an http tool with a credential.
+const forecastTool = `  tool "forecast" {
+    kind        = "http"
+    description = "Today's weather in a city."
+    destination = "` + harness.Destination + `"
+    method      = "GET"
+    path        = "/v1/forecast?city={city}"
+    credential  = "` + harness.ToolCredential + `"
+    idempotency_header = "` + harness.IdempotencyHeader + `"
+    effect      = "R0"
+    recovery    = "idempotent"
+    input = {
+      type = "object", additionalProperties = false, required = ["city"]
+      properties = { city = { type = "string", minLength = 1 } }
+    }
+  }
+`
+
 // assistant reads and writes files on its person's machine and calls a tool.
 const assistant = `
 agent "assistant" {
@@ -39,20 +57,6 @@ agent "assistant" {
   instructions  = "You help."
   model { route = "` + harness.Route + `" }
   device_tools  = ["files.list", "files.read", "files.write"]
-  tool "forecast" {
-    kind        = "http"
-    description = "Today's weather in a city."
-    destination = "` + harness.Destination + `"
-    method      = "GET"
-    path        = "/v1/forecast?city={city}"
-    credential  = "` + harness.ToolCredential + `"
-    effect      = "R0"
-    recovery    = "idempotent"
-    input = {
-      type = "object", additionalProperties = false, required = ["city"]
-      properties = { city = { type = "string", minLength = 1 } }
-    }
-  }
-  limits { max_queued = 2 }
+` + forecastTool + `  limits { max_queued = 2 }
 }
 `

@@ -151,6 +151,16 @@ func (w *World) ReviveEdge(name string) *Edge {
 	return e
 }
 
+// Fenced waits for the daemon to end because the server revoked the machine, and
+// returns what it said.
+func (e *Edge) Fenced() error {
+	e.w.t.Helper()
+	<-e.now.now.done
+	err := e.now.now.wait()
+	e.now.now = nil
+	return err
+}
+
 func (e *Edge) end() {
 	e.w.t.Helper()
 	e.now.stop(e.w.t)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/edge/workspace"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -210,6 +211,17 @@ func (p *Person) Decide(a *apiv1.Approval, approve bool) {
 	p.w.t.Helper()
 	_, err := p.Approvals.DecideApproval(p.ctx(), &apiv1.DecideApprovalRequest{ApprovalId: a.GetId(), Digest: a.GetDigest(), Approve: approve})
 	p.w.must(err)
+}
+
+// Pack uploads a git folder as the command line does, and returns its digest.
+func (p *Person) Pack(dir string) (digest string) {
+	p.w.t.Helper()
+	var b bytes.Buffer
+	_, err := workspace.Pack(p.ctx(), dir, &b)
+	p.w.must(err)
+	digest, _, err = p.PutArtifact(p.ctx(), "workspace", bytes.NewReader(b.Bytes()))
+	p.w.must(err)
+	return digest
 }
 
 // Artifact reads a blob of this person.

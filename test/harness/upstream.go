@@ -29,6 +29,8 @@ const (
 	toolsHost, toolsIP       = "tools.example", "10.9.0.2"
 
 	modelCredential = "model-key"
+	// IdempotencyHeader that Tools remembers.
+	IdempotencyHeader = "Idempotency-Key"
 	// ToolCredential is bound to the destination "tools".
 	ToolCredential = "tools-token"
 )
@@ -47,6 +49,8 @@ type ToolRequest struct {
 	Method string
 	URI    string
 	Body   string
+	// Key of idempotency, as the broker sent it.
+	Key string
 }
 
 // Answers decides what comes back; nil: the request's path as JSON.
@@ -73,7 +77,8 @@ func (u *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	u.mu.Lock()
-	u.got = append(u.got, ToolRequest{At: time.Now(), Method: r.Method, URI: r.URL.RequestURI(), Body: string(body)})
+	u.got = append(u.got, ToolRequest{At: time.Now(), Method: r.Method, URI: r.URL.RequestURI(), Body: string(body),
+		Key: r.Header.Get(IdempotencyHeader)})
 	answer := u.answer
 	u.mu.Unlock()
 	if answer != nil {
