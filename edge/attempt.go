@@ -1,7 +1,7 @@
 package edge
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -63,44 +63,49 @@ func (a *attempt) remaining(terms *runnerv1.LeaseTerms) *runnerv1.LeaseTerms {
 	}
 }
 
-// table holds the attempts of this machine.
-type table struct {
-	mu       sync.Mutex // guards attempts
-	attempts map[protocol.AttemptID]*attempt
+// byAttempt holds one thing for each attempt of this machine.
+type byAttempt[T any] struct {
+	mu sync.Mutex // guards by
+	by map[protocol.AttemptID]T
 }
 
-func (t *table) add(a *attempt) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.attempts == nil {
-		t.attempts = map[protocol.AttemptID]*attempt{}
+func (m *byAttempt[T]) put(id protocol.AttemptID, one T) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.by == nil {
+		m.by = map[protocol.AttemptID]T{}
 	}
-	t.attempts[a.id] = a
+	m.by[id] = one
 }
 
-func (t *table) get(id protocol.AttemptID) *attempt {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.attempts[id]
+// get is the zero T for an attempt that is not here.
+func (m *byAttempt[T]) get(id protocol.AttemptID) T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.by[id]
 }
 
-func (t *table) remove(id protocol.AttemptID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.attempts, id)
+func (m *byAttempt[T]) remove(id protocol.AttemptID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.by, id)
 }
 
 // all in a stable order.
-func (t *table) all() []*attempt {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := make([]*attempt, 0, len(t.attempts))
-	for _, a := range t.attempts {
-		out = append(out, a)
+func (m *byAttempt[T]) all() []T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]T, 0, len(m.by))
+	for _, id := range slices.Sorted(maps.Keys(m.by)) {
+		out = append(out, m.by[id])
 	}
-	slices.SortFunc(out, func(a, b *attempt) int { return cmp.Compare(a.id, b.id) })
 	return out
 }
+
+// table holds the attempts of this machine.
+type table struct{ byAttempt[*attempt] }
+
+func (t *table) add(a *attempt) { t.put(a.id, a) }
 
 // active counts attempts of a kind that have not ended.
 func (t *table) active(kind string) (n int) {

@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,37 +36,11 @@ type turn struct {
 }
 
 // turns finds turns by attempt.
-type turns struct {
-	mu sync.Mutex // guards by
-	by map[protocol.AttemptID]*turn
-}
-
-func (t *turns) add(one *turn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.by == nil {
-		t.by = map[protocol.AttemptID]*turn{}
-	}
-	t.by[one.id] = one
-}
-
-func (t *turns) get(id protocol.AttemptID) *turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.by[id]
-}
-
-func (t *turns) remove(id protocol.AttemptID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.by, id)
-}
+type turns struct{ byAttempt[*turn] }
 
 // stopping counts turns that were cut and may still have a process.
 func (t *turns) stopping() (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, one := range t.by {
+	for _, one := range t.all() {
 		if one.cut.Load() != nil && !one.quiet.Load() {
 			n++
 		}
@@ -85,7 +58,7 @@ func renewOp(id protocol.AttemptID) string { return "renew " + id.String() }
 func (d *Daemon) startTurn(a *attempt, dir state.Attempt, begin *supervisev1.BeginRequest, recovered bool) {
 	t := &turn{attempt: a, dir: dir, begin: begin, recovered: recovered, supervisor: supervisorOf(d.cfg.Supervisors, dir), put: map[string]bool{}}
 	t.terms.Store(begin.GetTerms())
-	d.turns.add(t)
+	d.turns.put(t.id, t)
 	d.ops.start(turnOp(a.id), func(ctx context.Context) { d.runTurn(ctx, t) })
 }
 
