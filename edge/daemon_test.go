@@ -72,6 +72,7 @@ func TestLostClaimIsNoWork(t *testing.T) {
 		m.run()
 		m.connected()
 		taken, ended, mine := newAttempt(), newAttempt(), newAttempt()
+		withdrawn, revoked := newAttempt(), newAttempt()
 		read := deviceWork(device.Read, map[string]any{"path": "notes/a.txt"})
 		f.with(func() { f.claims[taken.String()] = &fakeClaim{nonce: "another"} })
 		f.offer(taken, protocol.KindAction, read)
@@ -79,7 +80,17 @@ func TestLostClaimIsNoWork(t *testing.T) {
 		f.with(func() { delete(f.work, ended.String()) })
 		f.offer(mine, protocol.KindAction, read)
 		m.await("the claim that is ours", 10*time.Second, func() bool { return f.result(mine) != nil })
-		m.await("acknowledgements", 10*time.Second, func() bool { return get(f, func() bool { return f.acked == 3 }) })
+		// Withdrawn while the claim was on its way, or its authority was taken back:
+		// that is no word about this machine, which goes on.
+		f.with(func() {
+			f.refused = map[string]protocol.Code{withdrawn.String(): protocol.CodeNotFound, revoked.String(): protocol.CodePermissionDenied}
+		})
+		f.offer(withdrawn, protocol.KindAction, read)
+		f.offer(revoked, protocol.KindTurn, read)
+		last := newAttempt()
+		f.offer(last, protocol.KindAction, read)
+		m.await("the claim after the refused ones", 10*time.Second, func() bool { return f.result(last) != nil })
+		m.await("acknowledgements", 10*time.Second, func() bool { return get(f, func() bool { return f.acked == 6 }) })
 		if f.result(taken) != nil || m.twins.get(ended) != nil {
 			t.Error("work was done without its claim (INV-14)")
 		}

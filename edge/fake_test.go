@@ -64,6 +64,7 @@ type fakeServer struct {
 	blobs    map[string][]byte
 	log      []string // order of what came
 	certs    int
+	refused  map[string]protocol.Code // claims, by attempt
 }
 
 type fakeCode struct {
@@ -271,6 +272,8 @@ func (f *fakeServer) Claim(_ context.Context, r *runnerv1.ClaimRequest) (*runner
 	work, ok := f.work[r.GetAttemptId()]
 	c := f.claims[r.GetAttemptId()]
 	switch {
+	case f.refused[r.GetAttemptId()] != "":
+		return nil, refuse(f.refused[r.GetAttemptId()], "the attempt is not to be had")
 	case !ok:
 		return nil, refuse(protocol.CodeFailedPrecondition, "the attempt has ended")
 	case c != nil && c.nonce != r.GetBootNonce():

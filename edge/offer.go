@@ -77,9 +77,11 @@ func (d *Daemon) claim(ctx context.Context, c *connection, id protocol.AttemptID
 	return a, res, nil
 }
 
-// onlyTransient keeps errors that a new connection may mend.
+// onlyTransient keeps errors that a new connection may mend. Any other refusal is
+// of one attempt, which was taken back or went elsewhere meanwhile: whether the
+// server still knows this machine is what the next connect says.
 func onlyTransient(err error) error {
-	if err != nil && (transient(err) || forgotten(err)) {
+	if transient(err) {
 		return err
 	}
 	return nil
