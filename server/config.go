@@ -15,6 +15,7 @@ import (
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
+	"bivouac/server/transfer"
 )
 
 // Config of a server. Start from Default.
@@ -72,7 +73,7 @@ func Default() Config {
 		PublicAddress: "127.0.0.1:7400",
 		RunnerAddress: "127.0.0.1:7401",
 		BrokerAddress: "127.0.0.1:7402",
-		MaxBlobBytes:  512 << 20,
+		MaxBlobBytes:  transfer.MaxBytes,
 		Grace:         3 * time.Second,
 		Version:       "dev",
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"log/slog"
@@ -38,9 +39,9 @@ type Config struct {
 	// RunnerAddress is where runners reach this server, host:port.
 	RunnerAddress string
 	Version       string
-	// MaxBlobBytes bounds one artifact. Default 512 MiB.
+	// MaxBlobBytes bounds one artifact. Default transfer.MaxBytes.
 	MaxBlobBytes int64
-	// UnaryTimeout bounds a call that is no stream. Default 30 s.
+	// UnaryTimeout bounds a call that is no stream. Default intercept.UnaryTimeout.
 	UnaryTimeout time.Duration
 	// Stopping is closed when the server begins to stop: streams end then.
 	Stopping <-chan struct{}
@@ -49,12 +50,8 @@ type Config struct {
 
 // Handler serves every service of the contract.
 func Handler(c Config) http.Handler {
-	if c.MaxBlobBytes == 0 {
-		c.MaxBlobBytes = 512 << 20
-	}
-	if c.UnaryTimeout == 0 {
-		c.UnaryTimeout = 30 * time.Second
-	}
+	c.MaxBlobBytes = cmp.Or(c.MaxBlobBytes, transfer.MaxBytes)
+	c.UnaryTimeout = cmp.Or(c.UnaryTimeout, intercept.UnaryTimeout)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -15,6 +15,10 @@ import (
 // MaxMessageBytes bounds one message of a call or a stream.
 const MaxMessageBytes = 4 << 20
 
+// UnaryTimeout bounds a call that is no stream, where the configuration says
+// nothing else.
+const UnaryTimeout = 30 * time.Second
+
 // ChunkBytes is how much of a blob travels in one message.
 const ChunkBytes = 256 << 10
 

@@ -1,6 +1,7 @@
 package runnerapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"log/slog"
@@ -31,9 +32,9 @@ type Config struct {
 	Feed   *Feed
 	// BrokerAddress is where runners' relays reach the broker, host:port.
 	BrokerAddress string
-	// MaxBlobBytes bounds one blob. Default 512 MiB.
+	// MaxBlobBytes bounds one blob. Default transfer.MaxBytes.
 	MaxBlobBytes int64
-	// UnaryTimeout bounds a call that is no stream. Default 30 s.
+	// UnaryTimeout bounds a call that is no stream. Default intercept.UnaryTimeout.
 	UnaryTimeout time.Duration
 	// Stopping is closed when the server begins to stop: streams end then.
 	Stopping <-chan struct{}
@@ -43,12 +44,8 @@ type Config struct {
 // Handler serves runners and brokers. It must stand behind link.Server, which
 // proves who calls.
 func Handler(c Config) http.Handler {
-	if c.MaxBlobBytes == 0 {
-		c.MaxBlobBytes = 512 << 20
-	}
-	if c.UnaryTimeout == 0 {
-		c.UnaryTimeout = 30 * time.Second
-	}
+	c.MaxBlobBytes = cmp.Or(c.MaxBlobBytes, transfer.MaxBytes)
+	c.UnaryTimeout = cmp.Or(c.UnaryTimeout, intercept.UnaryTimeout)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

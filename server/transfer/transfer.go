@@ -16,8 +16,11 @@ import (
 	"bivouac/server/intercept"
 )
 
-// MaxTime bounds how long one blob may travel.
-const MaxTime = 15 * time.Minute
+// Bounds of one blob.
+const (
+	MaxTime  = 15 * time.Minute // on its way
+	MaxBytes = 512 << 20        // where the configuration says nothing else
+)
 
 // Blobs keeps bytes under their digest.
 type Blobs interface {
