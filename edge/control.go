@@ -50,10 +50,10 @@ func (d *Daemon) serveControl(ctx context.Context) error {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if err := do(r.Context()); err != nil {
 				w.WriteHeader(protocol.Codes[protocol.CodeOf(err)].HTTP)
-				_ = json.NewEncoder(w).Encode(controlError{Code: protocol.CodeOf(err), Message: err.Error()})
+				_ = json.NewEncoder(w).Encode(controlError{Code: protocol.CodeOf(err), Message: err.Error()}) // the owner went
 				return
 			}
-			_ = json.NewEncoder(w).Encode(d.Status())
+			_ = json.NewEncoder(w).Encode(d.Status()) // the owner went
 		}
 	}
 	mux.HandleFunc("GET /status", answer(func(context.Context) error { return nil }))

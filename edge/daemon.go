@@ -148,7 +148,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.ops = newOps(gctx, g)
 	if err := d.recover(gctx); err != nil {
 		cancel(err)
-		_ = g.Wait()
+		_ = g.Wait() // ends with the cause that it was given
 		return err
 	}
 	defer d.actions.close()

@@ -135,14 +135,13 @@ func (c Config) Validate() error {
 }
 
 func checkAddress(a string) error {
-	host, port, err := net.SplitHostPort(a)
+	_, port, err := net.SplitHostPort(a) // an empty host is every interface
 	if err != nil {
 		return fmt.Errorf("%q is no address: write it as host:port", a)
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
 		return fmt.Errorf("%q has no usable port: write it as host:port", a)
 	}
-	_ = host // empty: every interface
 	return nil
 }
 

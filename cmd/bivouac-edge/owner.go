@@ -91,7 +91,7 @@ func pauseCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, _ := supervisors("")
+			s, _ := supervisors("") // nil where nothing can be supervised: then nothing runs
 			running, err := edge.Pause(cmd.Context(), d, s)
 			if err != nil {
 				return err
@@ -131,7 +131,7 @@ func leaveCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, _ := supervisors("")
+			s, _ := supervisors("") // nil where nothing can be supervised: then nothing runs
 			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Force: force}); err != nil {
 				return err
 			}

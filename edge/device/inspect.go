@@ -25,7 +25,7 @@ func (d *Device) Inspect(w *runnerv1.DeviceWork) *runnerv1.Result {
 		return unknown("the file cannot be looked at now")
 	}
 	defer p.close()
-	_ = p.dir.Remove(tempName(w))
+	_ = p.dir.Remove(tempName(w)) // most often not there
 	now, _, err := p.digest(args.Path)
 	wanted := digestOf([]byte(args.Content))
 	switch {

@@ -65,7 +65,7 @@ func authenticate(root *x509.Certificate, next http.Handler) http.Handler {
 			err = protocol.Errorf(protocol.CodeUnauthenticated, "the certificate of this connection has ended: connect again with the renewed one")
 		}
 		if err != nil {
-			_ = refuse.Write(w, r, protocol.ToConnect(err))
+			_ = refuse.Write(w, r, protocol.ToConnect(err)) // the peer went
 			return
 		}
 		ctx := WithPeer(r.Context(), s.peer)

@@ -33,7 +33,7 @@ func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest
 	if err != nil && r.Status == protocol.ResultSucceeded {
 		a.cfg.Log.Warn("the turn's change cannot be taken", "error", err)
 		failed := &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeOf(err)), Message: "The turn's change cannot be taken: " + messageOf(err)}
-		failed.State, _ = deterministic.Marshal(f.GetState())
+		failed.State, _ = deterministic.Marshal(f.GetState()) // without a transcript the reason still counts
 		return failed
 	}
 	r.PatchDigest = digest

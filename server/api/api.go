@@ -91,7 +91,7 @@ func methodsOnly(next http.Handler) http.Handler {
 		err := protocol.Errorf(protocol.CodeNotFound,
 			"%s is no method of this API: methods look like /bivouac.v1.PrincipalService/WhoAmI, with POST", r.URL.Path)
 		r.Header.Set("Content-Type", "application/json")
-		_ = refuse.Write(w, r, protocol.ToConnect(err))
+		_ = refuse.Write(w, r, protocol.ToConnect(err)) // the client went
 	})
 }
 

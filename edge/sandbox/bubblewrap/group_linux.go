@@ -117,7 +117,7 @@ func (g *group) blame() cgroup.Counters {
 	defer g.mu.Unlock()
 	now, err := g.cgroup.Counters()
 	if err != nil {
-		g.backend.cfg.Log.Warn("cannot read sandbox counters", "group", g.id, "err", err)
+		g.backend.cfg.Log.Warn("cannot read sandbox counters", "group", g.id, "error", err)
 		return cgroup.Counters{}
 	}
 	hit := cgroup.Counters{

@@ -89,7 +89,7 @@ func (r *run) watchDisk(over <-chan struct{}) {
 		began := time.Now()
 		used, err := usage(r.tree.root)
 		if err != nil {
-			r.group.backend.cfg.Log.Warn("cannot measure a workspace", "group", r.group.id, "err", err)
+			r.group.backend.cfg.Log.Warn("cannot measure a workspace", "group", r.group.id, "error", err)
 		}
 		if grown := r.group.measured(r.tree.host, used); grown && used > r.group.limits.DiskBytes {
 			r.end(func(e *sandbox.Exit) { e.DiskLimit = true })

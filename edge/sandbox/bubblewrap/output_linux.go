@@ -69,8 +69,7 @@ func (o *outlet) copy() {
 // feed copies standard input until the process closes it or it ends.
 func feed(to *os.File, from io.Reader) {
 	defer to.Close()
-	_, err := io.Copy(to, struct{ io.Reader }{from})
-	_ = err // EPIPE: the process did not want all of it
+	_, _ = io.Copy(to, struct{ io.Reader }{from}) // EPIPE: the process did not want all of it
 }
 
 // pipe makes a pipe whose inside end belongs to uid: otherwise opening
