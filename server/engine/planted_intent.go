@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 
+	"bivouac/edge/fault"
 	"bivouac/server/session"
 )
 
@@ -21,6 +22,7 @@ func (w *turnTx) sendUnrecorded(a session.Action) error {
 	w.afterCommit(func() {
 		e.Ops.Start(invokeOp(a.ID), func(ctx context.Context) {
 			resp, failure := e.Broker.Invoke(ctx, send.request)
+			fault.Here(fault.ServerOutcomeReceived)
 			e.settled.put(completion{op: invokeOp(a.ID), apply: func(ctx context.Context) error {
 				err := e.onTurn(ctx, "planted", a.Turn, func(w *turnTx) error {
 					if err := w.tx.InsertAction(a); err != nil {

@@ -24,6 +24,8 @@ type cell struct {
 	label fault.Label
 	nth   int // time that the process gets there; zero means one
 	what  string
+	// way distinguishes two cells of one label.
+	way string
 	// ends lists how the first turn may end; unknown are the effects that it leaves
 	// unknown, without the tag.
 	ends    string
@@ -34,7 +36,11 @@ type cell struct {
 }
 
 func (c cell) name() string {
-	return fmt.Sprintf("%s/%s@%d", c.turn, c.label, max(1, c.nth))
+	name := fmt.Sprintf("%s/%s@%d", c.turn, c.label, max(1, c.nth))
+	if c.way != "" {
+		name += "/" + c.way
+	}
+	return name
 }
 
 // program that gets to the label, and the process of the stack that is given it.
@@ -88,7 +94,8 @@ func (c cell) run(t *testing.T, bin string, patience time.Duration) sighting {
 	}
 	w.kill(s.pid, killed)
 	w.comeBack(c)
-	ended, behind := w.settled(turn, patience), w.settled(queued, patience)
+	end := time.Now().Add(patience)
+	ended, behind := w.settled(turn, end), w.settled(queued, end)
 	s.first, s.next = endOf(ended), endOf(behind)
 	s.effects, s.unknown, s.claims = w.out.effects(tag), w.inbox(), w.claims.count()
 	for _, turn := range []string{turn, queued} {
@@ -145,7 +152,7 @@ func (w *killWorld) reached(turn string) (label string, pid int) {
 		}
 		return label, pid
 	}
-	w.t.Fatalf("the label was not reached; the turn is %+v\n%s", endOf(w.settled(turn, time.Second)), w.tails())
+	w.t.Fatalf("the label was not reached; the turn is %+v\n%s", endOf(w.settled(turn, time.Now().Add(time.Second))), w.tails())
 	return "", 0
 }
 
@@ -193,7 +200,7 @@ func (w *killWorld) comeBack(c cell) {
 func (w *killWorld) askAgain(turn, tag string, before map[string]int) map[string]int {
 	w.t.Helper()
 	w.session = "" // another session of the same person
-	again := endOf(w.settled(w.submit("personal", killRepeat), patience))
+	again := endOf(w.settled(w.submit("personal", killRepeat), time.Now().Add(patience)))
 	if again.State != "COMPLETED" {
 		w.t.Errorf("the turn that asks again is %s{%s}", again.State, again.Reason)
 	}

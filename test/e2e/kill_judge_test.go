@@ -14,9 +14,10 @@ import (
 // ended is how a turn ended, as the server says it.
 type ended struct {
 	State, Reason string
-	// Actions by id of their effect; the newest of an id counts.
-	Open    []string // not terminal
-	Unknown []string // terminal, outcome not known
+	Open          []string // actions that are not terminal
+	// Unknown are effects outside of the machine whose outcome is not known. One
+	// below that is told to the model as unknown, and the turn goes on.
+	Unknown []string
 }
 
 // sighting is what one cell of the matrix saw: the outside world's word beside

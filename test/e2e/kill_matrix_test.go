@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"bivouac/edge/fault"
 	"bivouac/test/e2e/stack"
@@ -33,8 +34,12 @@ var matrix = []cell{
 
 	{turn: "personal", label: fault.EdgeEffectIntent, nth: 3, what: "the write is journalled as intent", ends: "COMPLETED"},
 	{turn: "personal", label: fault.EdgeEffectDone, nth: 3, what: "the file is written, nothing journalled", ends: "COMPLETED"},
+	{turn: "personal", label: fault.EdgeEffectDone, nth: 3, way: "edited", meanwhile: edited,
+		what: "the file is written, and a person changes it", ends: "COMPLETED", unknown: []string{"file"}},
 	{turn: "personal", label: fault.EdgeResultJournalled, nth: 3, what: "the write's result is journalled", ends: "COMPLETED"},
 	{turn: "coding", label: fault.EdgeClaimJournalled, what: "the claim is journalled, no supervisor", ends: "COMPLETED"},
+	{turn: "coding", label: fault.EdgeClaimJournalled, way: "restored", meanwhile: restored,
+		what: "the claim is journalled on a disk that is lost", ends: "COMPLETED"},
 
 	{turn: "coding", label: fault.SuperviseBegun, what: "the supervisor has begun", ends: "COMPLETED"},
 	{turn: "coding", label: fault.SuperviseExecStarted, what: "the first command is about to run", ends: "COMPLETED"},
@@ -75,6 +80,36 @@ func TestKillMatrix(t *testing.T) {
 	})
 	if len(seen.all) == len(matrix) {
 		seen.judge(t)
+	}
+}
+
+// TestPlantedBugsAreFound takes the intent's write, and the claim's compare-and-set,
+// out of the server, and the matrix fails: not by a label that is missing, but by
+// what the world saw.
+func TestPlantedBugsAreFound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the server twice")
+	}
+	for tag, planted := range map[string]struct{ cell, found string }{
+		"bug_no_intent": {"personal/server.action.outcome@2", "post happened, and the server neither says so nor lists it as unknown"},
+		"bug_no_claim":  {"coding/edge.claim.journalled@1/restored", "2 supervisors passed the claim"},
+	} {
+		t.Run(tag, func(t *testing.T) {
+			t.Parallel()
+			bin, err := stack.Build("faults", tag)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(matrix, func(c cell) bool { return c.name() == planted.cell })
+			if at < 0 {
+				t.Fatalf("there is no cell %s", planted.cell)
+			}
+			s := matrix[at].run(t, bin, 15*time.Second)
+			fmt.Println("planted", tag+":", s.line())
+			if found := strings.Join(s.violations(), "; "); !strings.Contains(found, planted.found) {
+				t.Errorf("the matrix does not find it: wants %q, found %q", planted.found, found)
+			}
+		})
 	}
 }
 

@@ -93,6 +93,30 @@ func (w *killWorld) approve(ctx context.Context) {
 	}
 }
 
+// restored brings the machine back from a copy of its disk that is older than its
+// claims.
+func restored(w *killWorld) (started bool) {
+	w.claims.mu.Lock() // whoever watches claims reads the list of machines
+	e, err := w.edge.Restored("restored")
+	w.claims.mu.Unlock()
+	if err == nil {
+		err = e.Daemon.Start()
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return true
+}
+
+// edited is the person who changes the note while the runner is down, so that
+// nothing shows any more who wrote it.
+func edited(w *killWorld) (started bool) {
+	if err := os.WriteFile(filepath.Join(w.out.Notes, w.tag+".txt"), []byte("my own words\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return false
+}
+
 // claims are the machines that hold a claim of each attempt, by what is on their disks.
 type claims struct {
 	mu sync.Mutex // guards by
@@ -173,25 +197,27 @@ func (w *killWorld) project() string {
 }
 
 // settled waits until a turn has ended and none of its actions is open, and
-// returns it; after the patience it returns the turn as it is.
-func (w *killWorld) settled(id string, patience time.Duration) *apiv1.Turn {
+// returns it; at the end of all patience it returns the turn as it is.
+func (w *killWorld) settled(id string, until time.Time) *apiv1.Turn {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithDeadline(w.t.Context(), until)
 	defer cancel()
 	var last *apiv1.Turn
 	for {
-		res, err := w.API.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: id})
+		// Asked once more when the time is over, so that there is always an answer.
+		res, err := w.API.Turns.GetTurn(w.t.Context(), &apiv1.GetTurnRequest{TurnId: id})
 		if err == nil {
 			last = res.GetTurn()
 			if last.GetEndedAt() != nil && len(openActions(last)) == 0 {
 				return last
 			}
 		}
-		if pause(ctx, 30*time.Millisecond); ctx.Err() == nil {
+		if ctx.Err() == nil {
+			pause(ctx, 30*time.Millisecond)
 			continue
 		}
 		if last == nil {
-			w.t.Fatalf("the server did not answer for %s: %v", patience, err)
+			w.t.Fatalf("the server does not answer: %v\n%s", err, w.tails())
 		}
 		return last
 	}
@@ -224,7 +250,7 @@ func effectOf(a *apiv1.Action) string {
 func endOf(t *apiv1.Turn) ended {
 	e := ended{State: t.GetState(), Reason: t.GetReason(), Open: openActions(t)}
 	for _, a := range t.GetActions() {
-		if a.GetState() == "UNKNOWN" {
+		if a.GetState() == "UNKNOWN" && (a.GetEffect() == "R3" || a.GetEffect() == "R4") {
 			e.Unknown = append(e.Unknown, effectOf(a))
 		}
 	}
