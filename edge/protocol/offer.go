@@ -24,6 +24,16 @@ const (
 	LimitsRlimit = "rlimit" // per process only
 )
 
+// Adapters by which a worker carries a turn out.
+const (
+	AdapterNative   = "native"   // the model/tool loop
+	AdapterScripted = "scripted" // steps that its script fixes
+)
+
+// Adapters are those of this build, sorted: a runner advertises them, a
+// definition may ask for one.
+var Adapters = []string{AdapterNative, AdapterScripted}
+
 // Trust in the code that an attempt executes. Untrusted code needs LimitsCgroup.
 const (
 	TrustTrusted   = "trusted"

@@ -17,10 +17,10 @@ import (
 // Adapter carries out one spec.
 type Adapter func(ctx context.Context, h *Host, s *runtimev1.Spec) (*runtimev1.Outcome, *runtimev1.LoopState, error)
 
-// adapters by the names that a runner advertises.
+// adapters by the names that a runner advertises: protocol.Adapters.
 var adapters = map[string]Adapter{
-	"native":   native,
-	"scripted": scripted,
+	protocol.AdapterNative:   native,
+	protocol.AdapterScripted: scripted,
 }
 
 // Adapters are the names of all adapters of this build, sorted.

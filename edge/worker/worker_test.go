@@ -268,7 +268,7 @@ func TestUnknownAdapter(t *testing.T) {
 		if err := s.run(t); err != nil || s.finish.Outcome.Reason != "incompatible" {
 			t.Errorf("%v, %v", err, s.finish)
 		}
-		if got := Adapters(); !slices.Equal(got, []string{"native", "scripted"}) {
+		if got := Adapters(); !slices.Equal(got, protocol.Adapters) {
 			t.Errorf("adapters %v", got)
 		}
 	})

@@ -18,7 +18,7 @@ type Agent struct {
 	// Trust of the code a runner-placed turn executes: "untrusted" (default) or
 	// "trusted". Untrusted code needs cgroup limits.
 	Trust     string
-	Adapter   string // "native" (default) or "scripted"
+	Adapter   string // of protocol.Adapters; native by default
 	Boundary  string // weakest sandbox class: "process" (default), …
 	Runners   []string
 	Tools     []Tool

@@ -71,7 +71,7 @@ func (r *reader) agent(b *hcl.Block) Agent {
 	}
 	s.choice("placement", &a.Placement, "service", "runner")
 	s.choice("trust", &a.Trust, protocol.TrustUntrusted, protocol.TrustTrusted)
-	s.choice("adapter", &a.Adapter, "native", "scripted")
+	s.choice("adapter", &a.Adapter, protocol.Adapters...)
 	s.text("instructions", &a.Instructions)
 	s.text("data_boundary", &a.DataBoundary)
 	s.texts("runners", &a.Runners)

@@ -34,7 +34,7 @@ const (
 func ProfileOf(name string) (Profile, bool) {
 	p := Profile{Name: name, Placement: "service", NeverApprove: runtimev1.Effect_EFFECT_REVERSIBLE_LOCAL, Ceiling: ceiling}
 	p.Default = Agent{
-		Profile: name, Trust: protocol.TrustUntrusted, Adapter: "native", Boundary: protocol.BoundaryProcess,
+		Profile: name, Trust: protocol.TrustUntrusted, Adapter: protocol.AdapterNative, Boundary: protocol.BoundaryProcess,
 		Model: Model{MaxOutputTokens: 4096},
 		Limits: Limits{
 			MaxModelCalls: 24, MaxToolCalls: 48, MaxCorrections: 4, MaxTokens: 400_000,
