@@ -51,6 +51,10 @@ func whoCalls(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if r.URL.Path == "/resumed" {
+		fmt.Fprintf(w, "%s %v", r.Proto, r.TLS.DidResume)
+		return
+	}
 	fmt.Fprintf(w, "%s %s %s %s", r.Proto, p.Role, p.ID, p.Tenant)
 }
 
