@@ -88,15 +88,27 @@ func (s *Stack) edgeAt(name, dir string, place Place) *Edge {
 func (e *Edge) Restored(name string) (*Edge, error) {
 	to := e.stack.edgeAt(name, e.stack.Path("edge-"+name), e.place)
 	to.owner = e.owner
-	err := os.CopyFS(to.State, os.DirFS(e.State))
-	for _, gone := range []string{"attempts", "journal", "control.sock"} {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(to.State, gone)))
+	if err := os.Mkdir(to.State, 0o700); err != nil {
+		return nil, err
 	}
+	entries, err := os.ReadDir(e.State)
 	if err != nil {
 		return nil, err
 	}
+	for _, entry := range entries {
+		if !entry.Type().IsRegular() {
+			continue // claims and journals are in folders
+		}
+		b, err := os.ReadFile(filepath.Join(e.State, entry.Name()))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to.State, entry.Name()), b, 0o600)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	e.stack.Edges = append(e.stack.Edges, to)
-	return to, os.Chmod(to.State, 0o700)
+	return to, nil
 }
 
 // Status is what the daemon says of itself to its owner.
