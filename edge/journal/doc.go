@@ -3,7 +3,7 @@
 // claims, intents, results and what the server has not accepted yet.
 //
 // It guarantees:
-//   - sequence numbers are gapless from 1 (or from where Advance set them);
+//   - sequence numbers are gapless from 1;
 //   - a record appended as durable is on the disk when Append returns;
 //   - after a crash, Open finds a prefix of what was appended which contains
 //     every durable record. A tail that was torn is cut off; a damaged record

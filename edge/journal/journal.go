@@ -177,27 +177,6 @@ func (j *Journal) Prune(seq int64) error {
 	return nil
 }
 
-// Advance makes seq+1 the next sequence when the journal is behind it, and
-// forgets what it holds: the server has accepted records that a crash of the
-// machine took from this disk.
-func (j *Journal) Advance(seq int64) error {
-	j.mu.Lock()
-	if j.broken != nil || seq < j.next {
-		defer j.mu.Unlock()
-		return j.broken
-	}
-	err := j.syncLocked()
-	if err == nil {
-		j.next, j.durable = seq+1, seq
-		err = j.rotateLocked()
-	}
-	j.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return j.Prune(seq)
-}
-
 // Last is the newest sequence, zero before the first.
 func (j *Journal) Last() int64 {
 	j.mu.Lock()

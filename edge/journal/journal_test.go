@@ -122,24 +122,6 @@ func TestBoundIsRefusedAndReserveServesResults(t *testing.T) {
 	}
 }
 
-func TestAdvanceSkipsWhatTheServerHas(t *testing.T) {
-	dir := t.TempDir()
-	j := open(t, dir, Options{})
-	appendN(t, j, 3)
-	if err := j.Advance(2); err != nil || j.Last() != 3 {
-		t.Fatalf("advancing to less changed it: %v, last %d", err, j.Last())
-	}
-	if err := j.Advance(7); err != nil {
-		t.Fatal(err)
-	}
-	appendN(t, j, 2)
-	j.Close()
-	j = open(t, dir, Options{})
-	if got := replay(t, j, 0); fmt.Sprint(got) != span(8, 9) {
-		t.Errorf("after advancing to 7: %v", got)
-	}
-}
-
 func TestFailedSyncEndsTheJournal(t *testing.T) {
 	j := open(t, t.TempDir(), Options{})
 	appendN(t, j, 1)
@@ -178,6 +160,34 @@ func TestOlderSegmentMustBeWhole(t *testing.T) {
 	}
 	if got := replay(t, open(t, dir, Options{}), 0); fmt.Sprint(got) != span(1, 9) {
 		t.Errorf("whole again: %v", got)
+	}
+}
+
+// A file that is gone is as bad as one that is damaged, also right before the
+// newest.
+func TestSegmentMayNotVanish(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{SegmentBytes: 100})
+	appendN(t, j, 9)
+	var names []string
+	for _, s := range j.segments {
+		names = append(names, filepath.Join(dir, s.name()))
+	}
+	j.Close()
+	for _, name := range names[1 : len(names)-1] {
+		aside := name + ".aside"
+		if err := os.Rename(name, aside); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir, Options{}); protocol.CodeOf(err) != protocol.CodeDataLoss {
+			t.Errorf("without %s: %v", name, err)
+		}
+		if err := os.Rename(aside, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := replay(t, open(t, dir, Options{}), 0); len(names) < 3 || fmt.Sprint(got) != span(1, 9) {
+		t.Errorf("%d segments, whole again: %v", len(names), got)
 	}
 }
 

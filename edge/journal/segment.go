@@ -97,12 +97,8 @@ func Open(dir string, o Options) (*Journal, error) {
 func (j *Journal) recover(i int) error {
 	s := &j.segments[i]
 	newest := i == len(j.segments)-1
-	// A machine may crash between Advance's new file and the removal of the old.
-	if s.first != j.next && !(newest && s.first > j.next) {
+	if s.first != j.next {
 		return j.lost(s, j.next)
-	}
-	if s.first > j.next {
-		j.next = s.first
 	}
 	b, err := os.ReadFile(filepath.Join(j.dir, s.name()))
 	if err != nil {
