@@ -121,7 +121,7 @@ func (p *Person) Await(turn, state string) (t *apiv1.Turn) {
 }
 
 // awaitLimit is how long anything may take that is waited for.
-const awaitLimit = 15 * time.Minute
+const awaitLimit = 2 * time.Hour
 
 // Ended waits for the end of a turn by watching its session's events, as a
 // person's terminal does.
