@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 
@@ -21,23 +22,23 @@ func (a *app) eventsCommand() *cobra.Command {
 		Use:   "events SESSION|TURN",
 		Short: "What happened, event by event, with the hash chain checked",
 		Long: `Prints the durable events of a session, or of one turn. With --follow it goes on
-with what happens next and survives a lost connection; --after resumes behind a
-sequence number that you have seen.`,
-		Args: cobra.ExactArgs(1),
+with what happens next, until the session or the turn ends, and survives a lost
+connection; --after resumes behind a sequence number that you have seen.`,
+		Example: "  bivouac events trn_…\n  bivouac --json events --follow ses_… --after 120",
+		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			session, turn := args[0], ""
-			if _, err := protocol.ParseID[protocol.TurnKind](args[0]); err == nil {
-				turn = args[0]
-				res, err := c.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: turn})
+			l := eventLog{app: a, session: args[0], after: after}
+			if isID(protocol.TurnKind{}, args[0]) {
+				res, err := c.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: args[0]})
 				if err != nil {
 					return err
 				}
-				session = res.GetTurn().GetSessionId()
+				l.turn, l.session, l.over = args[0], res.GetTurn().GetSessionId(), res.GetTurn().GetEndedAt() != nil
 			}
 			if follow {
-				return a.followEvents(ctx, c, session, turn, after)
+				return l.follow(ctx, c)
 			}
-			return a.listEvents(ctx, c, session, turn, after)
+			return l.list(ctx, c)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens next")
@@ -45,11 +46,19 @@ sequence number that you have seen.`,
 	return cmd
 }
 
-func (a *app) listEvents(ctx context.Context, c *client.Client, session, turn string, after int64) error {
+// eventLog is what one call of bivouac events shows.
+type eventLog struct {
+	*app
+	session, turn string // turn: only its events
+	over          bool   // the turn has ended
+	after         int64
+}
+
+func (l eventLog) list(ctx context.Context, c *client.Client) error {
 	const page = 500
-	check := chain{whole: turn == ""}
+	check := chain{whole: l.turn == ""}
 	for {
-		res, err := c.Events.ListEvents(ctx, &apiv1.ListEventsRequest{SessionId: session, TurnId: turn, AfterSeq: after, Limit: page})
+		res, err := c.Events.ListEvents(ctx, &apiv1.ListEventsRequest{SessionId: l.session, TurnId: l.turn, AfterSeq: l.after, Limit: page})
 		if err != nil {
 			return err
 		}
@@ -57,10 +66,10 @@ func (a *app) listEvents(ctx context.Context, c *client.Client, session, turn st
 			if err := check.next(e); err != nil {
 				return err
 			}
-			if err := a.print(e, func(w io.Writer) { showEvent(w, e) }); err != nil {
+			if err := l.print(e, func(w io.Writer) { showEvent(w, e) }); err != nil {
 				return err
 			}
-			after = e.GetSeq()
+			l.after = e.GetSeq()
 		}
 		if len(res.GetEvents()) < page {
 			return nil
@@ -68,25 +77,38 @@ func (a *app) listEvents(ctx context.Context, c *client.Client, session, turn st
 	}
 }
 
-func (a *app) followEvents(ctx context.Context, c *client.Client, session, turn string, after int64) error {
+func (l eventLog) follow(ctx context.Context, c *client.Client) error {
 	check := chain{whole: true}
-	err := c.Watch(ctx, session, after, func(m *apiv1.WatchEventsResponse) error {
-		e := m.GetEvent()
-		if e == nil {
-			return nil
+	err := c.Watch(ctx, l.session, l.after, func(m *apiv1.WatchEventsResponse) error {
+		l.connectionBack()
+		if e := m.GetEvent(); e != nil {
+			return l.next(&check, e)
 		}
-		if err := check.next(e); err != nil {
-			return err
+		if m.GetCaughtUpSeq() > 0 && l.over {
+			return errEnded
 		}
-		if turn != "" && e.GetTurnId() != turn {
-			return nil
-		}
-		return a.print(e, func(w io.Writer) { showEvent(w, e) })
+		return nil
 	})
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || errors.Is(err, errEnded) {
 		return nil // Ctrl-C is how a person stops following
 	}
 	return err
+}
+
+func (l eventLog) next(check *chain, e *apiv1.Event) error {
+	if err := check.next(e); err != nil {
+		return err
+	}
+	if l.turn != "" && e.GetTurnId() != l.turn {
+		return nil
+	}
+	if err := l.print(e, func(w io.Writer) { showEvent(w, e) }); err != nil {
+		return err
+	}
+	if l.turn != "" && e.GetType() == "turn.ended" {
+		return errEnded
+	}
+	return nil
 }
 
 // chain checks that each event's hash covers its stored bytes and the event

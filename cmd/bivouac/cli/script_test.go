@@ -163,7 +163,7 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: capture name regexp")
 	}
-	m := regexp.MustCompile("(?m)"+args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	m := regexp.MustCompile("(?m)" + args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
 	if m == nil {
 		ts.Fatalf("the output does not match %s", args[1])
 	}
