@@ -185,18 +185,6 @@ func (l *Link) Root() (*x509.Certificate, error) {
 	return c.root, nil
 }
 
-// RootPEM is Root in text.
-func (l *Link) RootPEM() ([]byte, error) {
-	c, err := l.credentials()
-	if err != nil {
-		return nil, err
-	}
-	return c.rootPEM, nil
-}
-
-// Address of the broker, which enrolled runners are told.
-func (l *Link) Address() string { return l.cfg.Address }
-
 func (l *Link) credentials() (*credentials, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ func scanGrant(r scanner) (g policy.Grant, err error) {
 var (
 	insertGrant = define(`INSERT INTO grants (id, tenant, principal, agent, credentials, sealed, created_at, revoked_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, 0) ON CONFLICT DO NOTHING`)
-	grantByID   = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + ` AND g.id = $4`)
+	grantByID     = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + ` AND g.id = $4`)
 	standingGrant = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
 		AND g.principal = $4 AND g.agent = $5
 		ORDER BY CASE WHEN g.revoked_at = 0 THEN 0 ELSE 1 END, g.created_at DESC, g.id DESC LIMIT 1`)

@@ -15,9 +15,7 @@ func scanSlice(r scanner) (s policy.Slice, err error) {
 var (
 	insertSlice = define(`INSERT INTO slices (id, tenant, turn, broker_boot, ceiling, drawn, closed_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING`)
-	sliceByID  = define(`SELECT ` + sliceColumns + ` FROM slices l JOIN turns t ON t.id = l.turn WHERE ` + own("t") + ` AND l.id = $3`)
-	openSlices = define(`SELECT ` + sliceColumns + ` FROM slices l JOIN turns t ON t.id = l.turn WHERE ` + own("t") + `
-		AND l.closed_at = 0 ORDER BY l.id LIMIT $3`)
+	sliceByID    = define(`SELECT ` + sliceColumns + ` FROM slices l JOIN turns t ON t.id = l.turn WHERE ` + own("t") + ` AND l.id = $3`)
 	slicesOfTurn = define(`SELECT ` + sliceColumns + ` FROM slices l JOIN turns t ON t.id = l.turn WHERE ` + own("t") + `
 		AND l.turn = $3 ORDER BY l.id`)
 	saveSlice = define(`UPDATE slices SET ceiling = $2, drawn = $3, closed_at = $4
@@ -56,11 +54,6 @@ func (tx *Tx) SaveSlice(s policy.Slice) error {
 		return nil // the same end again
 	}
 	return protocol.Errorf(protocol.CodeConflict, "budget slice %s is closed, or would fall from ceiling %d, draw %d", s.ID, now.CeilingMicroUSD, now.DrawnMicroUSD)
-}
-
-// OpenSlices are those whose broker has not closed them.
-func (tx *Tx) OpenSlices(limit int) ([]policy.Slice, error) {
-	return list(tx, scanSlice, openSlices, tx.mine(limited(limit)))
 }
 
 // SlicesOfTurn are all slices that were reserved for a turn.

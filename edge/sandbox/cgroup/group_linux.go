@@ -110,10 +110,6 @@ func (g *Group) unified() string {
 // FD is the directory to clone into, or -1.
 func (g *Group) FD() int { return g.fd }
 
-// NeedsThread reports whether a process enters the limits only by being forked
-// from a thread that Joined.
-func (g *Group) NeedsThread() bool { return !g.tree.full }
-
 // Join puts the calling thread, which must be locked and not the main one, into
 // the v1 hierarchies, so that what it forks is born inside. Moving a process
 // later costs milliseconds each and lets it run outside first.

@@ -316,7 +316,7 @@ var authorityProbes = map[string]probe{
 	"InsertGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.InsertGrant(policy.Grant{ID: id[protocol.GrantID](), Tenant: x.Tenant, Principal: x.User, Agent: "assistant"}))
 	}},
-	"Grant":       {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Grant(x.Grant)) }},
+	"Grant":         {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Grant(x.Grant)) }},
 	"StandingGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.StandingGrant(x.User, "assistant")) }},
 	"Grants": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.Grants(false)
@@ -336,10 +336,6 @@ var authorityProbes = map[string]probe{
 	"Slice": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Slice(x.Slice)) }},
 	"SaveSlice": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.SaveSlice(policy.Slice{ID: x.Slice, CeilingMicroUSD: 200}))
-	}},
-	"OpenSlices": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
-		all, err := tx.OpenSlices(0)
-		return has(all, err, func(l policy.Slice) bool { return l.ID == x.Slice })
 	}},
 	"SlicesOfTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.SlicesOfTurn(x.Active)
