@@ -134,7 +134,7 @@ func turn(a execution.Attempt) bool { return a.SubjectKind == execution.SubjectT
 
 func presence(r execution.Runner, f Fleet) []Reason {
 	if r.State != execution.RunnerActive {
-		return []Reason{{ReasonGone, "it was removed or revoked", "enrol the machine again: bivouac-edge join"}}
+		return []Reason{{ReasonGone, "it was removed or revoked", "enrol the machine again: bivouac edge invite"}}
 	}
 	var out []Reason
 	if _, attached := f.Connections[r.ID]; !attached {

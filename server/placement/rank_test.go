@@ -137,7 +137,7 @@ func TestOthersDoNotExist(t *testing.T) {
 	}
 	stranger := turnAttempt()
 	stranger.Principal = "prn_3"
-	if r := Rank(stranger, f); r.Summary() != NoRunner || !slices.Equal(r.Remedies(), []string{"bivouac-edge join"}) {
+	if r := Rank(stranger, f); r.Summary() != NoRunner || !slices.Equal(r.Remedies(), []string{AddRunner}) {
 		t.Errorf("a stranger learns %+v", r)
 	}
 }

@@ -2,8 +2,12 @@ package placement
 
 import "strings"
 
-// NoRunner is the summary when the principal has no runner at all.
-const NoRunner = "you have no runner: join one with bivouac-edge join"
+// NoRunner is the summary when the principal has no runner at all, and AddRunner
+// the command that changes that.
+const (
+	NoRunner  = "you have no machine that takes turns"
+	AddRunner = "bivouac edge invite"
+)
 
 // Summary says in one sentence why nothing takes the attempt; it is empty when
 // something does.
@@ -33,7 +37,7 @@ func (r Ranking) Summary() string {
 // Remedies are what would change it, each once, in order.
 func (r Ranking) Remedies() []string {
 	if len(r.Verdicts) == 0 {
-		return []string{"bivouac-edge join"}
+		return []string{AddRunner}
 	}
 	seen := map[string]bool{}
 	var out []string

@@ -157,7 +157,7 @@ func choose(ref, wanted string, offering []Machine) (Machine, error) {
 	switch {
 	case len(offering) == 0:
 		return Machine{}, protocol.Errorf(protocol.CodePolicyDenied,
-			"no machine of yours allows %s: join one with bivouac-edge join, or allow the action in its edge.hcl", ref)
+			"no machine of yours allows %s: `bivouac edge invite` adds one, or its owner allows the action in edge.hcl", ref)
 	case wanted == "":
 		return Machine{}, protocol.Errorf(protocol.CodeInvalidArgument,
 			"%d machines allow %s: the argument %s must name one", len(offering), ref, MachineArgument)
