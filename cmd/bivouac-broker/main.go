@@ -33,13 +33,15 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "bivouac-broker",
 		Short:         "Models, http tools and credentials for Bivouac, behind mutual TLS",
+		Args:          noArguments,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-broker --help", err)
 	})
-	root.PersistentFlags().StringVar(&data, "data", defaultData(), "directory of keyring, call log and broker.hcl; 0700")
+	root.PersistentFlags().StringVar(&data, "data", assembly.DefaultDir(), "directory of keyring, call log and broker.hcl; 0700")
 	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data))
 	return root
 }
@@ -48,7 +50,7 @@ func initCommand(data *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init",
 		Short: "Make the keyring, a first broker.hcl and the paths directory; print the root's fingerprint",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fingerprint, err := assembly.Init(*data)
 			if err != nil {
@@ -68,7 +70,7 @@ func codeCommand(data *string) *cobra.Command {
 		Use:   "server-code",
 		Short: "Print a single-use code with which one bivouac-server enrols",
 		Long:  "Prints a single-use code with which one bivouac-server enrols (--broker-code-file). It works while the broker runs.",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			code, err := keyring.NewServerCode(*data, ttl)
 			if err != nil {
@@ -92,7 +94,7 @@ func runCommand(data *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve until interrupted",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			level := slog.LevelInfo
 			if debug {
@@ -107,14 +109,4 @@ func runCommand(data *string) *cobra.Command {
 	cmd.Flags().StringArrayVar(&o.Servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration; repeatable)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
 	return cmd
-}
-
-func defaultData() string {
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, "bivouac", "broker")
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local", "state", "bivouac", "broker")
-	}
-	return "bivouac-broker"
 }

@@ -38,6 +38,8 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "bivouac-edge",
 		Short:         "Make this machine a runner of Bivouac, within limits that its owner sets",
+		Args:          arguments(0),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -47,7 +47,7 @@ of --config (server.hcl), then from defaults.
 
 First start:  bivouac-server bootstrap --principal NAME --token-file FILE
               bivouac-server --broker HOST:7402 --broker-code-file FILE`,
-		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
+		Args: noArguments, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	own, file := &o.config, root.PersistentFlags()

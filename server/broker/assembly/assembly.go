@@ -38,6 +38,17 @@ type Options struct {
 	Log     *slog.Logger
 }
 
+// DefaultDir is where a broker keeps its data when nobody says otherwise.
+func DefaultDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "bivouac", "broker")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "bivouac", "broker")
+	}
+	return "bivouac-broker"
+}
+
 // Init makes a data directory: the keyring and, where they are missing, a first
 // configuration and the paths directory. It returns the root's fingerprint.
 func Init(data string) (string, error) {
