@@ -107,9 +107,12 @@ func beside(name string) string {
 // arguments wants exactly n of them.
 func arguments(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
-			return protocol.Errorf(protocol.CodeInvalidArgument, "usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+		switch {
+		case len(args) == n:
+			return nil
+		case n == 0:
+			return protocol.Errorf(protocol.CodeInvalidArgument, "%q is no command and no flag of %s; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
 		}
-		return nil
+		return protocol.Errorf(protocol.CodeInvalidArgument, "usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
 	}
 }
