@@ -64,8 +64,3 @@ func (d *Daemon) recoverActions(ctx context.Context) error {
 	}
 	return nil
 }
-
-// actionCancelled is the word for an action that was stopped before its effect.
-func actionCancelled(reason string) *protocol.Error {
-	return protocol.Errorf(protocol.CodeCancelled, "stopped before it happened: %s", reason)
-}

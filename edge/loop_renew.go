@@ -78,7 +78,13 @@ func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
 
 // stopAttempt obeys the server's word that an attempt should end.
 func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
-	if a := d.table.get(protocol.AttemptID(s.GetAttemptId())); a != nil {
-		d.cutOff(a, actionCancelled(s.GetReason()))
+	a := d.table.get(protocol.AttemptID(s.GetAttemptId()))
+	if a == nil {
+		return
 	}
+	why := protocol.Errorf(protocol.CodeCancelled, "%s", s.GetReason())
+	if a.kind == protocol.KindAction { // an effect that began is not cut off
+		why = protocol.Errorf(protocol.CodeCancelled, "stopped before it happened: %s", s.GetReason())
+	}
+	d.cutOff(a, why)
 }
