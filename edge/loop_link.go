@@ -172,7 +172,7 @@ func (d *Daemon) deliver(ctx context.Context, c *connection, m *runnerv1.AttachR
 			return nil // the op says when it is done
 		}
 	case *runnerv1.AttachResponse_Fenced:
-		return d.fence(ctx, protocol.Errorf(protocol.CodePermissionDenied, "the server revoked this runner: %s; enrol again with a new code: bivouac-edge join", k.Fenced.GetReason()))
+		return d.fence(ctx, protocol.Errorf(protocol.CodePermissionDenied, "the server revoked this runner: %s", k.Fenced.GetReason()))
 	}
 	done()
 	return nil

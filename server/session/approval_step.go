@@ -69,7 +69,7 @@ func (a Approval) Step(ev ApprovalEvent, now time.Time) (Approval, error) {
 func (a Approval) Decide(approve bool, digest string, by protocol.PrincipalID, reason string, now time.Time) (Approval, error) {
 	if digest != a.Digest {
 		return a, protocol.Errorf(protocol.CodeConflict,
-			"approval %s is for %s, not for %s: look at it again before you decide", a.ID, a.Digest, digest)
+			"approval %s is for %s, not for %s: look at it again with `bivouac approvals` before you decide", a.ID, a.Digest, digest)
 	}
 	ev := ApprovalDeny
 	if approve {

@@ -83,9 +83,16 @@ func showRunners(w io.Writer, runners []*apiv1.Runner) {
 	}
 	for _, r := range runners {
 		for _, b := range r.GetBindings() {
-			fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), plain(b.GetPrincipalName()), plain(r.GetName()), strings.Join(b.GetActions(), ", "))
+			fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), plain(b.GetPrincipalName()), plain(r.GetName()), forWhat(b))
 		}
 	}
+}
+
+func forWhat(b *apiv1.Binding) string {
+	if len(b.GetActions()) == 0 {
+		return "all that its owner allows"
+	}
+	return strings.Join(b.GetActions(), ", ")
 }
 
 func runnerState(r *apiv1.Runner) string {
@@ -154,7 +161,7 @@ the actions.`,
 			}
 			return a.print(res, func(w io.Writer) {
 				b := res.GetBinding()
-				fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), plain(b.GetPrincipalName()), b.GetRunnerId(), strings.Join(b.GetActions(), ", "))
+				fmt.Fprintf(w, "%s  %s may use %s for %s\n", b.GetId(), plain(b.GetPrincipalName()), b.GetRunnerId(), forWhat(b))
 			})
 		}),
 	}

@@ -71,6 +71,7 @@ type follower struct {
 	open   bool              // a line of text has begun
 	text   strings.Builder   // that was shown
 	tools  map[string]string // by call
+	names  map[string]string // of machines, once one was named
 }
 
 func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) error {
@@ -96,7 +97,7 @@ func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) err
 	case "model.answered":
 		f.breakLine()
 	default:
-		if line := f.sentence(e); line != "" {
+		if line := f.sentence(ctx, e); line != "" {
 			f.breakLine()
 			fmt.Fprintf(f.app.err, "  · %s\n", line)
 		}
@@ -178,6 +179,9 @@ func (a *app) finish(t *apiv1.Turn, shown string) error {
 		}
 		if t.GetState() != "COMPLETED" {
 			fmt.Fprintf(a.err, "%s  %s (%s): %s\n", t.GetId(), t.GetState(), plain(t.GetReason()), harmless(t.GetMessage()))
+		}
+		if t.GetState() == "UNKNOWN" {
+			fmt.Fprintln(a.err, "the evidence, and saying what became of it: bivouac unknown")
 		}
 	}); err != nil {
 		return err

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,7 +64,8 @@ func start(t *testing.T) *stack.Stack {
 		}
 		script += string(b)
 	}
-	s, err := stack.Start(t.Context(), stack.Config{Bin: bin, Dir: t.TempDir(), Script: script})
+	s, err := stack.Start(t.Context(), stack.Config{Bin: bin, Dir: t.TempDir(), Script: script,
+		Destinations: []stack.Destination{{Name: "ledger", URL: brokenLedger(t)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +75,16 @@ func start(t *testing.T) *stack.Stack {
 		}
 	})
 	return s
+}
+
+// brokenLedger takes every request and breaks the connection before it answers.
+func brokenLedger(t *testing.T) string {
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 // person gives a script its tenant, its login and its agents.

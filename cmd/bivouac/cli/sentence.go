@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 
@@ -9,7 +10,7 @@ import (
 
 // sentence is what a person who waits wants to know of an event; empty when that
 // is nothing. bivouac events shows all of them.
-func (f *follower) sentence(e *apiv1.Event) string {
+func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 	var d map[string]string
 	if err := json.Unmarshal([]byte(e.GetData()), &d); err != nil {
 		return "" // written by a newer server
@@ -34,12 +35,12 @@ func (f *follower) sentence(e *apiv1.Event) string {
 			return "waits for a machine"
 		}
 	case "attempt.started":
-		if e.GetActionId() == "" {
-			return "works in a sandbox on " + plain(d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")"
+		if d["boundary"] != "" { // a device action has none
+			return "works in a sandbox on " + f.machine(ctx, d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")"
 		}
 	case "attempt.ended":
 		if d["state"] != "SUCCEEDED" {
-			return "the attempt on " + plain(d["runner"]) + " ended: " + strings.ToLower(plain(d["state"])) + because(d["reason"])
+			return "the attempt on " + f.machine(ctx, d["runner"]) + " ended: " + strings.ToLower(plain(d["state"])) + because(d["reason"])
 		}
 	case "turn.cancel_requested":
 		return "is being cancelled"
@@ -57,6 +58,22 @@ func (f *follower) tool(d map[string]string) string {
 		}
 	}
 	return "a tool"
+}
+
+// machine is what people call a runner, if they may see it.
+func (f *follower) machine(ctx context.Context, id string) string {
+	if f.names == nil {
+		f.names = map[string]string{}
+		if res, err := f.client.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{}); err == nil {
+			for _, r := range res.GetRunners() {
+				f.names[r.GetId()] = r.GetName()
+			}
+		}
+	}
+	if name := f.names[id]; name != "" {
+		return plain(name)
+	}
+	return plain(id)
 }
 
 func because(code string) string {

@@ -12,3 +12,14 @@ rule "think for a moment" {
   text  = "There it is."
   delay = "1500ms"
 }
+
+rule "post an entry" {
+  when {
+    user_matches = "post (?P<id>\\S+)"
+    results      = 0
+    offers       = ["post"]
+  }
+  call "post" {
+    arguments = { id = user.id }
+  }
+}
