@@ -31,8 +31,12 @@ dev: deps build ## server, broker and one runner in the foreground, until Ctrl-C
 	$(BIN)/bivouac dev
 
 .PHONY: test
-test: deps ## all tests (up to five minutes on two cores)
-	$(GO) test -shuffle=on ./...
+test: deps ## all tests, the long ones in their short form
+	$(GO) test -short -shuffle=on ./...
+
+.PHONY: e2e
+e2e: deps ## the long ones whole: kill -9 at every step, planted bugs, scripts of the CLI
+	$(GO) test -count=1 -timeout 30m ./test/e2e ./test/harness ./cmd/bivouac/cli
 
 .PHONY: race
 race: deps ## the race detector over pure packages, engine, link, broker and edge
