@@ -171,8 +171,8 @@ func (s *Sim) checkOutcome(a session.Action) {
 // thing again. INV-5.
 func (s *Sim) heldBack(a session.Action) {
 	for _, id := range s.shadow.order {
-		for _, b := range s.shadow.actions {
-			if b.Turn == id && b.ID != a.ID && b.ResourceKey == a.ResourceKey && b.Unresolved() && b.OutcomeAt.Before(a.DispatchedAt) {
+		for _, b := range s.actionsOf(id) {
+			if b.ID != a.ID && b.ResourceKey == a.ResourceKey && b.Unresolved() && b.OutcomeAt.Before(a.DispatchedAt) {
 				s.violate("INV-5: %s of action %s happens, and what action %s did to the same thing is not known", a.Tool, a.ID, b.ID)
 				return
 			}

@@ -79,7 +79,7 @@ func (e *entry) permit(now time.Duration) error {
 // never journalled and the nonce was not written back, and no record that was
 // not synced.
 func (e *entry) power(s *Sim) (kept bool) {
-	if e.work == nil && s.chance(0.5) {
+	if e.work == nil && s.chance(0.8) {
 		return false
 	}
 	e.record = e.record[:e.synced]

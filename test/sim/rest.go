@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/execution"
+	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -178,24 +180,51 @@ func ending(events []session.Stored) []session.Stored {
 	return events
 }
 
-// checkTold: what the conversation says of an outcome that was unknown when the
-// turn ended is unknown. INV-5.
+// told is what a conversation may say of an action that ended so. An outcome that
+// was not known when the turn ended is unknown, never a failure (INV-5).
+var told = map[session.ActionState]runtimev1.ResultStatus{
+	session.Succeeded: runtimev1.ResultStatus_RESULT_STATUS_OK, session.ActionFailed: runtimev1.ResultStatus_RESULT_STATUS_FAILED,
+	session.Denied: runtimev1.ResultStatus_RESULT_STATUS_DENIED, session.ActionUnknown: runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN,
+	session.ActionCancelled: runtimev1.ResultStatus_RESULT_STATUS_SKIPPED,
+}
+
+// checkTold: the conversation of an ended turn says of every call what was known
+// of it, and of one that was under way that it is unknown. INV-5.
 func (s *Sim) checkTold(t session.Turn, messages []*runtimev1.Message) {
-	told := 0
+	for _, a := range s.actionsOf(t.ID) {
+		want, ended := told[a.State]
+		switch {
+		case !ended || a.Tool == policy.RefDigest:
+			continue // another action answers the call
+		case a.OutcomeAt.After(t.EndedAt) && !a.DispatchedAt.IsZero():
+			want = runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN
+		case a.OutcomeAt.Equal(t.EndedAt):
+			continue // its end and the turn's are one: it may be told either way
+		}
+		if !says(messages, a.CallID, want) {
+			s.violate("INV-5: action %s is %s, and the conversation of %s does not say %s of its call %s", a.ID, a.State, t.ID, want, a.CallID)
+		}
+	}
+}
+
+func says(messages []*runtimev1.Message, call string, want runtimev1.ResultStatus) bool {
 	for _, m := range messages {
 		for _, b := range m.Blocks {
-			if r := b.GetToolResult(); r != nil && r.Status == runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN {
-				told++
+			if r := b.GetToolResult(); r != nil && r.CallId == call && r.Status == want {
+				return true
 			}
 		}
 	}
-	doubtful := 0
+	return false
+}
+
+// actionsOf a turn, in order.
+func (s *Sim) actionsOf(id protocol.TurnID) (out []session.Action) {
 	for _, a := range s.shadow.actions {
-		if a.Turn == t.ID && !reads(a) && !a.DispatchedAt.IsZero() && a.OutcomeAt.After(t.EndedAt) {
-			doubtful++
+		if a.Turn == id {
+			out = append(out, a)
 		}
 	}
-	if told < doubtful {
-		s.violate("INV-5: turn %s ended with %d outcomes unknown and told of %d", t.ID, doubtful, told)
-	}
+	slices.SortFunc(out, func(a, b session.Action) int { return strings.Compare(a.ID.String(), b.ID.String()) })
+	return out
 }
