@@ -18,5 +18,10 @@ func (d *Dir) Lock() (release func(), err error) {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
 			"another bivouac-edge runs on %s: see `bivouac-edge status --state %s`", d.path, d.path)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		// A child that is between fork and exec shares the open file: closing alone
+		// would leave the lock to it.
+		_ = unlockFile(f)
+		f.Close()
+	}, nil
 }

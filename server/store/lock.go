@@ -39,7 +39,11 @@ func lockDirectory(dir string) (release func() error, err error) {
 		f.Close()
 		return nil, fmt.Errorf("store: lock %s: %w", path, err)
 	}
-	return f.Close, nil // closing ends the lock
+	return func() error {
+		// A child between fork and exec shares the open file: closing alone would leave
+		// the lock to it.
+		return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+	}, nil
 }
 
 // holder reads who has the lock.
