@@ -85,7 +85,7 @@ rule "think long" {
   }
   chunk_delay = "100ms"
   chunk_runes = 1
-  text        = "thinking about it"
+  text        = "thinking about it for a while"
   call "shell" { arguments = { command = "echo twice >> log.txt" } }
 }
 `
@@ -127,7 +127,7 @@ func TestHandover(t *testing.T) {
 	// B dies in the middle of a turn: that is a known outcome, and one new attempt
 	// goes on from the checkpoint on C. What was done is not done again.
 	id := me.submit("run", "third task", session...).ID
-	await(t, "the slow answer", func() error { return answering(s, "think long") })
+	await(t, "the slow answer after a checkpoint", func() error { return errors.Join(answering(s, "think long"), me.hasEvent(id, "turn.checkpoint")) })
 	killMachine(t, b)
 	me.addEdge(stack.EdgeConfig{Name: "c"})
 	three := me.completed(id)

@@ -138,7 +138,7 @@ func parentOf(pid int) int {
 func sleeping(tree []int) (n int) {
 	for _, pid := range tree {
 		line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-		if err == nil && strings.HasPrefix(string(line), "sleep\x00700") {
+		if err == nil && strings.HasPrefix(string(line), "sleep\x00"+nap) {
 			n++
 		}
 	}

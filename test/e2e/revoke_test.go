@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -74,10 +76,14 @@ rule "sleep" {
     offers        = ["shell"]
   }
   call "shell" {
-    arguments = { command = "setsid sleep 7001 & (setsid sh -c 'sleep 7002 & exec setsid sleep 7003' &) ; trap '' TERM HUP INT; sleep 7004; sleep 7005" }
+    arguments = { command = "setsid sleep NAP1 & (setsid sh -c 'sleep NAP2 & exec setsid sleep NAP3' &) ; trap '' TERM HUP INT; sleep NAP4; sleep NAP5" }
   }
 }
 `
+
+// nap begins the seconds that the sandboxed commands of this run sleep for, and of
+// no other run on this machine.
+var nap = strconv.Itoa(10_000 + rand.IntN(80_000))
 
 // A grant is revoked in the middle of everything that can be under way with it.
 // Each time is counted from the record of the revocation, by clocks of this
@@ -89,7 +95,8 @@ func TestRevokeInTheMiddle(t *testing.T) {
 	for name, source := range map[string]string{"talker": revokeService, "bystander": revokeService, "thinker": revokeRunner, "worker": revokeRunner} {
 		agents = append(agents, strings.ReplaceAll(source, "NAME", name))
 	}
-	s := newStack(t, stack.Config{Script: strings.ReplaceAll(revokeScript, "LONG", strings.Repeat("word ", 500)), Agents: agents,
+	script := strings.NewReplacer("LONG", strings.Repeat("word ", 500), "NAP", nap).Replace(revokeScript)
+	s := newStack(t, stack.Config{Script: script, Agents: agents,
 		Destinations: []stack.Destination{{Name: "clock", URL: upstream.URL, Credential: "clock-key-of-the-test"}}})
 	me := first(t, s)
 	edge := me.addEdge(stack.EdgeConfig{Name: "machine"})
@@ -215,11 +222,14 @@ func (p *person) wantRevoked(id string) {
 	}
 }
 
-// refusedNow: nothing new comes under the grant, in its sessions or in others.
+// refusedNow: nothing new comes under the grant, in its sessions or in new ones.
 func (p *person) refusedNow(agent, turn string) {
 	p.t.Helper()
 	if _, err := p.cli("chat", "--session", p.turn(turn).GetSessionId(), "talk long"); err == nil {
 		p.t.Error("a session of a revoked grant takes a turn")
+	}
+	if _, err := p.cli("chat", "--new", "--detach", "--agent", agent, "talk long"); err == nil {
+		p.t.Errorf("agent %s takes a new session after its grant was revoked", agent)
 	}
 	for _, g := range p.grants() {
 		if g.GetAgent() == agent {

@@ -234,6 +234,20 @@ func (p *person) completed(id string) *apiv1.Turn {
 	return turn
 }
 
+// hasEvent says that something is recorded of a turn.
+func (p *person) hasEvent(turn, kind string) error {
+	res, err := p.api.Events.ListEvents(p.t.Context(), &apiv1.ListEventsRequest{TurnId: turn, Limit: 500})
+	if err != nil {
+		return err
+	}
+	for _, e := range res.GetEvents() {
+		if e.GetType() == kind {
+			return nil
+		}
+	}
+	return fmt.Errorf("turn %s has no event %s", turn, kind)
+}
+
 // project is a git folder with these files, committed.
 func (p *person) project(name string, files map[string]string) string {
 	p.t.Helper()
