@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"bivouac/edge/fault"
+	"bivouac/edge/protocol"
 )
 
 // A worker is stopped at a label and killed by the number that was recorded.
