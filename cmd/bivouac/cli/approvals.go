@@ -15,7 +15,9 @@ import (
 func (a *app) approvalsCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "approvals", Short: "What waits for your decision", Args: cobra.NoArgs,
+		Use:   "approvals",
+		Short: "What waits for your decision",
+		Args:  cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
 			res, err := c.Approvals.ListApprovals(ctx, &apiv1.ListApprovalsRequest{IncludeDecided: all})
 			if err != nil {
@@ -67,14 +69,18 @@ shown; with --digest it must be the one you saw before.`,
 }
 
 func (a *app) denyCommand() *cobra.Command {
-	var reason string
+	var reason, digest string
 	cmd := &cobra.Command{
-		Use: "deny APPROVAL", Short: "Refuse one action; the agent is told", Args: cobra.ExactArgs(1),
+		Use:     "deny APPROVAL",
+		Short:   "Refuse one action; the agent is told",
+		Example: "  bivouac deny apr_… --reason \"ask me in the morning\"",
+		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			return a.decide(ctx, c, args[0], "", false, reason)
+			return a.decide(ctx, c, args[0], digest, false, reason)
 		}),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "what the agent is told")
+	cmd.Flags().StringVar(&digest, "digest", "", "digest that was shown to you")
 	return cmd
 }
 

@@ -16,7 +16,11 @@ func (a *app) turnsCommand() *cobra.Command {
 	var session string
 	var limit int32
 	cmd := &cobra.Command{
-		Use: "turns [TURN]", Short: "Your newest turns, or one with its actions", Args: cobra.MaximumNArgs(1),
+		Use:   "turns [TURN]",
+		Short: "Your newest turns, or one with its actions",
+		Long: `Without an argument: the newest turns of all your sessions. With a turn: its state,
+what it did, on which machine, what it cost, its answer, and why it ended.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			if len(args) == 1 {
 				res, err := c.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: args[0]})
@@ -91,7 +95,11 @@ func (a *app) sessionsCommand() *cobra.Command {
 	}
 	cmd.Flags().Int32Var(&limit, "limit", 20, "how many")
 	closeCmd := &cobra.Command{
-		Use: "close SESSION", Short: "Take no more turns, and end when the queue is empty", Args: cobra.ExactArgs(1),
+		Use:   "close SESSION",
+		Short: "Take no more turns, and end when the queue is empty",
+		Long: `What is queued still runs. Then the session ends, and with it everything that was
+kept ready for it; its record stays: bivouac events SESSION.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Sessions.CloseSession(ctx, &apiv1.CloseSessionRequest{SessionId: args[0]})
 			if err != nil {
@@ -106,7 +114,12 @@ func (a *app) sessionsCommand() *cobra.Command {
 
 func (a *app) cancelCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel TURN", Short: "Stop a turn; what it did stays recorded", Args: cobra.ExactArgs(1),
+		Use:   "cancel TURN",
+		Short: "Stop a turn; what it did stays recorded",
+		Long: `A queued turn never runs. One that runs is stopped, also on the machine where it
+runs. An effect that was already sent may have happened; when nobody knows, it is
+listed by bivouac unknown.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Turns.CancelTurn(ctx, &apiv1.CancelTurnRequest{TurnId: args[0]})
 			if err != nil {
@@ -126,7 +139,11 @@ func (a *app) cancelCommand() *cobra.Command {
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "explain TURN|ATTEMPT", Short: "Why something waits, and what would change that", Args: cobra.ExactArgs(1),
+		Use:   "explain TURN|ATTEMPT",
+		Short: "Why something waits, and what would change that",
+		Long: `Says what a turn or an attempt waits for and how long it has; for one that waits for
+a machine, why each of yours does not fit, and the commands that would change it.`,
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Turns.Explain(ctx, &apiv1.ExplainRequest{Id: args[0]})
 			if err != nil {
@@ -177,7 +194,10 @@ same effect is refused in all your sessions.`,
 	cmd.Flags().BoolVar(&all, "all", false, "also resolved ones")
 	var note string
 	resolve := &cobra.Command{
-		Use: "resolve ACTION happened|did_not_happen|accepted", Short: "Say what you found out; it changes no state and is kept", Args: cobra.ExactArgs(2),
+		Use:     "resolve ACTION happened|did_not_happen|accepted",
+		Short:   "Say what you found out; it changes no state and is kept",
+		Example: "  bivouac unknown resolve act_… did_not_happen --note \"not in the ledger\"",
+		Args:    cobra.ExactArgs(2),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Turns.ResolveUnknown(ctx, &apiv1.ResolveUnknownRequest{ActionId: args[0], Resolution: args[1], Note: note})
 			if err != nil {
