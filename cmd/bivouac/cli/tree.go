@@ -104,6 +104,9 @@ func lastLines(out []byte, err error) string {
 	}
 	if len(out) > 2000 {
 		out = out[len(out)-2000:]
+		if _, whole, ok := bytes.Cut(out, []byte("\n")); ok {
+			out = whole // lines, not the end of one
+		}
 	}
 	return string(out)
 }
