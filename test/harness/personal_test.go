@@ -3,6 +3,7 @@ package harness_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac/server/broker/secret"
 	"bivouac/test/harness"
@@ -60,6 +61,7 @@ func TestPersonalTurnWithAnApprovedWrite(t *testing.T) {
 		session := alice.Open("assistant")
 		turn := alice.Submit(session, "m1", "make a packing list")
 		asked := alice.AwaitApproval()
+		time.Sleep(time.Minute)
 		if got := a.Read("packing.txt"); got != "" {
 			t.Errorf("the file was written before it was approved: %q", got)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac/server/engine"
 	"bivouac/test/harness"
 )
 
@@ -14,7 +15,8 @@ func TestSigningKeyRotatesUnderARunningAttempt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three quarters of an hour of heartbeats")
 	}
-	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
+	rare := engine.Limits{Poll: time.Minute, UsageEvery: time.Minute, DescribeEvery: 10 * time.Second}
+	harness.Test(t, harness.Options{Script: sleeper, Limits: rare}, func(t *testing.T, w *harness.World) {
 		alice, a := w.Person("alice"), w.Edge("a")
 		alice.Apply(strings.NewReplacer(`"6s"`, `"1m"`, `"20s"`, `"2m"`, "  lease {", "  sandbox { exec_timeout = \"1h\" }\n  lease {").Replace(coder))
 		turn := alice.Submit(alice.Open("coder"), "m1", "run sleep 45m")

@@ -74,8 +74,10 @@ type World struct {
 }
 
 // Test runs body in a bubble of virtual time with a world that can take turns.
+// Worlds share nothing, so such tests run beside each other.
 func Test(t *testing.T, o Options, body func(t *testing.T, w *World)) {
 	t.Helper()
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { body(t, New(t, o)) })
 }
 
