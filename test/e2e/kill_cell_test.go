@@ -97,6 +97,9 @@ func (c cell) run(t *testing.T, bin string, patience time.Duration) sighting {
 	end := time.Now().Add(patience)
 	ended, behind := w.settled(turn, end), w.settled(queued, end)
 	s.first, s.next = endOf(ended), endOf(behind)
+	if ended.GetEndedAt() == nil || behind.GetEndedAt() == nil {
+		t.Logf("%s%s", w.explain(turn), w.tails())
+	}
 	s.effects, s.unknown, s.claims = w.out.effects(tag), w.inbox(), w.claims.count()
 	for _, turn := range []string{turn, queued} {
 		got := ended
@@ -156,8 +159,22 @@ func (w *killWorld) reached(turn string) (label string, pid int) {
 	return "", 0
 }
 
+// tails are the last words of all processes.
 func (w *killWorld) tails() string {
-	return strings.Join([]string{w.Server.Tail(), w.Broker.Tail(), w.edge.Daemon.Tail()}, "\n")
+	said := []string{w.Server.Tail(), w.Broker.Tail()}
+	for _, e := range w.Edges {
+		said = append(said, e.Daemon.Tail())
+	}
+	return strings.Join(said, "\n")
+}
+
+// explain is the product's own word on a turn that has not ended.
+func (w *killWorld) explain(turn string) string {
+	out, err := w.CLI(w.t.Context(), w.Home, "explain", turn)
+	if err != nil {
+		return err.Error()
+	}
+	return out
 }
 
 // kill ends one process by its number, after a look at what it is, and waits until

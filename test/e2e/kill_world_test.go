@@ -35,7 +35,15 @@ type killWorld struct {
 // newKillWorld starts everything, with one process that will stop at its label.
 func newKillWorld(t *testing.T, bin, tag string, f stack.Fault) *killWorld {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "kill-") // a socket's path has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	w := &killWorld{t: t, tag: tag, out: newOutside(t, filepath.Join(dir, "home", "notes"))}
 	s, err := stack.Start(t.Context(), stack.Config{
 		Bin: bin, Dir: dir, Script: killScript, Agents: []string{killKeeper, killCoder}, Fault: f,

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -106,13 +107,19 @@ func (p *Process) End() error {
 	}
 }
 
-// Tail is the end of its log.
+// Tail is the end of its log, without the calls that went well.
 func (p *Process) Tail() string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
-	return p.name + " says:\n" + string(b[max(0, len(b)-3000):])
+	var said []string
+	for line := range strings.Lines(string(b)) {
+		if !strings.Contains(line, "msg=call") || !strings.Contains(line, "code=ok") {
+			said = append(said, line)
+		}
+	}
+	return p.name + " says:\n" + strings.Join(said[max(0, len(said)-25):], "")
 }
 
 // held starts commands on one thread that lives as long as this process: the
