@@ -225,12 +225,18 @@ func TestWatchResumes(t *testing.T) {
 		return errors.New("too many calls")
 	}}
 	var got []int64
-	err := start(t, s).Watch(t.Context(), "ses_1", 0, func(m *apiv1.WatchEventsResponse) error {
+	lost := 0
+	c := start(t, s)
+	c.lost = func(error) { lost++ }
+	err := c.Watch(t.Context(), "ses_1", 0, func(m *apiv1.WatchEventsResponse) error {
 		got = append(got, m.GetEvent().GetSeq())
 		return nil
 	})
 	if err != nil || fmt.Sprint(got) != "[1 2 3]" || fmt.Sprint(from) != "[0 2 2]" {
 		t.Errorf("%v: events %v from %v", err, got, from)
+	}
+	if lost != 2 {
+		t.Errorf("a lost connection was told %d times", lost)
 	}
 }
 
