@@ -31,14 +31,17 @@ func (c *Client) remember(winner *conn, quicErr error) {
 		c.probe = probe{}
 		return
 	}
-	if c.probe.problem = "no answer over UDP before TCP had one"; quicErr != nil && !isCancelled(quicErr) {
-		c.probe.problem = quicErr.Error()
+	if c.probe.problem = c.overUDP("no answer before TCP had one"); quicErr != nil && !isCancelled(quicErr) {
+		c.probe.problem = c.overUDP(quicErr.Error())
 	}
 	if c.probe.interval == 0 {
 		c.probe.interval = probeFirst
 	}
 	c.probe.at = time.Now().Add(jittered(c.probe.interval))
 }
+
+// overUDP names the port, which somebody may have to open.
+func (c *Client) overUDP(why string) string { return "UDP port " + c.cfg.Address + ": " + why }
 
 // QUICProblem says why the link runs over TCP; empty when it does not.
 func (c *Client) QUICProblem() string {
@@ -67,7 +70,7 @@ func (c *Client) Upgrade(ctx context.Context) (bool, error) {
 	conn, err := c.dialQUIC(ctx)
 	c.mu.Lock()
 	if err != nil {
-		c.probe.problem = err.Error()
+		c.probe.problem = c.overUDP(err.Error())
 		c.probe.interval = min(max(probeFirst, 2*c.probe.interval), probeMax)
 		c.probe.at = time.Now().Add(jittered(c.probe.interval))
 	} else {
