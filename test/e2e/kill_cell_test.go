@@ -79,7 +79,7 @@ func (c cell) run(t *testing.T, bin string, patience time.Duration) sighting {
 	began := time.Now()
 	killed, told := c.program()
 	tag := strings.ToLower(strings.Map(letters, t.Name()[strings.LastIndex(t.Name(), "/")+1:]))
-	w := newKillWorld(t, bin, tag, stack.Fault{Process: told, Label: fmt.Sprintf("%s@%d", c.label, max(1, c.nth))})
+	w := newKillWorld(t, killConfig{bin: bin, tag: tag, fault: stack.Fault{Process: told, Label: fmt.Sprintf("%s@%d", c.label, max(1, c.nth))}})
 	first, next := killPersonal, killMore
 	if c.turn == "coding" {
 		w.needsSandbox()

@@ -28,10 +28,11 @@ type outside struct {
 	files map[string]int      // times that a file appeared in its place
 }
 
-func newOutside(t *testing.T, notes string) *outside {
+// newOutside begins the world; the ledger listens where listen does.
+func newOutside(t *testing.T, notes string, listen func(network, address string) (net.Listener, error)) *outside {
 	t.Helper()
 	o := &outside{Key: "ledger-" + filepath.Base(t.TempDir()), Notes: notes, posts: map[string]int{}, puts: map[string][]string{}, files: map[string]int{}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

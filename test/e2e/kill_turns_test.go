@@ -11,8 +11,6 @@ package e2e
 // the sandbox append a line each, and between them an opaque POST goes from the
 // worker through the server and the broker.
 
-const killAgents = killKeeper + killCoder
-
 // Leases are short: what is lost is found within seconds.
 const killKeeper = `
 agent "keeper" {

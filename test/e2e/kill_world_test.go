@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,9 +33,21 @@ type killWorld struct {
 	claims  claims
 }
 
-// newKillWorld starts everything, with one process that will stop at its label.
-func newKillWorld(t *testing.T, bin, tag string, f stack.Fault) *killWorld {
+// killConfig of a world: one process may stop at its label, and the two sides may
+// be in networks of their own.
+type killConfig struct {
+	bin, tag      string
+	fault         stack.Fault
+	control, edge stack.Place
+}
+
+// newKillWorld starts everything.
+func newKillWorld(t *testing.T, cfg killConfig) *killWorld {
 	t.Helper()
+	listen := cfg.control.Listen
+	if listen == nil {
+		listen = net.Listen
+	}
 	dir, err := os.MkdirTemp("", "kill-") // a socket's path has to be short
 	if err != nil {
 		t.Fatal(err)
@@ -44,9 +57,9 @@ func newKillWorld(t *testing.T, bin, tag string, f stack.Fault) *killWorld {
 			t.Error(err)
 		}
 	})
-	w := &killWorld{t: t, tag: tag, out: newOutside(t, filepath.Join(dir, "home", "notes"))}
+	w := &killWorld{t: t, tag: cfg.tag, out: newOutside(t, filepath.Join(dir, "home", "notes"), listen)}
 	s, err := stack.Start(t.Context(), stack.Config{
-		Bin: bin, Dir: dir, Script: killScript, Agents: []string{killKeeper, killCoder}, Fault: f,
+		Bin: cfg.bin, Dir: dir, Script: killScript, Agents: []string{killKeeper, killCoder}, Fault: cfg.fault, Control: cfg.control,
 		Destinations: []stack.Destination{{Name: "ledger", URL: w.out.URL, Credential: w.out.Key}},
 	})
 	if err != nil {
@@ -58,7 +71,7 @@ func newKillWorld(t *testing.T, bin, tag string, f stack.Fault) *killWorld {
 			t.Error(err)
 		}
 	})
-	w.edge, err = s.AddEdge(t.Context(), stack.EdgeConfig{Name: "laptop", Folders: []string{"notes=" + w.out.Notes + ":rw"}})
+	w.edge, err = s.AddEdge(t.Context(), stack.EdgeConfig{Name: "laptop", Folders: []string{"notes=" + w.out.Notes + ":rw"}, Place: cfg.edge})
 	if err != nil {
 		t.Fatal(err)
 	}
