@@ -158,6 +158,9 @@ func (s *Stack) Close() error {
 		errs = append(errs, e.Daemon.End())
 	}
 	errs = append(errs, s.Server.End(), s.Broker.End(), sweep(s.cfg.Dir))
+	for _, e := range s.Edges {
+		errs = append(errs, removeGroups(e.State))
+	}
 	if s.API != nil {
 		s.API.Close()
 	}
