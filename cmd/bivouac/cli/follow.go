@@ -191,8 +191,6 @@ func (a *app) finish(t *apiv1.Turn, shown string) error {
 		return nil
 	case "UNKNOWN":
 		return exitError{protocol.CodeOutcomeUnknown.ExitCode()}
-	case "CANCELLED":
-		return exitError{protocol.CodeCancelled.ExitCode()}
 	}
-	return exitError{protocol.Code(t.GetReason()).ExitCode()} // 1 for a reason that is no code
+	return exitError{codeOfReason(t.GetReason()).ExitCode()}
 }

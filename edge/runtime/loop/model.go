@@ -97,7 +97,7 @@ func (t turn) modelFailed(err *protocol.Error) (*runtimev1.LoopState, []Command)
 	}
 	if t.ModelRetries >= maxModelRetries {
 		return t.fail(ReasonUnavailable, "The model did not answer after "+
-			strconv.Itoa(maxModelRetries+1)+" tries; the last one said: "+err.Message)
+			strconv.Itoa(maxModelRetries+1)+" tries: try again later; the last one said: "+err.Message)
 	}
 	t.ModelRetries++
 	call := t.request()
