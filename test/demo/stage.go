@@ -15,10 +15,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"bivouac/test/exectrace"
+	"bivouac/test/process"
 )
 
 // demo is one run: its directories, its processes, and what it counted.
@@ -33,7 +33,7 @@ type demo struct {
 	modelKey, toolKey string
 	weather           *http.Server
 	weatherURL        string
-	dev, edge         *process
+	dev, edge         *process.Process
 
 	turns, completed, approvals int
 	events                      bytes.Buffer
@@ -98,84 +98,30 @@ func (d *demo) serveWeather() error {
 	return nil
 }
 
-// process is a part of the product that runs until it is stopped.
-type process struct {
-	name string
-	cmd  *exec.Cmd
-	done chan error
-}
-
-func (d *demo) traced(name string, args ...string) (*exec.Cmd, error) {
+// traced is a binary of the product whose executions are recorded.
+func (d *demo) traced(name string, args ...string) *exec.Cmd {
 	cmd, err := exectrace.Command(filepath.Join(d.dir, "exec.jsonl"), filepath.Join(d.bin, name), args...)
 	if err != nil {
-		return nil, err
+		return &exec.Cmd{Err: err} // which Start reports
 	}
 	cmd.Env = []string{
 		"PATH=" + d.bin + ":" + os.Getenv("PATH"), "HOME=" + d.home, "TMPDIR=" + os.TempDir(),
 		"BIVOUAC_CONFIG=" + d.login, "LANG=C.UTF-8",
 	}
-	return cmd, nil
+	return cmd
 }
 
-func (d *demo) spawn(name string, args ...string) (*process, error) {
-	cmd, err := d.traced(name, args...)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Join(d.state, "logs"), 0o700); err != nil {
-		return nil, err
-	}
-	log, err := os.Create(filepath.Join(d.state, "logs", name+".out"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &process{name: name, cmd: cmd, done: make(chan error, 1)}
-	go func() { p.done <- cmd.Wait() }()
-	return p, nil
-}
-
-// end stops a process as a person would and waits for it.
-func (p *process) end() error {
-	if p == nil {
-		return nil
-	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case <-p.done:
-		return nil
-	case <-time.After(15 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.done
-		return fmt.Errorf("%s did not stop within 15 s", p.name)
-	}
+// spawn starts a part of the product that runs until it is ended.
+func (d *demo) spawn(name string, args ...string) (*process.Process, error) {
+	p := process.New(name, filepath.Join(d.state, "logs", name+".out"), func() *exec.Cmd { return d.traced(name, args...) })
+	return p, p.Start()
 }
 
 // cli runs one command of a person and returns what it printed.
 func (d *demo) cli(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd, err := d.traced("bivouac", args...)
-	if err != nil {
-		return "", err
-	}
-	var out, errOut bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &errOut
-	if err := cmd.Start(); err != nil {
-		return "", err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
-	err = cmd.Wait()
-	stop()
-	if err != nil {
-		return out.String(), fmt.Errorf("bivouac %s: %w\n%s%s", strings.Join(args, " "), err, out.String(), errOut.String())
-	}
-	return out.String(), nil
+	cmd := d.traced("bivouac", args...)
+	cmd.Dir = dir
+	return process.Output(ctx, cmd)
 }
 
 // cliJSON decodes the one document that a command prints.
@@ -219,13 +165,9 @@ func (d *demo) addRunner(ctx context.Context) error {
 	words := strings.Fields(invite.Command) // bivouac-edge join URL CODE
 	args := append(words[1:], "--name", "laptop", "--state", filepath.Join(d.dir, "laptop"),
 		"--allow-folder", "notes="+filepath.Join(d.home, "notes")+":rw", "--toolchain", "go="+goroot)
-	join, err := d.traced(words[0], args...)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
-	if out, err := join.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", invite.Command, err, out)
+	if _, err := process.Output(ctx, d.traced(words[0], args...)); err != nil {
+		return err
 	}
 	if d.edge, err = d.spawn("bivouac-edge", "run", "--state", filepath.Join(d.dir, "laptop")); err != nil {
 		return err
@@ -282,18 +224,15 @@ func (d *demo) until(ctx context.Context, what string, try func() error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waited for: %s: %w", what, err)
-		case perr := <-d.dev.done:
-			d.dev.done <- perr
-			return fmt.Errorf("bivouac dev ended: %w", errors.Join(perr, err))
+		case <-d.dev.Gone():
+			return fmt.Errorf("bivouac dev ended: %w\n%s", err, d.dev.Tail())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
 func (d *demo) stop() error {
-	err := errors.Join(d.edge.end(), d.dev.end())
-	d.edge, d.dev = nil, nil
-	return err
+	return errors.Join(d.edge.End(), d.dev.End())
 }
 
 func (d *demo) close() error {

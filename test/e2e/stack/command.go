@@ -3,14 +3,13 @@
 package stack
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+
+	"bivouac/test/process"
 )
 
 // command is a binary of the product with an environment that holds nothing but
@@ -27,7 +26,7 @@ func (s *Stack) command(place Place, name string, args ...string) *exec.Cmd {
 
 // process is a part of the stack that runs until it is ended.
 func (s *Stack) process(name string, place Place, binary string, args ...string) *Process {
-	return &Process{name: name, log: s.Path("logs", name+".log"), build: func() *exec.Cmd { return s.command(place, binary, args...) }}
+	return process.New(name, s.Path("logs", name+".log"), func() *exec.Cmd { return s.command(place, binary, args...) })
 }
 
 // Run runs a binary to its end where the control plane runs and returns what it
@@ -52,15 +51,6 @@ func (s *Stack) JSON(ctx context.Context, into any, args ...string) error {
 
 func (s *Stack) run(ctx context.Context, place Place, dir, name string, args ...string) (string, error) {
 	cmd := s.command(place, name, args...)
-	var out, errOut bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &errOut
-	if err := startHeld(cmd); err != nil {
-		return "", err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
-	defer stop()
-	if err := cmd.Wait(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "), err, out.String(), errOut.String())
-	}
-	return out.String(), nil
+	cmd.Dir = dir
+	return process.Output(ctx, cmd)
 }

@@ -184,7 +184,7 @@ func (s *Stack) until(ctx context.Context, what string, p *Process, try func(con
 		case <-ctx.Done():
 			return fmt.Errorf("waited for: %s: %w\n%s", what, err, p.Tail())
 		case <-p.Gone():
-			return fmt.Errorf("waited for: %s: %s ended: %w\n%s", what, p.name, err, p.Tail())
+			return fmt.Errorf("waited for: %s: %s ended: %w\n%s", what, p.Name(), err, p.Tail())
 		case <-time.After(15 * time.Millisecond):
 		}
 	}
