@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/engine"
 	"bivouac/server/policy"
@@ -45,6 +46,9 @@ func (s agents) GetAgent(ctx context.Context, r *apiv1.GetAgentRequest) (*apiv1.
 		d, err = tx.Definition(loginOf(ctx).tenant.ID, r.GetName(), r.GetDigest())
 		return err
 	})
+	if protocol.CodeOf(err) == protocol.CodeNotFound && r.GetDigest() == "" {
+		return nil, engine.UnknownAgent(r.GetName())
+	}
 	if err != nil {
 		return nil, err
 	}

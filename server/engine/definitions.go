@@ -47,11 +47,17 @@ func (d *definitions) parse(def policy.Definition) (policy.Agent, error) {
 	return a, nil
 }
 
+// UnknownAgent is what everybody is told who names an agent that their tenant does
+// not have.
+func UnknownAgent(name string) error {
+	return protocol.Errorf(protocol.CodeNotFound, "agent %q not found: `bivouac agents list` shows those that exist, `bivouac agents apply FILE` adds one", name)
+}
+
 // definition reads one version of an agent, or the current one.
 func (e *Engine) definition(tx *store.Tx, tenant protocol.TenantID, name, digest string) (policy.Definition, policy.Agent, error) {
 	def, err := tx.Definition(tenant, name, digest)
 	if absent(err) {
-		return def, policy.Agent{}, protocol.Errorf(protocol.CodeNotFound, "agent %q not found: `bivouac agents list` shows those that exist, `bivouac agents apply FILE` adds one", name)
+		return def, policy.Agent{}, UnknownAgent(name)
 	} else if err != nil {
 		return def, policy.Agent{}, err
 	}

@@ -248,48 +248,6 @@ func (d *dev) quietly(fn func() error) error {
 	return fn()
 }
 
-// startEdge joins this machine once, and runs it.
-func (d *dev) startEdge(ctx context.Context, c *client.Client) error {
-	state := d.path("edge")
-	_, err := os.Stat(filepath.Join(state, "device.key"))
-	if err == nil && len(d.folders) > 0 {
-		fmt.Fprintf(d.err, "note: --allow-folder is for the first start; say it in %s now\n", filepath.Join(state, "edge.hcl"))
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		name, err := os.Hostname()
-		if err != nil || name == "" {
-			name = "this-machine"
-		}
-		code, err := c.Runners.CreateJoinCode(ctx, &apiv1.CreateJoinCodeRequest{Name: name})
-		if err != nil {
-			return err
-		}
-		args := []string{"join", "https://" + d.runner, code.GetCode(), "--name", name, "--state", state}
-		for _, folder := range d.folders {
-			args = append(args, "--allow-folder", folder)
-		}
-		if err := d.tree.once(ctx, "bivouac-edge", args...); err != nil {
-			return err
-		}
-	}
-	if err := d.tree.spawn("bivouac-edge", "run", "--state", state, "--end-turns"); err != nil {
-		return err
-	}
-	return d.tree.until(ctx, "bivouac-edge", func() error {
-		res, err := c.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{})
-		if err != nil {
-			return err
-		}
-		for _, r := range res.GetRunners() {
-			if r.GetConnected() {
-				fmt.Fprintf(d.err, "  runner   %s, sandbox %s\n", plain(r.GetName()), sandboxOf(r))
-				return nil
-			}
-		}
-		return protocol.Errorf(protocol.CodeUnavailable, "the runner is not connected yet")
-	})
-}
-
 // newKey makes a key for the scripted provider.
 func newKey(path string) error {
 	if _, err := os.Stat(path); err == nil {

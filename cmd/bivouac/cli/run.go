@@ -39,6 +39,11 @@ A session's next turn sees the conversation and the files as they were accepted:
 			if dir == "" && session == "" {
 				dir = "."
 			}
+			if session == "" { // known before a large folder is packed
+				if _, err := c.Agents.GetAgent(ctx, &apiv1.GetAgentRequest{Name: agent}); err != nil {
+					return err
+				}
+			}
 			var pack *os.File
 			if dir != "" {
 				if dir, err = filepath.Abs(dir); err != nil {

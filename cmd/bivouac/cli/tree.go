@@ -113,29 +113,36 @@ func lastLines(out []byte, err error) string {
 
 // spawn starts a process that runs until end.
 func (t *tree) spawn(name string, args ...string) error {
+	_, err := t.start(func(p *proc) { t.gone <- p }, name, args...)
+	return err
+}
+
+// start is spawn for a process whose end is somebody else's matter: ended is
+// told, once.
+func (t *tree) start(ended func(*proc), name string, args ...string) (*proc, error) {
 	cmd, err := t.command(name, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p := &proc{name: name, cmd: cmd, log: filepath.Join(t.logs, name+".log"), done: make(chan struct{})}
 	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	cmd.Stdout, cmd.Stderr = f, f
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
-		t.gone <- p
+		ended(p)
 	}()
 	t.mu.Lock()
 	t.procs = append(t.procs, p)
 	t.mu.Unlock()
-	return nil
+	return p, nil
 }
 
 // watch returns an error when a process ends by itself.
