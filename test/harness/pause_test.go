@@ -33,7 +33,7 @@ func TestPauseWithoutANetwork(t *testing.T) {
 		w.Heal("a")
 		w.Until("the server knows", time.Minute, func() bool { return alice.Runner("a").GetPaused() })
 		got := alice.Ended(turn)
-		if got.GetState() == "COMPLETED" || len(got.GetAttempts()) != 1 {
+		if got.GetState() != "CANCELLED" || got.GetMessage() != "the owner has paused this machine" || len(got.GetAttempts()) != 1 {
 			t.Errorf("the turn ended as %v", got)
 		}
 		w.Until("the machine is tidy", time.Minute, func() bool { return len(a.Attempts()) == 0 && a.Supervisors() == 0 })

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -242,6 +241,6 @@ func (p *Person) Runner(name string) *apiv1.Runner {
 			return r
 		}
 	}
-	p.w.t.Fatal(fmt.Sprintf("there is no runner %q", name))
+	p.w.t.Fatalf("there is no runner %q", name)
 	return nil
 }
