@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -139,7 +137,7 @@ func (d *dev) start(ctx context.Context, g *errgroup.Group) error {
 	fmt.Fprintf(d.err, "ready after %d ms\n  API      http://%s\n  runners  https://%s\n  state    %s\n  broker   %s\n",
 		time.Since(d.began).Milliseconds(), d.public, d.runner, d.data, d.path("broker", "broker.hcl"))
 	if !d.noEdge {
-		if err := d.startEdge(ctx, c); err != nil {
+		if err := d.startEdge(ctx, g, c); err != nil {
 			return err
 		}
 	}

@@ -163,15 +163,15 @@ func (t *tree) until(ctx context.Context, name string, try func() error) error {
 	deadline := time.After(30 * time.Second)
 	for {
 		err := try()
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errEdgeEnded) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-deadline:
 			return protocol.Errorf(protocol.CodeUnavailable, "%s was not ready within 30 s: %v; its log is %s", name, err, filepath.Join(t.logs, name+".log"))
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(25 * time.Millisecond):
 		}
 	}
 }

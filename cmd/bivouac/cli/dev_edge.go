@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+// startEdge joins this machine where it has not, and runs it. A runner that the
+// server does not take any more (revoked, or away for longer than its certificate
+// lives) joins anew, once: the server goes on without it otherwise.
+func (d *dev) startEdge(ctx context.Context, g *errgroup.Group, c *client.Client) error {
+	for again := false; ; again = true {
+		if err := d.joinEdge(ctx, c); err != nil {
+			return err
+		}
+		ended := make(chan *proc, 1)
+		p, err := d.tree.start(func(p *proc) { ended <- p }, "bivouac-edge", "run", "--state", d.path("edge"), "--end-turns")
+		if err != nil {
+			return err
+		}
+		err = d.tree.until(ctx, "bivouac-edge", func() error { return d.connected(ctx, c, p) })
+		switch {
+		case err == nil:
+			g.Go(func() error { d.tellEnd(ctx, ended); return nil })
+			return nil
+		case !errors.Is(err, errEdgeEnded):
+			return err
+		case again:
+			fmt.Fprintf(d.err, "  runner   does not run: %s\n", tail(p.log))
+			return nil
+		}
+		if err := d.tree.once(ctx, "bivouac-edge", "leave", "--force", "--state", d.path("edge")); err != nil {
+			return err
+		}
+	}
+}
+
+// errEdgeEnded is a runner that ended before it was connected.
+var errEdgeEnded = protocol.Errorf(protocol.CodeUnavailable, "the runner on this machine ended")
+
+// joinEdge enrols this machine with a code of its own. It may repeat.
+func (d *dev) joinEdge(ctx context.Context, c *client.Client) error {
+	state := d.path("edge")
+	if d.runnerID() != "" {
+		if len(d.folders) > 0 {
+			fmt.Fprintf(d.err, "note: --allow-folder is for the first start; say it in %s now\n", filepath.Join(state, "edge.hcl"))
+		}
+		return nil
+	}
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		name = "this-machine"
+	}
+	code, err := c.Runners.CreateJoinCode(ctx, &apiv1.CreateJoinCodeRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	args := []string{"join", "https://" + d.runner, code.GetCode(), "--name", name, "--state", state}
+	for _, folder := range d.folders {
+		args = append(args, "--allow-folder", folder)
+	}
+	return d.tree.once(ctx, "bivouac-edge", args...)
+}
+
+// runnerID of this machine; empty when it has not joined.
+func (d *dev) runnerID() string {
+	var e struct {
+		Runner string `json:"runner_id"`
+	}
+	b, err := os.ReadFile(d.path("edge", "enrolment.json"))
+	if err != nil || json.Unmarshal(b, &e) != nil {
+		return ""
+	}
+	return e.Runner
+}
+
+// connected reports this machine's own runner, and says what it offers.
+func (d *dev) connected(ctx context.Context, c *client.Client, p *proc) error {
+	select {
+	case <-p.done:
+		return errEdgeEnded
+	default:
+	}
+	res, err := c.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{})
+	if err != nil {
+		return err
+	}
+	for _, r := range res.GetRunners() {
+		if r.GetId() == d.runnerID() && r.GetConnected() {
+			fmt.Fprintf(d.err, "  runner   %s, sandbox %s\n", plain(r.GetName()), sandboxOf(r))
+			return nil
+		}
+	}
+	return protocol.Errorf(protocol.CodeUnavailable, "the runner is not connected yet")
+}
+
+// tellEnd says that the runner is gone; server and broker serve others too.
+func (d *dev) tellEnd(ctx context.Context, ended <-chan *proc) {
+	select {
+	case <-ctx.Done():
+	case p := <-ended:
+		if ctx.Err() == nil {
+			fmt.Fprintf(d.err, "the runner on this machine ended; server and broker go on, and the next bivouac dev joins again:\n%s\n", tail(p.log))
+		}
+	}
+}
