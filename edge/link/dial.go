@@ -26,10 +26,11 @@ const (
 func quicConfig() *quic.Config {
 	return &quic.Config{
 		HandshakeIdleTimeout: 5 * time.Second,
-		MaxIdleTimeout:       idleTimeout,
-		KeepAlivePeriod:      keepAlive,
-		MaxIncomingStreams:   maxStreams,
-		Allow0RTT:            false,
+		// It runs from the keep-alive that got no answer.
+		MaxIdleTimeout:     idleTimeout - keepAlive,
+		KeepAlivePeriod:    keepAlive,
+		MaxIncomingStreams: maxStreams,
+		Allow0RTT:          false,
 	}
 }
 
