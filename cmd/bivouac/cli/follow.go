@@ -3,13 +3,19 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
+	"golang.org/x/term"
+	"google.golang.org/protobuf/proto"
+
 	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -67,7 +73,8 @@ type follower struct {
 	app    *app
 	client *client.Client
 	turn   string
-	active bool
+	live   bool              // a model call is running: deltas are of its answer
+	said   strings.Builder   // deltas of that answer
 	open   bool              // a line of text has begun
 	text   strings.Builder   // that was shown
 	tools  map[string]string // by call
@@ -80,22 +87,26 @@ func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) err
 	switch {
 	case f.app.json:
 		return f.handleJSON(e)
-	case m.GetTextDelta() != "" && f.active:
-		f.say(harmless(m.GetTextDelta()))
+	case m.GetTextDelta() != "":
+		if f.live && f.app.outIsTerminal() {
+			f.said.WriteString(m.GetTextDelta())
+			f.say(harmless(m.GetTextDelta()))
+		}
 		return nil
 	case e.GetTurnId() != f.turn:
 		return nil
 	}
 	switch e.GetType() {
-	case "turn.activated":
-		f.active = true
 	case "turn.ended":
 		return errEnded
+	case "model.called":
+		f.live = true
+		f.said.Reset()
 	case "approval.requested":
 		f.breakLine()
 		return f.approval(ctx, e.GetApprovalId())
 	case "model.answered":
-		f.breakLine()
+		f.answered(e)
 	default:
 		if line := f.sentence(ctx, e); line != "" {
 			f.breakLine()
@@ -119,7 +130,49 @@ func (f *follower) handleJSON(e *apiv1.Event) error {
 	return nil
 }
 
+// answered completes what the deltas showed: they are a preview that may begin
+// late or end early, and the event has the whole text.
+func (f *follower) answered(e *apiv1.Event) {
+	said := f.said.String()
+	f.live = false
+	f.said.Reset()
+	whole := answerText(e.GetPayload())
+	if rest, ok := strings.CutPrefix(whole, said); ok {
+		f.say(harmless(rest))
+	} else {
+		f.breakLine()
+		f.say(harmless(whole))
+	}
+	f.breakLine()
+}
+
+// answerText reads the assistant's words out of an event's payload.
+func answerText(payload string) string {
+	b, err := base64.StdEncoding.DecodeString(payload)
+	if err != nil {
+		return "" // erased
+	}
+	var m runtimev1.Message
+	if err := proto.Unmarshal(b, &m); err != nil {
+		return ""
+	}
+	var text strings.Builder
+	for _, block := range m.GetBlocks() {
+		text.WriteString(block.GetText())
+	}
+	return text.String()
+}
+
+// outIsTerminal reports a person who reads along.
+func (a *app) outIsTerminal() bool {
+	f, ok := a.out.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
 func (f *follower) say(text string) {
+	if text == "" {
+		return
+	}
 	fmt.Fprint(f.app.out, text)
 	f.text.WriteString(text)
 	f.open = !strings.HasSuffix(text, "\n")
