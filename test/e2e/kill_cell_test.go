@@ -217,9 +217,12 @@ func (w *killWorld) comeBack(c cell) {
 func (w *killWorld) askAgain(turn, tag string, before map[string]int) map[string]int {
 	w.t.Helper()
 	w.session = "" // another session of the same person
-	again := endOf(w.settled(w.submit("personal", killRepeat), time.Now().Add(patience)))
-	if again.State != "COMPLETED" {
-		w.t.Errorf("the turn that asks again is %s{%s}", again.State, again.Reason)
+	again := w.settled(w.submit("personal", killRepeat), time.Now().Add(patience))
+	if e := endOf(again); e.State != "COMPLETED" || len(again.GetActions()) != 0 {
+		w.t.Errorf("the turn that asks again is %+v, with %d actions", e, len(again.GetActions()))
+	}
+	if codes := w.resultCodes(again.GetId()); !slices.Equal(codes, []string{"outcome_unknown"}) {
+		w.t.Errorf("the model was told %v", codes)
 	}
 	after := maps.Clone(before)
 	maps.DeleteFunc(after, func(id string, _ int) bool { return strings.HasPrefix(id, tag) })

@@ -67,7 +67,7 @@ func newKillWorld(t *testing.T, cfg killConfig) *killWorld {
 	}
 	w.Stack = s
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := s.Kill(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -314,22 +314,46 @@ func (w *killWorld) lines(turn *apiv1.Turn) (added map[string]int, said []string
 	return added, w.saidLines(turn.GetId())
 }
 
-// saidLines are the appends whose command ended well, by the session's events.
-func (w *killWorld) saidLines(turn string) (ids []string) {
+// toolEvent is what an event of a tool's call says.
+type toolEvent struct {
+	*apiv1.Event
+	CallID string `json:"call_id"`
+	Status string `json:"status"`
+	Code   string `json:"code"`
+}
+
+func (w *killWorld) toolEvents(turn string) (out []toolEvent) {
 	w.t.Helper()
 	res, err := w.API.Events.ListEvents(w.t.Context(), &apiv1.ListEventsRequest{TurnId: turn, Limit: 500})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	asked := map[string]string{}
 	for _, e := range res.GetEvents() {
-		var d struct {
-			CallID string `json:"call_id"`
-			Status string `json:"status"`
-		}
+		var d toolEvent
 		if err := json.Unmarshal([]byte(e.GetData()), &d); err != nil {
 			w.t.Fatal(err)
 		}
+		d.Event = e
+		out = append(out, d)
+	}
+	return out
+}
+
+// resultCodes are the codes of the results that a turn's model got.
+func (w *killWorld) resultCodes(turn string) (codes []string) {
+	for _, e := range w.toolEvents(turn) {
+		if e.GetType() == "tool.finished" {
+			codes = append(codes, e.Code)
+		}
+	}
+	return codes
+}
+
+// saidLines are the appends whose command ended well, by the session's events.
+func (w *killWorld) saidLines(turn string) (ids []string) {
+	asked := map[string]string{}
+	for _, d := range w.toolEvents(turn) {
+		e := d.Event
 		switch e.GetType() {
 		case "tool.requested":
 			if _, rest, ok := strings.Cut(e.GetPayload(), "echo "); ok {

@@ -87,6 +87,9 @@ func (p *Process) Gone() <-chan struct{} {
 
 // Kill ends it as a power failure would, and waits.
 func (p *Process) Kill() error {
+	if p == nil || p.Gone() == nil {
+		return nil
+	}
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
 	}

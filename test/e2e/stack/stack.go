@@ -152,12 +152,18 @@ func (s *Stack) URL() string { return "http://" + s.public }
 
 // Close ends everything, runners first, and waits. Supervisors that outlive
 // their daemon are ended too.
-func (s *Stack) Close() error {
+func (s *Stack) Close() error { return s.end((*Process).End) }
+
+// Kill ends everything at once and leaves nothing either: for a test that does not
+// look at how the parts stop.
+func (s *Stack) Kill() error { return s.end((*Process).Kill) }
+
+func (s *Stack) end(stop func(*Process) error) error {
 	var errs []error
 	for _, e := range s.Edges {
-		errs = append(errs, e.Daemon.End())
+		errs = append(errs, stop(e.Daemon))
 	}
-	errs = append(errs, s.Server.End(), s.Broker.End(), sweep(s.cfg.Dir))
+	errs = append(errs, stop(s.Server), stop(s.Broker), sweep(s.cfg.Dir))
 	for _, e := range s.Edges {
 		errs = append(errs, removeGroups(e.State))
 	}
