@@ -141,7 +141,7 @@ func (d *dev) start(ctx context.Context, g *errgroup.Group) error {
 			return err
 		}
 	}
-	fmt.Fprintf(d.err, "\ntry, in another terminal:\n  %sbivouac chat --agent assistant \"which folders do you have?\"\n\nCtrl-C ends everything.\n", d.configPrefix())
+	fmt.Fprintf(d.err, "\ntry, in another terminal:\n  %sbivouac chat \"which folders do you have?\"\n\nCtrl-C ends everything.\n", d.configPrefix())
 	return nil
 }
 

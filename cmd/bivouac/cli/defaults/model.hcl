@@ -48,6 +48,14 @@ rule "run a command" {
   }
 }
 
+rule "no folder yet" {
+  when {
+    user_matches = "(?i)((what|which|show|list).*(folders|files|have)|(read|write) [\\w./-]+)"
+    results      = 0
+  }
+  text = "No machine of yours offers a folder yet: say one in edge.hcl there, or begin with bivouac dev --data DIR --allow-folder notes=PATH:rw. bivouac edge list shows what each machine offers."
+}
+
 rule "tell what came back" {
   when {
     any_result_matches = "(?s)(?P<all>.+)"
