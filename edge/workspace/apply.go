@@ -18,9 +18,10 @@ import (
 
 // Apply brings a canonical patch into a folder. Git computes the result in a
 // directory of its own, from what the patched files hold now; this package then
-// checks every name and link of the result and replaces the files one by one. A
-// patch that does not apply exactly changes nothing, and there is no three-way
-// merge behind the person's back.
+// checks every name and link of the result and replaces the files one by one. It
+// is all or nothing: a patch that does not apply exactly changes nothing, what
+// fails half-way is taken back, and there is no three-way merge behind the
+// person's back.
 func Apply(ctx context.Context, dir string, patch []byte) error {
 	if len(patch) > MaxPatchBytes {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the patch has %s, at most %s are applied", bytesText(int64(len(patch))), bytesText(MaxPatchBytes))
@@ -136,10 +137,21 @@ func (a *applying) present(name string, names []string) (entry, error) {
 	return entry{}, protocol.Errorf(protocol.CodeConflict, "the patch changes %q, which is %s in %s; nothing was changed", name, kindOf(st.Mode()), a.dir)
 }
 
-// cleared reports that the patch speaks of every file below the folder.
+// cleared reports that the folder goes away with the files that the patch speaks
+// of: it names each one below it, and no folder below it is empty.
 func (a *applying) cleared(dir string, names []string) bool {
 	return fs.WalkDir(a.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
-		if _, listed := slices.BinarySearch(names, name); err == nil && !d.IsDir() && !listed {
+		if err != nil {
+			return err
+		}
+		if _, listed := slices.BinarySearch(names, name); !d.IsDir() && !listed {
+			return fs.ErrExist
+		}
+		if !d.IsDir() {
+			return nil
+		}
+		inside, err := fs.ReadDir(a.root.FS(), name)
+		if err == nil && len(inside) == 0 {
 			err = fs.ErrExist
 		}
 		return err

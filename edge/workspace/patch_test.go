@@ -115,19 +115,33 @@ func TestPatchesInOrder(t *testing.T) {
 	sameTree(t, tree(t, dir), map[string]string{"a": "3\n", "b": "b\n"})
 }
 
-func TestPatchRefusesLinksThatLeave(t *testing.T) {
-	dir := repository(t, map[string]string{"a": "1\n"})
+// Links that lead out and special files are no part of a patch, which says so and
+// has all the rest. A file that became one of them is not taken for deleted.
+func TestPatchLeavesOutWhatItCannotCarry(t *testing.T) {
+	dir := repository(t, map[string]string{"a": "1\n", "became": "b\n", "deleted": "d\n", ".gitignore": "venv/\n"})
 	work, r := baseline(t, dir)
+	write(t, work, map[string]string{"a": "2\n", "venv/x": "x\n"})
+	must(t, os.Remove(filepath.Join(work, "became")))
+	must(t, os.Remove(filepath.Join(work, "deleted")))
+	must(t, syscall.Mkfifo(filepath.Join(work, "became"), 0o600))
+	must(t, os.Symlink("/usr/bin/python3", filepath.Join(work, "venv/python"))) // ignored: not worth a word
 	for _, target := range []string{"/etc/passwd", "../x", "a/../../x", ".git/config"} {
-		at := filepath.Join(work, "evil")
+		at := filepath.Join(work, "evil\n")
 		must(t, os.Symlink(target, at))
-		_, _, err := r.Patch(t.Context())
-		wantCode(t, err, protocol.CodePolicyDenied, "evil", target)
+		p := patchOf(t, r)
+		if got, want := strings.Join(r.LeftOut(), ", "), `became (a named pipe), "evil\n" (a link to `+target+`)`; got != want {
+			t.Errorf("left out %s, want %s", got, want)
+		}
+		if bytes.Contains(p, []byte("evil")) || bytes.Contains(p, []byte("became")) || !bytes.Contains(p, []byte("+2\n")) || !bytes.Contains(p, []byte("deleted file mode")) {
+			t.Errorf("with a link to %s:\n%s", target, p)
+		}
 		must(t, os.Remove(at))
 	}
+	must(t, os.Remove(filepath.Join(work, "became")))
 	must(t, os.Symlink("a", filepath.Join(work, "good")))
-	if p := patchOf(t, r); !bytes.Contains(p, []byte("120000")) {
-		t.Errorf("a link that stays inside is missing:\n%s", p)
+	p := patchOf(t, r)
+	if !bytes.Contains(p, []byte("120000")) || !bytes.Contains(p, []byte("became")) || len(r.LeftOut()) != 0 {
+		t.Errorf("a link that stays inside, or a deletion, is missing; left out %v:\n%s", r.LeftOut(), p)
 	}
 }
 

@@ -68,63 +68,50 @@ func (r *Repo) fill(ctx context.Context, res *result, mode, id string) (err erro
 	return nil
 }
 
-// replace writes every new content into a temporary file first; when all of that
-// went well, the files are renamed into place. So a full disk or a missing right
-// is found before anything changed.
+// replace writes every new content into a temporary file first, and tries whether
+// a deletion is allowed; so a full disk or a missing right is found before anything
+// changed. Then the files are renamed into place. What was there is kept until the
+// last one is: when a rename fails, all of it is put back.
 func replace(root *os.Root, results []result) error {
+	r := replacing{root: root, results: results, added: map[string]bool{}}
 	suffix := make([]byte, 6)
 	rand.Read(suffix)
-	defer func() {
-		for _, res := range results {
-			if res.temp != "" {
-				root.Remove(res.temp)
-			}
-		}
-	}()
+	r.prefix = fmt.Sprintf(".bivouac-%x-", suffix)
+	defer r.tidy()
 	for i := range results {
-		if err := results[i].prepare(root, fmt.Sprintf(".bivouac-%x-%d", suffix, i)); err != nil {
+		r.added[results[i].name] = !results[i].deleted
+		if err := results[i].prepare(root, fmt.Sprintf("%s%d", r.prefix, i)); err != nil {
 			return protocol.Errorf(protocol.CodeFailedPrecondition, "%q cannot be written: %w; nothing was changed", results[i].name, err)
 		}
 	}
-	var done []string
 	for _, deletions := range []bool{true, false} { // first: a deleted file may make room for a folder
 		for i := range results {
-			res := &results[i]
-			if res.deleted != deletions {
+			if results[i].deleted != deletions {
 				continue
 			}
-			if err := res.commit(root); err != nil {
-				return protocol.Errorf(protocol.CodeDataLoss, "%q cannot be replaced: %w; already changed: %s", res.name, err, strings.Join(done, ", "))
+			if err := r.commit(i); err != nil {
+				return r.undo(results[i].name, err)
 			}
-			done = append(done, res.name)
 		}
 	}
-	return nil
-}
-
-func (res *result) commit(root *os.Root) error {
-	if res.deleted {
-		err := root.Remove(res.name)
-		pruneEmpty(root, path.Dir(res.name))
-		return err
+	for _, s := range r.done {
+		if s.kept != "" {
+			root.Remove(s.kept)
+		}
+		if s.deleted {
+			pruneEmpty(root, path.Dir(s.name))
+		}
 	}
-	if err := root.MkdirAll(path.Dir(res.name), 0o777); err != nil {
-		return err
-	}
-	if err := root.Rename(res.temp, res.name); err != nil {
-		return err
-	}
-	res.temp = ""
 	return nil
 }
 
 // prepare writes the new content under a temporary name in the nearest folder
-// that is there already.
+// that is there already. For a deletion it tries the folder alone.
 func (res *result) prepare(root *os.Root, temp string) error {
-	if res.deleted {
-		return nil
-	}
 	dir := path.Dir(res.name)
+	if res.deleted {
+		return tryWrite(root, path.Join(dir, temp))
+	}
 	for dir != "." {
 		if st, err := root.Lstat(dir); err == nil && st.IsDir() {
 			break
@@ -155,6 +142,15 @@ func (res *result) prepare(root *os.Root, temp string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
+// tryWrite reports whether names can be made, and so taken away, in a folder.
+func tryWrite(root *os.Root, temp string) error {
+	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), root.Remove(temp))
+}
+
 // keptMode keeps what the person chose and changes the executable bits alone.
 func keptMode(old fs.FileMode, exec bool) fs.FileMode {
 	if !exec {
@@ -166,7 +162,8 @@ func keptMode(old fs.FileMode, exec bool) fs.FileMode {
 // pruneEmpty removes folders that a deletion left empty, as git does.
 func pruneEmpty(root *os.Root, dir string) {
 	for ; dir != "."; dir = path.Dir(dir) {
-		if root.Remove(dir) != nil {
+		st, err := root.Lstat(dir)
+		if err == nil && !st.IsDir() || root.Remove(dir) != nil { // a file may have its place now
 			return
 		}
 	}

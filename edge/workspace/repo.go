@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,6 +40,8 @@ type Repo struct {
 	seen string // fingerprint of the last look
 	// read is what files held when they were last read, for Checkpoint.
 	read map[string]reading
+	// left is what the last patch could not carry.
+	left []string
 }
 
 type object struct{ mode, id string }
@@ -100,6 +104,9 @@ func (r *Repo) Baseline(ctx context.Context) error {
 	r.base, r.read = make(map[string]object, len(all)), make(map[string]reading, len(all))
 	var changes []change
 	for _, e := range all {
+		if e.special() {
+			continue
+		}
 		id, err := r.identify(root, e, false)
 		if err != nil {
 			return err
@@ -130,7 +137,8 @@ func (r *Repo) Changed(ctx context.Context) (bool, error) {
 
 // Patch is the canonical difference between the baseline and the tree as it
 // lies there; empty means no difference. New files that the tree's .gitignore
-// files name are not part of it. No process may run in the workspace meanwhile.
+// files name are not part of it, nor is what LeftOut tells of. No process may run
+// in the workspace meanwhile.
 func (r *Repo) Patch(ctx context.Context) (patch []byte, empty bool, err error) {
 	return r.patch(ctx, false)
 }
@@ -140,6 +148,23 @@ func (r *Repo) Patch(ctx context.Context) (patch []byte, empty bool, err error) 
 // the whole turn reads everything.
 func (r *Repo) Checkpoint(ctx context.Context) (patch []byte, empty bool, err error) {
 	return r.patch(ctx, true)
+}
+
+// LeftOut names what the last patch does not carry, each with what it is: links
+// that lead out of the workspace and special files. A file of the baseline that
+// became one of these stays in the patch's eyes what it was.
+func (r *Repo) LeftOut() []string { return r.left }
+
+func (r *Repo) leaveOut(name, what string) {
+	r.left = append(r.left, fmt.Sprintf("%s (%s)", shown(name), what))
+}
+
+// shown is a name as a person can read it; code chose it.
+func shown(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
 }
 
 func (r *Repo) patch(ctx context.Context, trust bool) (patch []byte, empty bool, err error) {
@@ -184,6 +209,7 @@ func (r *Repo) changes(ctx context.Context, root *os.Root, trust bool) ([]change
 	if err != nil {
 		return nil, err
 	}
+	r.left = nil
 	count := tally{limits: r.limits}
 	present := make(map[string]bool, len(all))
 	var changes []change
@@ -191,10 +217,14 @@ func (r *Repo) changes(ctx context.Context, root *os.Root, trust bool) ([]change
 		if ignored[e.name] {
 			continue
 		}
+		present[e.name] = true
+		if e.special() {
+			r.leaveOut(e.name, kindOf(e.stat.Mode()))
+			continue
+		}
 		if err := count.add(e.name, e.size); err != nil {
 			return nil, err
 		}
-		present[e.name] = true
 		id, err := r.identify(root, e, trust)
 		if err != nil {
 			return nil, err
@@ -202,10 +232,9 @@ func (r *Repo) changes(ctx context.Context, root *os.Root, trust bool) ([]change
 		if r.base[e.name] == (object{e.mode(), id}) {
 			continue
 		}
-		if e.target != "" {
-			if err := checkLink(e.name, e.target); err != nil {
-				return nil, err
-			}
+		if e.target != "" && checkLink(e.name, e.target) != nil {
+			r.leaveOut(e.name, "a link to "+shown(e.target))
+			continue
 		}
 		changes = append(changes, change{entry: e})
 	}

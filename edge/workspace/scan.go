@@ -24,7 +24,8 @@ const (
 	maxEntries = 1_000_000
 )
 
-// entry is one file or link of a tree, not yet read.
+// entry is one file or link of a tree, not yet read; or something that no patch
+// can carry.
 type entry struct {
 	name   string
 	exec   bool
@@ -32,6 +33,9 @@ type entry struct {
 	size   int64
 	stat   fs.FileInfo
 }
+
+// special entries are pipes, sockets and devices.
+func (e entry) special() bool { return e.target == "" && !e.stat.Mode().IsRegular() }
 
 func (e entry) mode() string {
 	switch {
@@ -43,9 +47,9 @@ func (e entry) mode() string {
 	return "100644"
 }
 
-// scan lists the files and links below root in the order of their names.
-// Protected names, which include every nested .git, are left out, and so are
-// pipes, sockets and devices. No link is followed.
+// scan lists the files, links and special files below root in the order of their
+// names. Protected names, which include every nested .git, are left out. No link
+// is followed.
 func scan(ctx context.Context, root *os.Root) ([]entry, error) {
 	var all []entry
 	if err := scanFolder(ctx, root, ".", 0, &all); err != nil {
@@ -95,6 +99,8 @@ func scanFolder(ctx context.Context, root *os.Root, dir string, depth int, all *
 				return err
 			}
 			*all = append(*all, entry{name: name, target: target, size: int64(len(target)), stat: st})
+		default:
+			*all = append(*all, entry{name: name, stat: st})
 		}
 	}
 	return nil
