@@ -80,6 +80,12 @@ func (b *Broker) checkCapability(_ context.Context, r *request) error {
 		return b.feed.Check(0)
 	}
 	c, err := capability.Verify(r.token, b.feed.Key, capability.Expect{Audience: b.cfg.Pool, Presenter: r.peer.Thumbprint, Now: now})
+	if protocol.CodeOf(err) == protocol.CodeUnauthenticated {
+		// A broker that has just started, or whose server has, may not know the key yet.
+		if early := b.feed.CheckKeys(); early != nil {
+			return early
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -178,9 +178,44 @@ func TestAdmission(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, bad := range []string{token, "", "a.b.c", w.sign(w.claims(nil)) + "x"} {
-			if _, _, err := call(t.Context(), server, modelRequest(bad, "main", "hello")); protocol.CodeOf(err) != protocol.CodePermissionDenied {
+			if _, _, err := call(t.Context(), server, modelRequest(bad, "main", "hello")); protocol.CodeOf(err) != refusal(bad == token) {
 				t.Errorf("%.20q: %v", bad, err)
 			}
+		}
+	})
+}
+
+// refusal of a capability: under a key that the root did not certify, or another.
+func refusal(unknownKey bool) protocol.Code {
+	if unknownKey {
+		return protocol.CodeUnauthenticated
+	}
+	return protocol.CodePermissionDenied
+}
+
+// A broker that has not heard yet which keys sign refuses no key for good: work
+// in flight over its restart tries again. Once it knows, an unknown key is refused.
+func TestKeyBeforeItsStatement(t *testing.T) {
+	inWorldAfter(t, func(w *world) { w.uncertified = true }, func(t *testing.T, w *world) {
+		server := w.as(w.serverCert)
+		stranger, err := capability.NewKey(strings.NewReader(strings.Repeat("x", 64)))
+		w.must(err)
+		foreign, err := stranger.Sign(w.claims(nil))
+		w.must(err)
+		for _, token := range []string{w.sign(w.claims(nil)), foreign} {
+			_, _, err := call(t.Context(), server, modelRequest(token, "main", "hello"))
+			var coded *protocol.Error
+			if !errors.As(err, &coded) || coded.Code != protocol.CodeUnavailable || coded.RetryAfter != time.Second {
+				t.Errorf("before the statement: %v", err)
+			}
+		}
+		w.feed.certified()
+		time.Sleep(10 * time.Millisecond)
+		if _, _, err := call(t.Context(), server, modelRequest(w.sign(w.claims(nil)), "main", "hello")); err != nil {
+			t.Errorf("after the statement: %v", err)
+		}
+		if _, _, err := call(t.Context(), server, modelRequest(foreign, "main", "hello")); protocol.CodeOf(err) != protocol.CodeUnauthenticated {
+			t.Errorf("an unknown key after the statement: %v", err)
 		}
 	})
 }

@@ -151,6 +151,7 @@ type world struct {
 	grant                  authority.Grant
 	sealed                 []byte
 	dials                  map[netip.Addr]*linktest.Listener
+	uncertified            bool // the server starts without a certified key
 }
 
 // Write makes world the log's end.
@@ -349,7 +350,9 @@ type feedServer struct {
 	// floors are appended to; statements and silence may change.
 	floors []*brokerv1.Floor
 	silent bool
-	wake   chan struct{}
+	// withheld statements are those that the server does not know yet.
+	withheld bool
+	wake     chan struct{}
 }
 
 func (f *feedServer) raise(kind brokerv1.FloorKind, id string, minimum int64) {
@@ -366,6 +369,15 @@ func (f *feedServer) silence(on bool) {
 	f.silent = on
 }
 
+// certified says from now on which key signs.
+func (f *feedServer) certified() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withheld = false
+	close(f.wake)
+	f.wake = make(chan struct{})
+}
+
 func (f *feedServer) Feed(ctx context.Context, r *brokerv1.FeedRequest, out *connect.ServerStream[brokerv1.FeedResponse]) error {
 	statement, _, err := f.w.keys.CertifyKey(ctx, "rep_1", f.w.signing.Public())
 	if err != nil {
@@ -374,15 +386,18 @@ func (f *feedServer) Feed(ctx context.Context, r *brokerv1.FeedRequest, out *con
 	cursor, statements, snapshot := int(r.GetCursor()), []string{statement}, r.GetCursor() == 0
 	for {
 		f.mu.Lock()
-		fresh, wake, silent := f.floors[cursor:], f.wake, f.silent
+		fresh, wake, silent, withheld := f.floors[cursor:], f.wake, f.silent, f.withheld
 		f.mu.Unlock()
 		if !silent {
 			cursor += len(fresh)
-			m := &brokerv1.FeedResponse{StoreReadUs: time.Now().UnixMicro(), Cursor: int64(cursor), Floors: fresh, SigningStatements: statements, Snapshot: snapshot}
+			m := &brokerv1.FeedResponse{StoreReadUs: time.Now().UnixMicro(), Cursor: int64(cursor), Floors: fresh, Snapshot: snapshot}
+			if !withheld {
+				m.SigningStatements, statements = statements, nil
+			}
 			if err := out.Send(m); err != nil {
 				return err
 			}
-			statements, snapshot = nil, false
+			snapshot = false
 		}
 		select {
 		case <-ctx.Done():
@@ -394,7 +409,7 @@ func (f *feedServer) Feed(ctx context.Context, r *brokerv1.FeedRequest, out *con
 }
 
 func (w *world) startServer(ctx context.Context, g *errgroup.Group) {
-	w.feed = &feedServer{w: w, wake: make(chan struct{})}
+	w.feed = &feedServer{w: w, withheld: w.uncertified, wake: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle(brokerv1connect.NewFeedServiceHandler(w.feed))
 	s, err := link.NewServer(link.ServerConfig{Handler: mux, Root: w.keys.Root(), Certificate: func() (*tls.Certificate, error) { return w.serverCert, nil }})

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -351,6 +352,40 @@ func TestStatementBeforeSignature(t *testing.T) {
 		keys := func(id string) (ed25519.PublicKey, bool) { return st.PublicKey, id == st.KeyID }
 		if _, err := capability.Verify(token, keys, capability.Expect{Audience: "default", Presenter: l.Thumbprint(), Now: time.Now()}); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A server that starts anew says of the earlier run's key that the root certified
+// it, until it ends: what that run signed still lives.
+func TestStatementsOutliveARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve(t)
+		l, _, err := w.open(w.code(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, l.Run)
+		<-l.Enrolled()
+		time.Sleep(5 * time.Second)
+		first, _ := l.Statements()
+		if len(first) != 1 {
+			t.Fatalf("%d statements", len(first))
+		}
+		again, signer, err := w.open("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := again.Statements(); !slices.Equal(got, first) {
+			t.Errorf("a new run says %d statements", len(got))
+		}
+		if _, err := signer.Sign(claims(again)); protocol.CodeOf(err) != protocol.CodeUnavailable {
+			t.Errorf("signed under an earlier key: %v", err)
+		}
+		time.Sleep(capability.KeyTTL)
+		if got, _ := again.Statements(); len(got) != 0 {
+			t.Errorf("%d statements that ended", len(got))
 		}
 	})
 }

@@ -80,7 +80,11 @@ func Open(c Config) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Link{cfg: c, key: key, enrolled: make(chan struct{}), signing: newSigning(c.Signer)}
+	earlier, err := loadStatements(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Link{cfg: c, key: key, enrolled: make(chan struct{}), signing: newSigning(c.Signer, c.Dir, earlier)}
 	if c.Code != "" {
 		code, err := identity.ParseCode(identity.CodeServer, c.Code)
 		if err != nil {

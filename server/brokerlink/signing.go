@@ -25,14 +25,16 @@ type signing struct {
 	wake   chan struct{} // the loop should look again
 
 	mu      sync.Mutex // guards below
+	dir     string
+	earlier []statement // of keys that another run of this server signed with
 	pending *capability.Key
 	since   time.Time
 	sent    bool
 	changed chan struct{} // closed and replaced when the statements change
 }
 
-func newSigning(s *capability.Signer) *signing {
-	return &signing{signer: s, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+func newSigning(s *capability.Signer, dir string, earlier []statement) *signing {
+	return &signing{signer: s, dir: dir, earlier: earlier, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
 // runSign keeps a certified key in force.
@@ -72,7 +74,9 @@ func (l *Link) tickSign(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.publish(k, now)
+	if err := s.publish(k, now); err != nil {
+		return 0, err
+	}
 	return settleTime, nil
 }
 
@@ -98,12 +102,20 @@ func (l *Link) certifyKey(ctx context.Context) (*capability.Key, error) {
 	return k, nil
 }
 
-func (s *signing) publish(k *capability.Key, now time.Time) {
+// publish keeps the statement before the key signs: what it signs outlives this
+// run, and a broker that starts after it must learn of the key all the same.
+func (s *signing) publish(k *capability.Key, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	kept := append([]statement{{k.Statement, k.NotAfter}}, inForce(s.earlier, now)...)
+	if err := saveStatements(s.dir, kept); err != nil {
+		return err
+	}
+	s.earlier = kept
 	s.pending, s.since, s.sent = k, now, false
 	close(s.changed)
 	s.changed = make(chan struct{})
+	return nil
 }
 
 // ripen uses the pending key when its statement is out.
@@ -130,10 +142,16 @@ func (l *Link) Statements() (jws []string, changed <-chan struct{}) {
 	s := l.signing
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil {
-		jws = append(jws, s.pending.Statement)
+	now := time.Now()
+	for _, e := range inForce(s.earlier, now) {
+		jws = append(jws, e.JWS)
 	}
-	return append(jws, s.signer.Statements(time.Now())...), s.changed
+	for _, own := range s.signer.Statements(now) {
+		if !slices.Contains(jws, own) {
+			jws = append(jws, own)
+		}
+	}
+	return jws, s.changed
 }
 
 // Delivered says that a broker has had these statements for at least one

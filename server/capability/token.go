@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -75,7 +76,9 @@ type Expect struct {
 	Now       time.Time // feed time plus elapsed
 }
 
-// Verify proves signature, audience, presenter and time. What floors, paths,
+// Verify proves signature, audience, presenter and time. A key that keys does not
+// know is the code unauthenticated: whether its word may still come is the
+// caller's to judge. What floors, paths,
 // budgets and the request itself say is the broker's to check.
 func Verify(token string, keys KeyFunc, e Expect) (Claims, error) {
 	refuse := func(format string, args ...any) (Claims, error) {
@@ -85,6 +88,9 @@ func Verify(token string, keys KeyFunc, e Expect) (Claims, error) {
 		return refuse("longer than %d bytes", MaxToken)
 	}
 	body, err := verify(token, Type, keys)
+	if errors.Is(err, errUncertified) {
+		return Claims{}, protocol.Errorf(protocol.CodeUnauthenticated, "capability refused: %w", err)
+	}
 	if err != nil {
 		return refuse("%w", err)
 	}
@@ -127,6 +133,9 @@ func sign(key ed25519.PrivateKey, kid, typ string, body []byte) (string, error) 
 	return sig.CompactSerialize()
 }
 
+// errUncertified: no statement of the root is known for the key.
+var errUncertified = errors.New("not certified here")
+
 var errSignature = errors.New("the signature does not verify under a certified key")
 
 // verify reads a compact JWS of one type; the algorithm is fixed.
@@ -141,7 +150,7 @@ func verify(token, typ string, keys KeyFunc) ([]byte, error) {
 	}
 	key, ok := keys(h.KeyID)
 	if !ok {
-		return nil, errors.New("its key " + clip(h.KeyID) + " is not certified here")
+		return nil, fmt.Errorf("its key %s is %w", clip(h.KeyID), errUncertified)
 	}
 	body, err := sig.Verify(key)
 	if err != nil {

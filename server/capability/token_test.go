@@ -94,7 +94,11 @@ func TestVerifyRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 		}
-		if protocol.CodeOf(err) != protocol.CodePermissionDenied {
+		want := protocol.CodePermissionDenied
+		if c.name == "unknown key" {
+			want = protocol.CodeUnauthenticated
+		}
+		if protocol.CodeOf(err) != want {
 			t.Errorf("%s: code %s", c.name, protocol.CodeOf(err))
 		}
 	}

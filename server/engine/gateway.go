@@ -167,7 +167,7 @@ func refusedByBroker(err error) bool {
 func notDone(a session.Action, why error) outcome {
 	code, text := protocol.CodeOf(why), "It did not run: "+why.Error()
 	switch code {
-	case protocol.CodePermissionDenied, protocol.CodePolicyDenied, protocol.CodeStaleFence, protocol.CodeLeaseExpired:
+	case protocol.CodeUnauthenticated, protocol.CodePermissionDenied, protocol.CodePolicyDenied, protocol.CodeStaleFence, protocol.CodeLeaseExpired:
 		return outcome{event: session.ActionDeny, result: refuse(a.CallID, denied, code, text), evidence: "refused before sending"}
 	}
 	return outcome{event: session.ActionFail, result: refuse(a.CallID, failed, code, text), evidence: "refused before sending"}

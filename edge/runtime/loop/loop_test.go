@@ -65,7 +65,7 @@ func TestScenes(t *testing.T) {
 		"output-cut":            {spec(), []Input{ModelAnswered{&runtimev1.ModelDone{Message: &runtimev1.Message{Blocks: []*runtimev1.Block{text("half a")}}, StopReason: runtimev1.StopReason_STOP_REASON_LENGTH}}}},
 		"retries":               {spec(), []Input{fails(protocol.CodeUnavailable), fails(protocol.CodeRateLimited), says(text("at last"))}},
 		"retries-spent": {spec(), []Input{fails(protocol.CodeUnavailable), fails(protocol.CodeUnavailable), fails(protocol.CodeUnavailable),
-			fails(protocol.CodeUnavailable), fails(protocol.CodeUnavailable)}},
+			fails(protocol.CodeUnavailable), fails(protocol.CodeUnavailable), fails(protocol.CodeUnavailable)}},
 		"denied": {spec(), []Input{says(call("1", "send", `{"to":"x"}`)), answers("1", denied, "Bob said no.", "policy_denied"), says(text("Then not."))}},
 		"unknown-read": {spec(), []Input{says(call("1", "read", arguments), call("2", "read", arguments)),
 			answers("1", unknown, "", "outcome_unknown"), ok("2", "x"), says(text("done"))}},

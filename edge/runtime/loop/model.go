@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// maxModelRetries of one model call.
-	maxModelRetries = 4
+	// maxModelRetries of one model call: their pauses add up to 15.5 s, which
+	// outlasts the restart of a broker.
+	maxModelRetries = 5
 	firstRetryAfter = 500 * time.Millisecond
 	// maxCallID is the longest call id that is kept as the model wrote it.
 	maxCallID = 128

@@ -25,6 +25,9 @@ type Feed struct {
 	// next is a snapshot of which parts are still to come: until it is whole the
 	// old state judges.
 	next *state
+	// heard says that the stream that was asked for last brought a whole reading,
+	// and with it every statement that its server had.
+	heard bool
 }
 
 // state is what capabilities are judged by.
@@ -48,7 +51,7 @@ func (f *Feed) Begin() (cursor int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clock.begin()
-	f.next = nil
+	f.next, f.heard = nil, false
 	return f.cursor
 }
 
@@ -83,6 +86,7 @@ func (f *Feed) Apply(m *brokerv1.FeedResponse) (changed bool, err error) {
 	if f.next != nil {
 		f.known, f.next, changed, f.cursor = *f.next, nil, true, 0
 	}
+	f.heard = true
 	f.cursor = max(f.cursor, m.GetCursor())
 	f.known.floors.sweep(now)
 	return changed, f.clock.observe(m.GetStoreReadUs())
@@ -148,9 +152,35 @@ func (f *Feed) Below(kind brokerv1.FloorKind, id string, value int64) bool {
 func (f *Feed) Check(limit time.Duration) error {
 	switch age := f.Age(); {
 	case age < 0:
-		return protocol.Errorf(protocol.CodeUnavailable, "the broker has no feed of its server yet; check that bivouac-server runs")
+		return later("the broker has no feed of its server yet; check that bivouac-server runs")
 	case age > limit:
-		return protocol.Errorf(protocol.CodeUnavailable, "the broker's feed is %s old and nothing new is admitted; check that bivouac-server runs", age.Round(time.Millisecond))
+		return later("the broker's feed is %s old and nothing new is admitted; check that bivouac-server runs", age.Round(time.Millisecond))
 	}
 	return nil
+}
+
+// CheckKeys refuses while a key that is not known may still be certified by what
+// the server is about to say: before the first whole reading of a stream, and
+// before a statement that is in force.
+func (f *Feed) CheckKeys() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, known := f.clock.now()
+	if known && f.heard {
+		for _, s := range f.known.keys {
+			if s.InForce(now) {
+				return nil
+			}
+		}
+	}
+	return later("the broker has not heard yet which keys sign for its server; check that bivouac-server runs")
+}
+
+// retryAfter is how soon a feed that begins is usually current.
+const retryAfter = time.Second
+
+func later(format string, args ...any) error {
+	err := protocol.Errorf(protocol.CodeUnavailable, format, args...)
+	err.RetryAfter = retryAfter
+	return err
 }

@@ -294,6 +294,13 @@ func TestKeys(t *testing.T) {
 	want(goodID, true)
 	want(forgedID, false)
 	want(futureID, false)
+	if err := w.feed.CheckKeys(); err != nil {
+		t.Errorf("with a statement in force: %v", err)
+	}
+	w.feed.Begin() // what an asked stream says may certify more
+	if err := w.feed.CheckKeys(); protocol.CodeOf(err) != protocol.CodeUnavailable {
+		t.Errorf("before the first reading of a stream: %v", err)
+	}
 	// A server that starts anew has another key; work under the earlier one goes on.
 	next, nextID := certify(w.root, -time.Minute, time.Hour)
 	w.feed.Begin()
