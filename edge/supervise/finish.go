@@ -3,6 +3,8 @@ package supervise
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -22,8 +24,9 @@ var statusOf = map[runtimev1.OutcomeKind]string{
 }
 
 // finishedResult is the result of a loop that came to its end. The patch is
-// computed when no process is left in the workspace. A change that may not leave
-// it (a link out of it, a patch beyond all bounds) fails the turn with the reason.
+// computed when no process is left in the workspace. What it cannot carry, such as
+// a link out of the workspace, is left out, and the message of a result that
+// succeeded names it. A patch beyond all bounds fails the turn with the reason.
 func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest) *runnerv1.Result {
 	r := &runnerv1.Result{Status: statusOf[f.GetOutcome().GetKind()], Code: f.GetOutcome().GetReason(), Message: f.GetOutcome().GetMessage()}
 	if r.Status == "" {
@@ -37,6 +40,9 @@ func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest
 		return failed
 	}
 	r.PatchDigest = digest
+	if r.Status == protocol.ResultSucceeded {
+		r.Message = leftOut(a.repo.LeftOut()) // what the worker said is its outcome's
+	}
 	if r.Outcome, err = deterministic.Marshal(f.GetOutcome()); err == nil && f.GetState() != nil {
 		r.State, err = deterministic.Marshal(f.GetState())
 	}
@@ -44,6 +50,21 @@ func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest
 		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeInternal), Message: "The worker's outcome cannot be encoded."}
 	}
 	return r
+}
+
+// namedLeftOut bounds how many names a message holds.
+const namedLeftOut = 10
+
+// leftOut is the sentence about what a patch does not carry; empty for nothing.
+func leftOut(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	more := ""
+	if n := len(names) - namedLeftOut; n > 0 {
+		names, more = names[:namedLeftOut], fmt.Sprintf(" and %d more", n)
+	}
+	return "left out of the patch: " + strings.Join(names, ", ") + more
 }
 
 // messageOf is what a person may see of an error.

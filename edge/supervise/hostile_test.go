@@ -96,14 +96,14 @@ func TestHostileWorkspace(t *testing.T) {
 		return r, res.Status + " " + res.Code + " " + res.Message + "\n" + strings.Join(texts, "\n"), patch
 	}
 	_, said, patch := run([]string{plant}, toolStep("read_file", map[string]string{"path": "leak.txt"}))
-	if !strings.HasPrefix(said, "failed "+string(protocol.CodePolicyDenied)) || !strings.Contains(said, "leak.txt") || patch != "" {
-		t.Errorf("a link out of the workspace was taken: %s\n%s", said, patch)
+	if !strings.HasPrefix(said, "succeeded  left out of the patch: leak.txt (a link to "+secret+")\n") || !strings.Contains(patch, "+changed\n") || strings.Contains(patch, "leak.txt") {
+		t.Errorf("a link out of the workspace: %s\n%s", said, patch)
 	}
 	if strings.Contains(said, "host-file-canary") || !strings.Contains(said, "out of the workspace") {
 		t.Errorf("a tool followed the link: %s", said)
 	}
 	_, said, patch = run([]string{plant, "rm leak.txt"}) // the positive twin
-	if !strings.HasPrefix(said, "succeeded") || !strings.Contains(patch, "+changed\n") {
+	if !strings.HasPrefix(said, "succeeded  \n") || !strings.Contains(patch, "+changed\n") {
 		t.Errorf("without the link: %s\n%s", said, patch)
 	}
 	if strings.Contains(patch, ".git/") || strings.Contains(patch, "host-file-canary") || strings.Contains(patch, "\r") {

@@ -154,7 +154,7 @@ func (w *turnTx) finish(o *runtimev1.Outcome) error {
 	switch o.GetKind() {
 	case runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED:
 		w.turn.Answer = o.Text
-		return w.end(session.TurnComplete, "", "")
+		return w.end(session.TurnComplete, "", o.Message)
 	case runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED:
 		return w.cancelled(o.Reason, o.Message)
 	case runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN:

@@ -268,6 +268,9 @@ func (w *turnTx) turnResult(a execution.Attempt, r *runnerv1.Result) error {
 			return err
 		}
 	}
+	if o.Kind == runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED {
+		o.Message, _ = policy.Redact(r.Message) // what the supervisor adds, such as what the patch leaves out
+	}
 	o.Text, _ = policy.Redact(o.Text)
 	return w.finish(o)
 }

@@ -113,6 +113,9 @@ func (a *app) work(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	if a.json {
 		return nil
 	}
+	if done.GetMessage() != "" { // of a completed turn: what its patch does not carry
+		fmt.Fprintln(a.err, harmless(done.GetMessage()))
+	}
 	if done.GetPatchDigest() == "" {
 		fmt.Fprintln(a.err, "nothing changed in the workspace")
 		return nil

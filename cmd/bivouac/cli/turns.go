@@ -58,7 +58,11 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 		fmt.Fprintf(w, "number %d in the session's queue\n", t.GetPosition())
 	}
 	if t.GetMessage() != "" {
-		fmt.Fprintf(w, "why     %s\n", harmless(t.GetMessage()))
+		label := "why"
+		if t.GetState() == "COMPLETED" {
+			label = "note"
+		}
+		fmt.Fprintf(w, "%-7s %s\n", label, harmless(t.GetMessage()))
 	}
 	for _, at := range t.GetAttempts() {
 		fmt.Fprintf(w, "attempt %s  %s on %s, fence %s  %s\n", at.GetId(), at.GetState(), plain(at.GetRunnerName()), at.GetFence(), plain(at.GetReason()))
