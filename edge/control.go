@@ -27,7 +27,7 @@ func ListenControl(dir *state.Dir) (net.Listener, error) {
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		c.Close()
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac-edge runs on %s: see `bivouac-edge status --state %s`", dir.Path(), dir.Path())
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac-edge runs on %s: see `%s`", dir.Path(), dir.Command("status"))
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -92,7 +92,7 @@ func (d *Daemon) obey(ctx context.Context, paused bool) error {
 	if paused {
 		d.awaitQuiet(ctx)
 		if n := d.turns.stopping(); n > 0 {
-			return protocol.Errorf(protocol.CodeUnavailable, "paused, but %d sandboxed turn(s) did not end: see `bivouac-edge status`", n)
+			return protocol.Errorf(protocol.CodeUnavailable, "paused, but %d sandboxed turn(s) did not end: see `%s`", n, d.cfg.State.Command("status"))
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ type JoinParams struct {
 // that the code names (by fingerprint, so that no clock is needed), stores what
 // it gets, and ends only after an authenticated round trip. It may be repeated
 // with the same code when it broke off.
-func Join(ctx context.Context, p JoinParams) (state.Enrolment, error) {
+func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error) {
 	var none state.Enrolment
 	code, err := identity.ParseCode(identity.CodeJoin, p.Code)
 	if err != nil {
@@ -62,12 +62,17 @@ func Join(ctx context.Context, p JoinParams) (state.Enrolment, error) {
 	defer release()
 	if e, err := dir.Enrolment(); dir.Joined() && err == nil {
 		return none, protocol.Errorf(protocol.CodeAlreadyExists,
-			"%s is already the runner %s of %s: use another directory with --state, or run `bivouac-edge leave` first", dir.Path(), strings.TrimSpace(e.Name+" "+e.Runner.String()), e.Server)
+			"%s is already the runner %s of %s: use another directory with --state, or run `%s` first", dir.Path(), strings.TrimSpace(e.Name+" "+e.Runner.String()), e.Server, dir.Command("leave"))
 	}
-	policy, err := joinPolicy(dir, p.Policy)
+	policy, written, err := joinPolicy(dir, p.Policy)
 	if err != nil {
 		return none, err
 	}
+	defer func() {
+		if err != nil && written { // the corrected command writes its own
+			os.Remove(dir.Policy())
+		}
+	}()
 	e, err := enrol(ctx, p, dir, address, code)
 	if err != nil {
 		return none, err
@@ -99,18 +104,18 @@ func serverAddress(text string) (string, error) {
 
 // joinPolicy checks the flags as a file would be checked, and writes edge.hcl
 // unless its owner already has one: then that one holds.
-func joinPolicy(dir *state.Dir, p owner.Policy) (owner.Policy, error) {
+func joinPolicy(dir *state.Dir, p owner.Policy) (_ owner.Policy, written bool, err error) {
 	if _, err := os.Stat(dir.Policy()); err == nil {
 		if len(p.Folders)+len(p.Toolchains) > 0 {
-			return p, protocol.Errorf(protocol.CodeAlreadyExists, "%s is there already: add the folders to it, or remove it", dir.Policy())
+			return p, false, protocol.Errorf(protocol.CodeAlreadyExists, "%s is there already: add the folders to it, or remove it", dir.Policy())
 		}
-		return owner.Load(dir.Policy(), dir.Path())
+		p, err = owner.Load(dir.Policy(), dir.Path())
+		return p, false, err
 	}
-	text := owner.Render(p)
-	if _, err := owner.Parse("the flags", text, dir.Path()); err != nil {
-		return p, err
+	if err := owner.CheckFlags(p, dir.Path()); err != nil {
+		return p, false, err
 	}
-	return p, state.WriteFile(dir.Policy(), text, 0o600)
+	return p, true, state.WriteFile(dir.Policy(), owner.Render(p), 0o600)
 }
 
 // enrol meets the server of the code and stores key, certificate and root.

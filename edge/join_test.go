@@ -102,7 +102,7 @@ func TestJoinFailures(t *testing.T) {
 		}, protocol.CodeInvalidArgument, "is no server address", true},
 		"a folder that is not there": {func(_ *testing.T, _ *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
 			p.Policy.Folders = []device.Folder{{Name: "n", Path: "/does/not/exist", Actions: []string{device.Read}}}
-		}, protocol.CodeInvalidArgument, "cannot be found", true},
+		}, protocol.CodeInvalidArgument, "--allow-folder n: ", true},
 		"wrong fingerprint": {func(t *testing.T, f *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
 			code, _ := f.invite(other.Fingerprint())
 			p.Code = code.Reveal()
@@ -137,12 +137,50 @@ func TestJoinFailures(t *testing.T) {
 				if _, err := state.Open(p.State); err == nil {
 					t.Error("a failed join left a runner")
 				}
+				if _, err := os.Stat(filepath.Join(p.State, "edge.hcl")); err == nil {
+					t.Error("a failed join left its policy")
+				}
 				if c.silent && get(f, func() bool { return known.usedBy != "" || len(f.connects) > 0 }) {
 					t.Error("something was sent")
 				}
 			})
 		})
 	}
+}
+
+// A failed join does not stand in the way of the corrected one, and takes nothing
+// from an owner who wrote a policy before.
+func TestJoinMayBeCorrected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer(t)
+		code, _ := f.invite(f.root.Fingerprint())
+		p := f.params(t, code.Reveal())
+		p.Policy.Folders = []device.Folder{{Name: "notes", Path: t.TempDir(), Actions: []string{device.Read}}}
+		f.stop()
+		if _, err := Join(t.Context(), p); protocol.CodeOf(err) != protocol.CodeUnavailable {
+			t.Fatalf("without a server: %v", err)
+		}
+		own := p
+		own.State, own.Policy = filepath.Join(t.TempDir(), "own"), owner.Default()
+		dir, err := state.Create(own.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := owner.Render(p.Policy)
+		if err := os.WriteFile(dir.Policy(), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Join(t.Context(), own); protocol.CodeOf(err) != protocol.CodeUnavailable {
+			t.Fatalf("without a server: %v", err)
+		}
+		if b, err := os.ReadFile(dir.Policy()); err != nil || string(b) != string(text) {
+			t.Errorf("the owner's own policy is %q, %v", b, err)
+		}
+		f.listen()
+		if _, err := Join(t.Context(), p); err != nil {
+			t.Fatalf("corrected: %v", err)
+		}
+	})
 }
 
 // A join that broke off after enrolment is repeated with the same code: the key

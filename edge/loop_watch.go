@@ -2,9 +2,11 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/state"
 )
 
 // tickWatch looks at every lease, at the owner's switch and at the two clocks:
@@ -67,13 +69,13 @@ func (d *Daemon) fence(ctx context.Context, why error) error {
 		d.cutOff(a, protocol.Errorf(protocol.CodePermissionDenied, "%w", why))
 	}
 	d.awaitQuiet(ctx)
-	return &finalError{err: enrolAgain(why)}
+	return &finalError{err: enrolAgain(d.cfg.State, why)}
 }
 
 // enrolAgain adds the command that helps, unless the server named it.
-func enrolAgain(err error) error {
+func enrolAgain(dir *state.Dir, err error) error {
 	return &protocol.Error{Code: protocol.CodeOf(err), Err: err,
-		Message: err.Error() + " — this machine must enrol again: `bivouac-edge leave --force`, then `bivouac-edge join URL CODE` with a new code"}
+		Message: fmt.Sprintf("%v — this machine must enrol again: `%s`, then `%s` with a new code", err, dir.Command("leave --force"), dir.Command("join URL CODE"))}
 }
 
 // awaitQuiet waits until no sandbox runs, at most for stopTimeout and a kill.

@@ -17,7 +17,7 @@ import (
 )
 
 // errNotRunning means that no daemon answers on the state directory.
-var errNotRunning = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here: start it with `bivouac-edge run`")
+var errNotRunning = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
 
 // ask sends one command to the running daemon.
 func ask(ctx context.Context, dir *state.Dir, method, path string) (Status, error) {
@@ -56,7 +56,11 @@ func ask(ctx context.Context, dir *state.Dir, method, path string) (Status, erro
 
 // AskStatus asks the running daemon of a state directory.
 func AskStatus(ctx context.Context, dir *state.Dir) (Status, error) {
-	return ask(ctx, dir, http.MethodGet, "/status")
+	s, err := ask(ctx, dir, http.MethodGet, "/status")
+	if errors.Is(err, errNotRunning) {
+		err = protocol.Errorf(protocol.CodeFailedPrecondition, "%w: start it with `%s`", errNotRunning, dir.Command("run"))
+	}
+	return s, err
 }
 
 // Pause is the owner's switch: durable at once, without a network, and it
@@ -135,7 +139,7 @@ func Leave(ctx context.Context, p LeaveParams) error {
 		err = leaveAlone(ctx, p)
 	}
 	if err != nil && !p.Force {
-		return protocol.Errorf(protocol.CodeOf(err), "the server was not told: %w; try again, or use --force to forget the runner on this machine only", err)
+		return protocol.Errorf(protocol.CodeOf(err), "the server was not told: %w; try again, or forget the runner on this machine only: `%s`", err, p.State.Command("leave --force"))
 	}
 	return errors.Join(awaitUnlocked(ctx, p.State), endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"), p.State.Wipe())
 }

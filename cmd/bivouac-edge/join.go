@@ -54,6 +54,9 @@ func joinCommand(dir *string) *cobra.Command {
 }
 
 func joined(out io.Writer, dir string, e state.Enrolment) error {
-	_, err := fmt.Fprintf(out, "joined %s as runner %s\nits policy is edge.hcl in %s; start it with: bivouac-edge run --state %s\n", e.Server, e.Runner, dir, dir)
+	d, err := state.Open(dir)
+	if err == nil {
+		_, err = fmt.Fprintf(out, "joined %s as runner %s\nits policy is %s; start it with: %s\n", e.Server, e.Runner, d.Policy(), d.Command("run"))
+	}
 	return err
 }

@@ -31,14 +31,14 @@ func statusCommand(dir *string) *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(s)
 			}
-			return show(cmd.OutOrStdout(), s)
+			return show(cmd.OutOrStdout(), d, s)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func show(out io.Writer, s edge.Status) error {
+func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
@@ -53,7 +53,7 @@ func show(out io.Writer, s edge.Status) error {
 		line("", "UDP does not reach the server: %s", s.QUICProblem)
 	}
 	if s.Paused {
-		line("paused", "yes; take it back with: bivouac-edge resume")
+		line("paused", "yes; take it back with: %s", d.Command("resume"))
 	}
 	switch {
 	case s.Boundary != "":
@@ -115,7 +115,7 @@ func resumeCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return said(cmd, running, "resumed: this machine takes work", "resumed; start it with: bivouac-edge run")
+			return said(cmd, running, "resumed: this machine takes work", "resumed; start it with: "+d.Command("run"))
 		},
 	}
 }

@@ -45,9 +45,25 @@ func Load(name string, private ...string) (Policy, error) {
 // file:line: what and why.
 func Parse(name string, src []byte, private ...string) (Policy, error) {
 	r := &reader{}
+	p := r.parse(name, src, private)
+	return p, r.err(name)
+}
+
+// CheckFlags checks a policy that flags made as its file would be checked. The
+// error names the flags, since nobody wrote a file.
+func CheckFlags(p Policy, private ...string) error {
+	r := &reader{flags: true}
+	r.parse("flags", Render(p), private)
+	if len(r.problems) == 0 {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "%s", strings.Join(r.problems, "\n  "))
+}
+
+func (r *reader) parse(name string, src []byte, private []string) Policy {
 	file, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
 	if r.note(diags); diags.HasErrors() {
-		return Policy{}, r.err(name)
+		return Policy{}
 	}
 	content, diags := file.Body.Content(fileSchema)
 	r.note(diags)
@@ -59,6 +75,7 @@ func Parse(name string, src []byte, private ...string) (Policy, error) {
 	}
 	limitsSeen := false
 	for _, b := range content.Blocks {
+		r.block = b
 		switch b.Type {
 		case "folder":
 			r.folder(b, &p, private)
@@ -72,14 +89,33 @@ func Parse(name string, src []byte, private ...string) (Policy, error) {
 			r.limits(b, &p.Limits)
 		}
 	}
-	return p, r.err(name)
+	return p
 }
 
 // reader gathers problems.
-type reader struct{ problems []string }
+type reader struct {
+	problems []string
+	block    *hcl.Block // that is read now
+	flags    bool       // the text was made of flags
+}
 
 func (r *reader) say(at hcl.Range, format string, args ...any) {
+	if r.flags {
+		r.problems = append(r.problems, r.flag()+": "+fmt.Sprintf(format, args...))
+		return
+	}
 	r.problems = append(r.problems, fmt.Sprintf("%s:%d: ", at.Filename, at.Start.Line)+fmt.Sprintf(format, args...))
+}
+
+// flag is what a person typed for the block that is read now.
+func (r *reader) flag() string {
+	switch {
+	case r.block == nil:
+		return "--slots"
+	case r.block.Type == "toolchain":
+		return "--toolchain " + r.block.Labels[0]
+	}
+	return "--allow-folder " + r.block.Labels[0]
 }
 
 func (r *reader) note(diags hcl.Diagnostics) {

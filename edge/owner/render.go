@@ -92,7 +92,7 @@ func FolderFlag(flag string) (device.Folder, error) {
 func ToolchainFlag(flag string) (Toolchain, error) {
 	name, path, ok := strings.Cut(flag, "=")
 	if !ok || name == "" || path == "" {
-		return Toolchain{}, protocol.Errorf(protocol.CodeInvalidArgument, "--allow-toolchain %q: write name=/absolute/path", flag)
+		return Toolchain{}, protocol.Errorf(protocol.CodeInvalidArgument, "--toolchain %q: write name=/absolute/path", flag)
 	}
 	abs, err := filepath.Abs(path)
 	return Toolchain{Name: name, Path: abs}, err

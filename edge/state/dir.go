@@ -64,7 +64,7 @@ func Open(path string) (*Dir, error) {
 	d := &Dir{path: abs}
 	if !d.Joined() {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
-			"there is no runner in %s: run `bivouac-edge join URL CODE` first, or name its directory with --state", abs)
+			"there is no runner in %s: run `%s` first, or name its directory with --state", abs, d.Command("join URL CODE"))
 	}
 	return d, d.private()
 }
@@ -85,6 +85,20 @@ func (d *Dir) private() error {
 
 // Path of the directory, absolute.
 func (d *Dir) Path() string { return d.path }
+
+// Command is the text of a bivouac-edge command for this directory, as a person
+// types it: --state is named unless it is the default.
+func (d *Dir) Command(args string) string {
+	text := "bivouac-edge " + args
+	if def, err := filepath.Abs(Default()); err == nil && def == d.path {
+		return text
+	}
+	path := d.path
+	if strings.ContainsFunc(path, func(r rune) bool { return strings.ContainsRune(" \t\n'\"\\$`&;|<>()*?[]#~", r) }) {
+		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return text + " --state " + path
+}
 
 // Scope names what this directory's processes make outside of it, such as
 // control groups, so that two runners of one machine never sweep each other's.
@@ -118,7 +132,7 @@ func (d *Dir) Enrolment() (Enrolment, error) {
 		err = json.Unmarshal(b, &e)
 	}
 	if err != nil {
-		return e, protocol.Errorf(protocol.CodeDataLoss, "%s cannot be read: %w; run `bivouac-edge join URL CODE` again", d.file("enrolment.json"), err)
+		return e, protocol.Errorf(protocol.CodeDataLoss, "%s cannot be read: %w; run `%s` again", d.file("enrolment.json"), err, d.Command("join URL CODE"))
 	}
 	return e, nil
 }

@@ -21,7 +21,7 @@ func (d *Dir) Key(make bool) (ed25519.PrivateKey, error) {
 		return d.makeKey()
 	}
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the device key cannot be read: %w; run `bivouac-edge join URL CODE` again", err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the device key cannot be read: %w; run `%s` again", err, d.Command("join URL CODE"))
 	}
 	block, _ := pem.Decode(b)
 	if block == nil {
@@ -39,7 +39,7 @@ func (d *Dir) Key(make bool) (ed25519.PrivateKey, error) {
 }
 
 func (d *Dir) badKey(why string) error {
-	return protocol.Errorf(protocol.CodeDataLoss, "%s is damaged: %s; run `bivouac-edge leave --force` and join again", d.file("device.key"), why)
+	return protocol.Errorf(protocol.CodeDataLoss, "%s is damaged: %s; run `%s` and join again", d.file("device.key"), why, d.Command("leave --force"))
 }
 
 func (d *Dir) makeKey() (ed25519.PrivateKey, error) {
@@ -105,11 +105,11 @@ func (d *Dir) Certificate() (*tls.Certificate, error) {
 func (d *Dir) certificates(name string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(d.file(name))
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the certificate cannot be read: %w; run `bivouac-edge join URL CODE` again", err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the certificate cannot be read: %w; run `%s` again", err, d.Command("join URL CODE"))
 	}
 	certs, err := identity.ParsePEM(b)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeDataLoss, "%s is damaged: %w; run `bivouac-edge leave --force` and join again", d.file(name), err)
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "%s is damaged: %w; run `%s` and join again", d.file(name), err, d.Command("leave --force"))
 	}
 	return certs, nil
 }

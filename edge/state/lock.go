@@ -16,7 +16,7 @@ func (d *Dir) Lock() (release func(), err error) {
 	if err := lockFile(f); err != nil {
 		f.Close()
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
-			"another bivouac-edge runs on %s: see `bivouac-edge status --state %s`", d.path, d.path)
+			"another bivouac-edge runs on %s: see `%s`", d.path, d.Command("status"))
 	}
 	return func() {
 		// A child that is between fork and exec shares the open file: closing alone

@@ -213,3 +213,21 @@ func TestWipeKeepsThePolicyAlone(t *testing.T) {
 		t.Errorf("left: %v %v", left, err)
 	}
 }
+
+// A hint names --state where the person must.
+func TestCommandNamesTheDirectory(t *testing.T) {
+	def, other := t.TempDir(), filepath.Join(t.TempDir(), "it's here")
+	t.Setenv("BIVOUAC_EDGE_STATE", def)
+	for path, want := range map[string]string{
+		def:   "bivouac-edge run",
+		other: "bivouac-edge run --state '" + strings.ReplaceAll(other, "'", `'\''`) + "'",
+	} {
+		d, err := state.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Command("run"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
