@@ -8,12 +8,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
+	"time"
 
 	"bivouac/edge/state"
 )
 
+// emptyIn is how long the processes of a killed daemon may take to follow it.
+const emptyIn = 5 * time.Second
+
 // removeGroups removes the control groups of a runner whose state directory goes
-// away: a runner keeps its own for its next start. Nothing runs in them any more.
+// away: a runner keeps its own for its next start. What was in them is dying.
 func removeGroups(dir string) error {
 	d, err := state.Open(dir)
 	if err != nil {
@@ -24,7 +29,11 @@ func removeGroups(dir string) error {
 		tops, err := filepath.Glob(filepath.Join(pattern, d.Scope()))
 		errs = append(errs, err)
 		for _, top := range tops {
-			errs = append(errs, removeGroup(top))
+			err := removeGroup(top)
+			for end := time.Now().Add(emptyIn); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); err = removeGroup(top) {
+				time.Sleep(20 * time.Millisecond)
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
