@@ -146,3 +146,27 @@ func TestFolderFlag(t *testing.T) {
 		}
 	}
 }
+
+// A problem with a flag names the flag: nobody wrote a file with lines.
+func TestCheckFlagsNamesTheFlag(t *testing.T) {
+	good := t.TempDir()
+	folder := func(path string) owner.Policy {
+		p := owner.Default()
+		p.Folders = []device.Folder{{Name: "notes", Path: path, Actions: []string{device.Read}}}
+		return p
+	}
+	tool, slots := owner.Default(), owner.Default()
+	tool.Toolchains = []owner.Toolchain{{Name: "go", Path: filepath.Join(good, "absent")}}
+	slots.Slots = 1000
+	for want, p := range map[string]owner.Policy{
+		"--allow-folder notes: ": folder(filepath.Join(good, "absent")), "--toolchain go: ": tool, "--slots: ": slots,
+	} {
+		err := owner.CheckFlags(p)
+		if protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if err := owner.CheckFlags(folder(good)); err != nil { // the positive twin
+		t.Error(err)
+	}
+}

@@ -108,6 +108,29 @@ func TestRunnerTurn(t *testing.T) {
 	})
 }
 
+// A completed turn keeps what the supervisor says of its patch,
+// and nothing of what the worker says there.
+func TestCompletedTurnSaysWhatItsPatchLeavesOut(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		for given, want := range map[string]string{
+			"": "",
+			"left out of the patch: python (a link to /usr/bin/python3)": "left out of the patch: python (a link to /usr/bin/python3)",
+		} {
+			turn, h := begun(t, w, r)
+			outcome, err := proto.Marshal(&runtimev1.Outcome{Kind: runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED, Text: "done", Message: "the worker's"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: &runnerv1.Result{Status: "succeeded", Message: given, Outcome: outcome}}})
+			w.Settle()
+			wantState(t, w, turn.ID, session.Completed, "")
+			if got := w.Turn(turn.ID); got.Message != want || got.Answer != "done" {
+				t.Errorf("message %q, answer %q, want %q", got.Message, got.Answer, want)
+			}
+		}
+	})
+}
+
 // In a runner-placed turn a tool that needs an approval is refused, readably.
 func TestRunnerTurnRefusesApprovals(t *testing.T) {
 	inWorld(t, func(w *et.World, r *et.Runner) {
