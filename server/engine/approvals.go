@@ -53,7 +53,7 @@ func decisionOf(s session.ApprovalState) bool {
 }
 
 // askApproval stores the subject and the question. The turn waits without lease,
-// capability or op, and its wall time stands still meanwhile. INV-7.
+// capability, budget slice or op, and its wall time stands still meanwhile. INV-7.
 func (w *turnTx) askApproval(a session.Action) error {
 	snap, err := w.snapshot()
 	if err != nil {
@@ -74,6 +74,9 @@ func (w *turnTx) askApproval(a session.Action) error {
 		return err
 	}
 	if err := w.step(session.TurnAskApproval); err != nil {
+		return err
+	}
+	if err := w.restSlice(); err != nil {
 		return err
 	}
 	w.turn.Deadline = w.turn.Deadline.Add(snap.Agent.Approvals.TTL)
@@ -167,7 +170,9 @@ func (e *Engine) carryDecision(ctx context.Context, id protocol.TurnID) (worked 
 		if err != nil || approval.State == session.ApprovalPending {
 			return err
 		}
-		worked = true
+		if worked, err = w.wakeSlice(); err != nil || !worked {
+			return err
+		}
 		w.resume(approval)
 		if approval.State == session.ApprovalApproved {
 			consumed = true

@@ -55,6 +55,9 @@ func readAuthority(tx *store.Tx, t session.Turn, snap *policy.Snapshot) (*author
 		}
 		a.sealed = g.Sealed
 	}
+	if t.Slice == "" { // it waits for a person: nothing may be spent under it
+		return a, nil
+	}
 	a.slice, err = tx.Slice(t.Slice)
 	return a, err
 }

@@ -12,18 +12,25 @@ import (
 	"bivouac/server/store"
 )
 
-// firstCeiling is what a turn reserves at first: half of its budget, so that a
-// broker that restarts and forgets its slices costs the turn no more than that.
-func firstCeiling(budget int64) int64 { return max(1, budget/2) }
+// portion is what a turn reserves at a time: about one model call's worth, an
+// eighth of its budget, so that a broker that restarts and forgets its slices
+// costs the turn no more than that. The engine fills a slice that a call of a
+// service-placed turn finds too small; a runner's calls go to the broker past it
+// and end the turn there, so a runner-placed turn has half of its budget at hand.
+func portion(p session.Placement, budget int64) int64 {
+	if p == session.PlacementRunner {
+		return max(1, budget/2)
+	}
+	return max(1, budget/8)
+}
 
-// nextCeiling tops a slice up when less than a quarter of the budget is left in
-// it. Reserved plus spent never exceeds the budget. INV-19.
-func nextCeiling(s policy.Slice, budget, elsewhere int64) int64 {
-	most := budget - elsewhere
-	if s.CeilingMicroUSD-s.DrawnMicroUSD >= max(1, budget/4) {
+// nextCeiling tops a slice up when less than half a portion is left in it.
+// Reserved plus spent never exceeds the budget. INV-19.
+func nextCeiling(s policy.Slice, portion, most int64) int64 {
+	if s.CeilingMicroUSD-s.DrawnMicroUSD >= max(1, portion/2) {
 		return s.CeilingMicroUSD
 	}
-	return max(s.CeilingMicroUSD, min(most, s.DrawnMicroUSD+max(1, budget/2)))
+	return max(s.CeilingMicroUSD, min(most, s.DrawnMicroUSD+portion))
 }
 
 // reserve makes the turn's slice for one boot of the broker.
@@ -36,8 +43,8 @@ func (w *turnTx) reserve(boot string, ceiling int64) error {
 	return w.tx.InsertSlice(s)
 }
 
-// elsewhere is what the turn's other slices took of its budget. A slice of an
-// earlier boot counts as spent whole.
+// elsewhere is what the turn's other slices took of its budget: what a closed one
+// drew, and all of one that is still open at the broker.
 func (w *turnTx) elsewhere() (int64, error) {
 	all, err := w.tx.SlicesOfTurn(w.turn.ID)
 	if err != nil {
@@ -45,15 +52,19 @@ func (w *turnTx) elsewhere() (int64, error) {
 	}
 	var sum int64
 	for _, s := range all {
-		if s.ID != w.turn.Slice {
+		switch {
+		case s.ID == w.turn.Slice:
+		case s.ClosedAt.IsZero():
 			sum += max(s.CeilingMicroUSD, s.DrawnMicroUSD)
+		default:
+			sum += s.DrawnMicroUSD
 		}
 	}
 	return sum, nil
 }
 
 // topUp raises the slice's ceiling when it runs low, and reports whether it did.
-// force is for a request that the broker already refused.
+// force is for a request that the broker already refused: it doubles the slice.
 func (w *turnTx) topUp(drawn int64, force bool) (bool, error) {
 	s, err := w.tx.Slice(w.turn.Slice)
 	if err != nil {
@@ -69,9 +80,9 @@ func (w *turnTx) topUp(drawn int64, force bool) (bool, error) {
 	}
 	budget, before := snap.Agent.Limits.MaxCostMicroUSD, s.CeilingMicroUSD
 	s.DrawnMicroUSD = max(s.DrawnMicroUSD, drawn)
-	s.CeilingMicroUSD = nextCeiling(s, budget, other)
+	s.CeilingMicroUSD = nextCeiling(s, portion(w.turn.Placement, budget), budget-other)
 	if force {
-		s.CeilingMicroUSD = max(before, budget-other)
+		s.CeilingMicroUSD = max(s.CeilingMicroUSD, min(budget-other, 2*before))
 	}
 	if s.CeilingMicroUSD == before {
 		return false, nil // the top-up is the only write
@@ -103,7 +114,51 @@ func (w *turnTx) renewSlice(boot string) (bool, error) {
 	if left <= 0 {
 		return false, nil
 	}
-	return true, w.reserve(boot, min(left, firstCeiling(snap.Agent.Limits.MaxCostMicroUSD)))
+	return true, w.reserve(boot, min(left, portion(w.turn.Placement, snap.Agent.Limits.MaxCostMicroUSD)))
+}
+
+// restSlice ends the slice of a turn that begins to wait for a person: the
+// broker closes it, and what it drew is what is spent. INV-7, INV-19.
+func (w *turnTx) restSlice() error {
+	if w.turn.Slice == "" {
+		return nil
+	}
+	id := w.turn.Slice
+	w.turn.Slice = ""
+	w.touch()
+	return w.cleanup("slice", id.String())
+}
+
+// wakeSlice cuts a slice of the broker's current boot for a turn that goes on.
+// It reports false, and the turn goes on waiting, until the broker was heard and
+// has said what the slices before drew.
+func (w *turnTx) wakeSlice() (bool, error) {
+	if w.turn.Slice != "" {
+		return true, nil
+	}
+	boot := w.e.view.boot()
+	if boot == "" {
+		return false, nil
+	}
+	all, err := w.tx.SlicesOfTurn(w.turn.ID)
+	if err != nil {
+		return false, err
+	}
+	if slices.ContainsFunc(all, func(s policy.Slice) bool { return s.ClosedAt.IsZero() }) {
+		return false, nil
+	}
+	snap, err := w.snapshot()
+	if err != nil {
+		return false, err
+	}
+	other, err := w.elsewhere()
+	if err != nil {
+		return false, err
+	}
+	// Of a budget that is used up an empty slice is cut: an approved action needs
+	// none of it, and the next model call says what is missing.
+	budget := snap.Agent.Limits.MaxCostMicroUSD
+	return true, w.reserve(boot, min(max(0, budget-other), portion(w.turn.Placement, budget)))
 }
 
 const usageOp = "usage"

@@ -47,7 +47,8 @@ func (e *Engine) cleaned(ctx context.Context, c policy.Cleanup, evidence string,
 	})
 }
 
-// closeSlice has the broker refuse further draws on an ended turn's slice, and
+// closeSlice has the broker refuse further draws on the slice of a turn that
+// ended or waits for a person, and
 // keeps what it drew. A slice of another boot is gone, and counts as spent.
 func (e *Engine) closeSlice(c policy.Cleanup) bool {
 	op, id := "slice/"+c.Subject, protocol.SliceID(c.Subject)
@@ -72,6 +73,7 @@ func (e *Engine) closeSlice(c policy.Cleanup) bool {
 			if err := e.endSlice(ctx, id, drawn, u.BootNonce); err != nil {
 				return err
 			}
+			e.rested.ring() // a turn may wait for what it drew
 			return e.cleaned(ctx, c, fmt.Sprintf("closed at the broker, drawn %d", drawn), nil)
 		}})
 	})

@@ -60,6 +60,7 @@ type Engine struct {
 	calls   *calls  // gateway actions that it has under way
 	due     *due    // model calls that wait for their op
 	doubts  bell    // something is in doubt
+	rested  bell    // a slice was closed, for which an approved turn may wait
 	agents  *definitions
 }
 
@@ -89,6 +90,7 @@ func New(c Config) *Engine {
 		calls:   newCalls(),
 		due:     newDue(),
 		doubts:  newBell(),
+		rested:  newBell(),
 		agents:  newDefinitions(),
 	}
 }

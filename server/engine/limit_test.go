@@ -62,7 +62,11 @@ func TestBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range all {
-			sum += max(s.CeilingMicroUSD, s.DrawnMicroUSD)
+			if s.ClosedAt.IsZero() {
+				sum += max(s.CeilingMicroUSD, s.DrawnMicroUSD)
+			} else {
+				sum += s.DrawnMicroUSD
+			}
 		}
 		return all, sum
 	}
@@ -70,7 +74,7 @@ func TestBudget(t *testing.T) {
 		return et.Calls(et.Call{ID: string(rune('a' + n)), Alias: "forecast", Arguments: `{"city":"Oslo"}`})
 	}
 	inWorld(t, func(w *et.World, _ *et.Runner) {
-		// A call draws 10; the budget of 40 is reserved by halves.
+		// A call draws 10; the budget of 40 is reserved by portions of 5 and doublings.
 		applied(t, w, `limits    { max_queued = 3 }`, `limits { max_cost_usd = 0.00004 }`)
 		w.Broker.Say(et.Script(forecast(0), forecast(1), forecast(2), et.Text("done")))
 		turn := w.Submit(w.Session("assistant"), "spend")
@@ -112,6 +116,66 @@ func TestBrokerRestartsUnderTurns(t *testing.T) {
 		w.Sleep(10 * time.Second)
 		wantState(t, w, running.ID, session.Completed, "")
 		wantState(t, w, begins.ID, session.Completed, "")
+	})
+}
+
+// INV-7, INV-19: a turn that waits for a person holds no slice, so a broker that
+// restarts again and again meanwhile costs it nothing, and it goes on.
+func TestBrokerRestartsWhileATurnWaits(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		applied(t, w, `limits    { max_queued = 3 }`, `limits { max_cost_usd = 0.00004 }`)
+		slicesOf := func(id protocol.TurnID) (all []policy.Slice) {
+			t.Helper()
+			if err := w.Store.View(ctx(), store.AsLoop("test"), func(tx *store.Tx) (err error) {
+				all, err = tx.SlicesOfTurn(id)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return all
+		}
+		w.Broker.Say(et.Script(et.Calls(write), et.Text("done")))
+		turn := w.Submit(w.Session("assistant"), "write")
+		w.Settle()
+		w.Sleep(2 * time.Second)
+		if got := wantState(t, w, turn.ID, session.WaitingApproval, ""); got.Slice != "" {
+			t.Errorf("a waiting turn holds slice %s", got.Slice)
+		}
+		if all := slicesOf(turn.ID); len(all) != 1 || all[0].ClosedAt.IsZero() || all[0].DrawnMicroUSD != 10 {
+			t.Errorf("while it waits: %+v", all)
+		}
+		for _, boot := range []string{"boot-2", "boot-3"} {
+			w.Broker.Restart(boot, false)
+			w.Sleep(20 * time.Second)
+			wantState(t, w, turn.ID, session.WaitingApproval, "")
+		}
+		approve(t, w, turn.ID, true)
+		w.Sleep(5 * time.Second)
+		wantState(t, w, turn.ID, session.Completed, "")
+		all := slicesOf(turn.ID)
+		if len(all) != 2 || all[1].BrokerBoot != "boot-3" || all[0].DrawnMicroUSD+all[1].DrawnMicroUSD != 20 || len(r.Writes) != 1 {
+			t.Errorf("after the approval: %+v, writes %v", all, r.Writes)
+		}
+	})
+}
+
+// INV-18: the slice of a turn that begins to wait while the broker is away is
+// closed when it is back; until then the whole of it counts, and the turn waits.
+func TestSliceIsClosedWhenTheBrokerIsBack(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Say(func(c context.Context, r *runtimev1.ModelRequest) (*runtimev1.ModelDone, error) {
+			w.Broker.SetDown(true)
+			return et.Script(et.Calls(write))(c, r)
+		})
+		turn := w.Submit(w.Session("assistant"), "write")
+		w.Settle()
+		approve(t, w, turn.ID, true)
+		w.Sleep(10 * time.Second)
+		wantState(t, w, turn.ID, session.WaitingApproval, "")
+		w.Broker.Say(et.Script(et.Text("done")))
+		w.Broker.SetDown(false)
+		w.Sleep(time.Minute)
+		wantState(t, w, turn.ID, session.Completed, "")
 	})
 }
 

@@ -36,7 +36,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: turns},
 		{Name: "place", Do: e.tickPlace, Topics: attempts},
-		{Name: "approvals", Do: e.tickApprovals, Topics: turns},
+		{Name: "approvals", Do: e.tickApprovals, Topics: turns, Wake: e.rested},
 		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
 		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},
 		{Name: "deadlines", Do: e.tickDeadlines},
@@ -44,7 +44,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "sessions", Do: e.tickSessions},
 		{Name: "owners", Do: e.tickOwners},
 		{Name: "usage", Do: e.tickUsage},
-		{Name: "cleanup", Do: e.tickCleanup},
+		{Name: "cleanup", Do: e.tickCleanup, Topics: turns},
 	}
 }
 

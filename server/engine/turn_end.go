@@ -217,11 +217,14 @@ const floorTTL = 2 * capability.MaxTTL
 const noFloor = 1<<63 - 1
 
 func (w *turnTx) releaseAuthority() error {
-	if w.turn.Slice == "" {
+	if w.turn.OwnerFence == 0 {
 		return nil // never activated: nothing was minted
 	}
 	if err := w.floor(policy.FloorTurn, w.turn.ID.String()); err != nil {
 		return err
+	}
+	if w.turn.Slice == "" {
+		return nil // it waited for a person: the slice went before
 	}
 	return w.cleanup("slice", w.turn.Slice.String())
 }
