@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -163,7 +165,9 @@ func (p *person) refused(code protocol.Code, says []string, args ...string) stri
 // what it printed.
 func (p *person) ran(code protocol.Code, name string, args ...string) string {
 	p.t.Helper()
-	_, err := p.Run(p.t.Context(), name, args...)
+	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second) // one that goes on was not refused
+	defer cancel()
+	_, err := p.Run(ctx, name, args...)
 	if err == nil {
 		p.t.Fatalf("%s %v succeeded; %s was expected", name, args, code)
 	}
