@@ -149,7 +149,8 @@ func (e *Engine) onAction(ctx context.Context, seen session.Action, fn func(w *t
 		if err != nil {
 			return err
 		}
-		if a.State != seen.State || a.Fence != seen.Fence || w.turn.Owner != e.Replica {
+		mine := w.turn.Owner == e.Replica || w.turn.State.Terminal() && e.inherits(w.turn, w.tx.Now)
+		if a.State != seen.State || a.Fence != seen.Fence || !mine {
 			return protocol.Errorf(protocol.CodeConflict, "action %s moved on", a.ID)
 		}
 		return fn(w, a)

@@ -105,12 +105,13 @@ func absent(err error) bool { return protocol.CodeOf(err) == protocol.CodeNotFou
 
 // each applies do to every item and goes on after one that fails, so that one
 // sick row never stops the others. It reports whether any was worked on, and the
-// first error that is not a lost race.
+// first error that is not a lost race. A lost race is no work: who won it commits,
+// and that wakes the tick; one that is lost forever must not keep it running.
 func each[T any](items []T, do func(T) (bool, error)) (worked bool, first error) {
 	for _, item := range items {
 		did, err := do(item)
 		if lost(err) {
-			err = nil
+			did, err = false, nil
 		}
 		if err != nil && first == nil {
 			first = err
