@@ -66,7 +66,7 @@ func (b *broker) end() {
 // come makes the feed older, and a broken stream begins anew.
 func (b *broker) follow() {
 	b.after(feedBeat, "", b.follow)
-	if !b.s.host.up || !b.s.feedLink.up() || !b.s.healed && b.s.chance(b.s.feedLink.fault.drop) {
+	if !b.s.host.up || b.s.host.thaw > b.s.now() || !b.s.feedLink.up() || !b.s.healed && b.s.chance(b.s.feedLink.fault.drop) {
 		b.stream = false
 		return
 	}

@@ -2,19 +2,13 @@ package sim
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
-	"errors"
-	"time"
 
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
-	"bivouac/server/capability"
-	"bivouac/server/engine"
 	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/session"
-	"bivouac/server/store"
 )
 
 // check holds a reading against the one before and against the outside world.
@@ -323,56 +317,4 @@ func (s *Sim) checkBudgets(now *reading) {
 			s.violate("INV-19: turn %s has %d reserved or spent and %d drawn, of a budget of %d", t.ID, sum, s.drawn[t.ID], budget)
 		}
 	}
-}
-
-// admission: a duplicate message returns its turn. INV-15.
-func (s *Sim) admission(id protocol.SessionID, message, text string, a engine.Admission) {
-	key := id.String() + "/" + message
-	was, known := s.messages[key]
-	switch {
-	case !known:
-		s.messages[key] = admission{a.Turn.ID, text}
-		s.note("message %s is turn %s", message, a.Turn.ID)
-	case was.turn != a.Turn.ID:
-		s.violate("INV-15: message %s of %s is turn %s and turn %s", message, id, was.turn, a.Turn.ID)
-	case was.text != text:
-		s.violate("INV-15: message %s of %s was taken with two prompts", message, id)
-	}
-}
-
-// decision: the first one counts.
-func (s *Sim) decision(d engine.ApprovalDecision, a session.Approval) {
-	if was, known := s.decisions[d.Approval]; known && was != d.Approve {
-		s.violate("INV-6: approval %s was decided both ways", d.Approval)
-	}
-	if d.Digest != a.Digest {
-		s.violate("INV-6: a decision about %s was taken for %s", d.Digest, a.ID)
-	}
-	s.decisions[d.Approval] = d.Approve
-}
-
-func (s *Sim) recreated(i policy.Instance) {
-	s.instances[i.ID] = raise{i.Generation, s.now()}
-	s.note("instance %s is of generation %d now", i.ID, i.Generation)
-}
-
-// admitted: a broker that had time to hear of it admits nothing of an earlier
-// generation. INV-13, INV-16.
-func (s *Sim) admitted(c capability.Claims) {
-	r, raised := s.instances[c.Instance]
-	if raised && c.Generation < r.generation && s.now()-r.at > feedLimit+time.Second {
-		s.violate("INV-16: a capability of generation %d was admitted %s after generation %d", c.Generation, s.now()-r.at, r.generation)
-	}
-}
-
-// debt is what is not cleaned up. INV-18.
-func (s *Sim) debt() (n int) {
-	err := s.store.View(context.Background(), store.AsLoop("observer"), func(tx *store.Tx) (err error) {
-		n, err = tx.CleanupDebt()
-		return err
-	})
-	if err != nil && !errors.Is(err, context.Canceled) {
-		s.violate("the store cannot be read: %v", err)
-	}
-	return n
 }

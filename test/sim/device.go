@@ -142,23 +142,3 @@ func (m *machine) put(e *entry, digest string) {
 		m.report()
 	})
 }
-
-// claimed notes who passed the claim of an attempt. INV-14.
-func (s *Sim) claimed(id protocol.AttemptID, m *machine, nonce string, terms *runnerv1.LeaseTerms) {
-	who := m.name + " " + nonce
-	if first, known := s.claims[id]; known && first != who {
-		s.violate("INV-14: %s passes the claim of %s, which %s holds", who, id, first)
-	}
-	s.claims[id] = who
-	s.note("%s passes the claim of %s under fence %s", who, id, protocol.Fence(terms.Fence))
-}
-
-// reports notes that records arrive, so that late ones can be seen to change
-// nothing. INV-3.
-func (s *Sim) reports(id protocol.AttemptID, f protocol.Fence) {
-	a, known := s.shadow.attempts[id]
-	if known && (a.Fence != f || !a.State.Held()) {
-		s.late = id
-		s.note("records of %s are late: it is %s", id, a.State)
-	}
-}

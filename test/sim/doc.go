@@ -4,8 +4,8 @@
 // driven by one goroutine from one queue of events, in virtual time.
 //
 // A seed decides everything: what people ask for, how long each message takes,
-// which are lost, doubled or late, who crashes at which labelled step, and which
-// link is cut for how long. After every step the store and the outside world are
+// which are lost, doubled or late, who crashes at which labelled step or sleeps
+// for a minute, and which link is cut for how long. After every step the store and the outside world are
 // held against the invariants, with faults on; then the faults end, and every
 // turn must come to its end. The same seed gives the same trace, line by line.
 //

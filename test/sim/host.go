@@ -135,8 +135,12 @@ func (h *host) call(name string, answer func(error), do func(ctx context.Context
 		h.crash(name)
 		return
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		h.s.note("server refuses %s: %v", name, err)
+	case !h.s.healed && h.s.chance(h.s.plan.midCrash):
+		h.crash(name + ", committed and not answered")
+		return
 	}
 	answer(err)
 }
@@ -170,7 +174,7 @@ func (m *mortal) Err() error {
 	return nil
 }
 
-// client is one call to the server over a link.
+// serve is one call to the server over a link.
 func serve[T any](s *Sim, c call, do func(ctx context.Context, e *engine.Engine) (T, error), done func(T, error)) {
 	c.to = &s.host.party
 	rpc(c, func(answer func(T, error)) {

@@ -86,10 +86,12 @@ func rpc[T any](c call, serve func(answer func(T, error)), done func(T, error)) 
 	var none T
 	l, name, life, over := c.over, c.name, c.from.life, false
 	finish := func(v T, err error) {
-		if !over && c.from.up && c.from.life == life {
-			over = true
-			done(v, err)
-		}
+		c.from.awake(func() {
+			if !over && c.from.up && c.from.life == life {
+				over = true
+				done(v, err)
+			}
+		})
 	}
 	deadline := c.from.after(c.timeout, "", func() {
 		if !over {
@@ -107,10 +109,12 @@ func rpc[T any](c call, serve func(answer func(T, error)), done func(T, error)) 
 				finish(v, err)
 			})
 		}
-		if !c.to.up {
-			reply(none, protocol.Errorf(protocol.CodeUnavailable, "%s: connection refused", name))
-			return
-		}
-		serve(reply)
+		c.to.awake(func() {
+			if !c.to.up {
+				reply(none, protocol.Errorf(protocol.CodeUnavailable, "%s: connection refused", name))
+				return
+			}
+			serve(reply)
+		})
 	})
 }

@@ -13,18 +13,35 @@ type party struct {
 	name string
 	up   bool
 	life int
-	boot func() // begins a life
-	die  func() // what a kill leaves undone
+	thaw time.Duration // until then it does nothing
+	on   *party        // the machine that it sleeps with, if any
+	boot func()        // begins a life
+	die  func()        // what a kill leaves undone
 }
 
 // after schedules a step of this life.
 func (p *party) after(d time.Duration, name string, do func()) *event {
 	life := p.life
 	return p.s.after(d, name, func() {
-		if p.up && p.life == life {
-			do()
-		}
+		p.awake(func() {
+			if p.up && p.life == life {
+				do()
+			}
+		})
 	})
+}
+
+// awake does it now, or when the party thaws.
+func (p *party) awake(do func()) {
+	thaw := p.thaw
+	if p.on != nil {
+		thaw = max(thaw, p.on.thaw)
+	}
+	if left := thaw - p.s.now(); left > 0 {
+		p.s.after(left, "", func() { p.awake(do) })
+		return
+	}
+	do()
 }
 
 // start begins a life, unless one is under way.
@@ -73,6 +90,15 @@ func (p *party) reach(l fault.Label) bool {
 	p.s.killed[l]++
 	p.crash(string(l))
 	return false
+}
+
+// freezeAt stops the party for a while, as a suspended machine or a stopped
+// process is: it loses nothing, and its clocks go on.
+func (p *party) freezeAt(d time.Duration) {
+	p.s.after(d, p.name+" freezes", func() {
+		p.thaw = p.s.now() + pick(p.s, p.s.between(time.Second, 14*time.Second), p.s.between(14*time.Second, 100*time.Second))
+		p.s.note("%s does nothing until %.3f", p.name, p.thaw.Seconds())
+	})
 }
 
 // crashAt kills the party somewhere in its life, whatever it is doing then.

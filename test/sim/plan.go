@@ -52,7 +52,7 @@ const (
 func (s *Sim) makePlan() (kind string, p plan) {
 	p = plan{
 		machines: 1 + s.rng.IntN(2), heal: s.between(40*time.Second, 4*time.Minute),
-		poll: pick(s, time.Second, 2*time.Second, 4*time.Second), budget: pick(s, "0.0003", "0.002", "0.01"),
+		poll: pick(s, time.Second, 2*time.Second, 4*time.Second), budget: pick(s, "0.00012", "0.0003", "0.01"),
 		approvals: pick(s, 20*time.Second, 2*time.Minute), onDenied: pick(s, "continue", "continue", "fail"),
 	}
 	p.devices = 1 + s.rng.IntN(p.machines)
@@ -83,7 +83,7 @@ func (s *Sim) rate(most float64) float64 {
 func (s *Sim) chats(p plan) []chat {
 	var out []chat
 	for range 1 + s.rng.IntN(4) {
-		c := chat{agent: pick(s, "assistant", "assistant", "coder")}
+		c := chat{agent: pick(s, "assistant", "assistant", "assistant", "coder", "coder")}
 		at := s.between(0, 5*time.Second)
 		for range 1 + s.rng.IntN(5) {
 			c.prompts = append(c.prompts, prompt{at, s.script(c.agent, p)})

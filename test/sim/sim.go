@@ -33,6 +33,7 @@ type Sim struct {
 	queue    queue
 	events   uint64
 	steps    int
+	still    int // steps since time passed
 	crashes  int
 	scripts  int
 	contents int
@@ -166,7 +167,8 @@ func (s *Sim) join(i int) error {
 	return err
 }
 
-// misfortunes are crashes at any step, beside those at labelled ones.
+// misfortunes are crashes at any step, beside those at labelled ones, and
+// suspends.
 func (s *Sim) misfortunes() {
 	if s.kind != crashes && s.kind != everything {
 		return
@@ -178,7 +180,13 @@ func (s *Sim) misfortunes() {
 	for range s.rng.IntN(6) {
 		pick(s, victims...).crashAt(s.between(0, s.plan.heal))
 	}
+	for range s.rng.IntN(3) {
+		pick(s, victims...).freezeAt(s.between(0, s.plan.heal))
+	}
 }
+
+// mostAtOnce bounds the steps of one instant: more never come to rest.
+const mostAtOnce = 1000
 
 // step is one event, and everything that must be true after it.
 func (s *Sim) step() {
@@ -187,8 +195,14 @@ func (s *Sim) step() {
 		s.violate("nothing is left to happen")
 		return
 	}
+	s.still++
 	if wait := e.at - s.now(); wait > 0 {
 		time.Sleep(wait)
+		s.still = 0
+	}
+	if s.still > mostAtOnce {
+		s.violate("liveness: %d steps, and no time passes", s.still)
+		return
 	}
 	s.steps++
 	if e.name != "" {

@@ -45,8 +45,7 @@ func encode(m proto.Message) []byte {
 
 // startWorker begins a claimed turn.
 func (m *machine) startWorker(e *entry) {
-	w := &worker{party: party{s: m.s, name: "worker of " + m.name, up: true}, m: m, e: e, used: map[string]int{}}
-	w.boot, w.die = func() {}, func() {}
+	w := &worker{party: party{s: m.s, name: "worker of " + m.name, up: true, on: &m.party}, m: m, e: e, used: map[string]int{}}
 	e.worker = w
 	w.granted(e)
 	spec := &runtimev1.Spec{}
