@@ -11,7 +11,7 @@ import (
 func (d *Dir) Lock() (release func(), err error) {
 	f, err := os.OpenFile(d.file("lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.path, err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; make it yours with `chown` and `chmod 700`, or name another with --state", d.path, err)
 	}
 	if err := lockFile(f); err != nil {
 		f.Close()

@@ -71,7 +71,7 @@ func (p Packer) Pack(ctx context.Context, dir string, w io.Writer) (Manifest, er
 	}
 	root, err := os.OpenRoot(abs)
 	if err != nil {
-		return Manifest{}, protocol.Errorf(protocol.CodeInvalidArgument, "the workspace cannot be opened: %w", err)
+		return Manifest{}, protocol.Errorf(protocol.CodeInvalidArgument, "the workspace cannot be opened: %w; name a folder with --workspace", err)
 	}
 	defer root.Close()
 	l, err := list(ctx, root, abs)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -207,11 +208,24 @@ func (p *person) eventData(turn, kind string) (all []map[string]string) {
 	return all
 }
 
-// asStranger lets a command run as a user who owns nothing, so that permissions
-// count for it although the tests may run as root.
+// binary of this deployment.
+func (p *person) binary(name string) string {
+	p.t.Helper()
+	bin, err := stack.Build()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return filepath.Join(bin, name)
+}
+
+// stranger is a user who owns nothing.
+const stranger = 65534
+
+// asStranger lets a command run as another user when the tests run as root, for
+// whom permissions do not count.
 func asStranger(cmd *exec.Cmd) {
 	if os.Getuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	}
 }
 

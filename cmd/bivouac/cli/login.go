@@ -90,11 +90,11 @@ func writeLogin(dir string, l login) error {
 // writePrivate writes a 0600 file in a 0700 directory by rename.
 func writePrivate(path string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w", filepath.Dir(path), err)
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w; make it yourself, writable for you alone (0700)", filepath.Dir(path), err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", filepath.Dir(path), err)
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w; make it yours with chown, and chmod 700", filepath.Dir(path), err)
 	}
 	defer os.Remove(f.Name())
 	if _, err := f.Write(b); err != nil {
@@ -114,7 +114,7 @@ func reserve(path string) error {
 		return protocol.Errorf(protocol.CodeAlreadyExists, "%s exists already, and may hold something that you need: name another file", path)
 	}
 	if err != nil {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", path, err)
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w; name another file", path, err)
 	}
 	return f.Close()
 }

@@ -88,7 +88,7 @@ func Init(dir string) (fingerprint string, err error) {
 }
 
 func writeError(dir string, err error) error {
-	return protocol.Errorf(protocol.CodeFailedPrecondition, "the keyring in %s cannot be written: %w; check the disk and the directory's permissions", dir, err)
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the keyring in %s cannot be written: %w; make room, or make it yours with chown and chmod 700, or name another with --data", dir, err)
 }
 
 // Open opens the keyring for the one broker that may change it.
