@@ -101,6 +101,9 @@ type Backend interface {
 	// Group makes the group of an attempt: limits are over all its processes.
 	// id is safe as a file name.
 	Group(ctx context.Context, id string, l Limits) (Group, error)
+	// Clear ends and removes the group of an id whose maker died, if there is one:
+	// a process that was being made then may not have followed it.
+	Clear(ctx context.Context, id string) error
 	// Sweep ends and removes groups of ids that are not in keep.
 	Sweep(ctx context.Context, keep []string) (removed []string, err error)
 }

@@ -103,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(),
 		begun: newSignal(), stopped: newSignal(), retired: newSignal(), quiet: newSignal(),
 	}
-	if err := s.recover(); err != nil {
+	if err := s.recover(ctx); err != nil {
 		return err
 	}
 	listener := cfg.Listener
@@ -141,10 +141,14 @@ func Run(ctx context.Context, cfg Config) error {
 	return g.Wait()
 }
 
-// recover finds what an earlier supervisor of this directory left. Its sandboxes
-// died with it, so an attempt without a result was interrupted; it is never
-// begun again here (INV-14).
-func (s *supervisor) recover() error {
+// recover finds what an earlier supervisor of this directory left. An attempt
+// without a result was interrupted; it is never begun again here (INV-14). Its
+// sandboxes died with it, save one that was being made: nothing is said before
+// that is gone too (INV-18).
+func (s *supervisor) recover(ctx context.Context) error {
+	if err := s.cfg.Backend.Clear(ctx, s.cfg.Attempt.String()); err != nil {
+		return err
+	}
 	started, result, _ := s.records.state()
 	if !started {
 		return nil

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/runtimev1"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/sandbox/twin"
 	"bivouac/edge/supervise/protocol/supervisev1"
 	"bivouac/edge/worker"
@@ -82,6 +84,29 @@ func TestInVirtualTime(t *testing.T) {
 			t.Errorf("tool results %v", got)
 		}
 		r.acknowledge(all)
+	})
+	// INV-18: what a supervisor that was killed before it had begun had made.
+	bubble(t, "a group is left", func(t *testing.T) {
+		cfg := virtual(t, &broker{answer: answers(func(*runtimev1.ModelRequest) *runtimev1.ModelDone { return say("done") })})
+		left, err := cfg.Backend.Group(t.Context(), cfg.Attempt.String(), sandbox.Limits{MemoryBytes: 1 << 20, CPUMillis: 100, PIDs: 4, DiskBytes: 1 << 20, Timeout: time.Hour, OutputBytes: 1 << 20})
+		must(t, err)
+		orphan := make(chan sandbox.Exit, 1)
+		go func() {
+			exit, _ := left.Run(context.Background(), sandbox.Process{Role: sandbox.RoleCode, Argv: []string{"/bin/sh", "-c", "sleep 30m"}, Stdout: io.Discard, Stderr: io.Discard})
+			orphan <- exit
+		}()
+		synctest.Wait()
+		began := time.Now()
+		r := start(t, cfg)
+		r.handOver(spec("native"), "", nil)
+		if res, all := r.result(); res.Status != "succeeded" {
+			t.Errorf("result %+v", res)
+		} else {
+			r.acknowledge(all)
+		}
+		if exit := <-orphan; !exit.Killed || time.Since(began) > time.Minute {
+			t.Errorf("the orphan ended with %+v after %s", exit, time.Since(began))
+		}
 	})
 	bubble(t, "authority ends to the second, retention too", func(t *testing.T) {
 		r := start(t, virtual(t, &broker{}))

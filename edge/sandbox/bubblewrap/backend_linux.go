@@ -126,6 +126,22 @@ func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
 	return removed, errors.Join(errs...)
 }
 
+// Clear kills and removes the group of one id, if there is one.
+func (b *Backend) Clear(ctx context.Context, id string) error {
+	tree, err := b.detect()
+	if err != nil {
+		return nil
+	}
+	names, err := tree.List()
+	if err != nil {
+		return fmt.Errorf("list sandbox groups: %w", err)
+	}
+	if !slices.Contains(names, id) {
+		return nil
+	}
+	return sweepOne(ctx, tree.Open(id))
+}
+
 // sweepIn bounds the wait for one group: it cannot be removed while the process
 // that made it lives.
 const sweepIn = 5 * time.Second

@@ -27,5 +27,8 @@ func (b *Backend) Group(ctx context.Context, _ string, _ sandbox.Limits) (sandbo
 	return nil, protocol.Errorf(protocol.CodeIncompatible, "%s", b.Probe(ctx).Problem)
 }
 
+// Clear finds nothing.
+func (*Backend) Clear(context.Context, string) error { return nil }
+
 // Sweep finds nothing.
 func (*Backend) Sweep(context.Context, []string) ([]string, error) { return nil, nil }

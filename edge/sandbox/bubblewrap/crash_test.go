@@ -3,12 +3,20 @@
 package bubblewrap
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"bivouac/edge/sandbox"
 )
 
 // TestSweepAfterCrash kills an edge with a living sandbox: its processes die
@@ -54,5 +62,70 @@ func TestSweepAfterCrash(t *testing.T) {
 	}
 	if names, err := tree.List(); err != nil || slices.Contains(names, "left") {
 		t.Errorf("groups after the sweep: %v, %v", names, err)
+	}
+}
+
+// gateVariable makes a process of this test die while bwrap waits for it.
+const gateVariable = "BIVOUAC_SUITE_GATE"
+
+// dieAtTheGate makes a sandbox that would leave a mark in dir, and opens no gate.
+func dieAtTheGate(dir string) {
+	g, err := New(Config{CgroupParent: os.Getenv(dieVariable)}).group(context.Background(), "gate", probeLimits)
+	var r *run
+	if err == nil {
+		r, err = g.start(sandbox.Process{Role: sandbox.RoleCode, Workspace: dir, Env: []string{"PATH=/usr/bin:/bin"},
+			Argv: []string{"/bin/sh", "-c", "echo ran > mark; sleep 600"}})
+	}
+	var doc report
+	if err == nil {
+		err = json.NewDecoder(r.status).Decode(&doc)
+	}
+	fmt.Println(doc.ChildPID, err)
+	select {}
+}
+
+// TestNothingStartsBehindADeadEdge kills an edge while bwrap waits for it with its
+// first process made, which does not follow its parent yet: nothing of the command
+// runs, and Clear finds what is left. INV-18.
+func TestNothingStartsBehindADeadEdge(t *testing.T) {
+	b := testBackend()
+	tree, err := b.detect()
+	if err != nil {
+		t.Skip("without control groups there is nothing to clear: ", err)
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = []string{dieVariable + "=" + testParent, gateVariable + "=" + dir, "PATH=" + os.Getenv("PATH")}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	var failed string
+	if _, err := fmt.Fscanln(out, &child, &failed); err != nil || child == 0 {
+		t.Fatalf("the edge to be killed did not start: %v, %s", err, failed)
+	}
+	if pids, err := tree.Open("gate").Processes(); err != nil || !slices.Contains(pids, child) {
+		t.Fatalf("its group has the processes %v, not %d: %v", pids, child, err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, "mark")); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("the command ran after its edge was dead (%v)", err)
+		}
+	}
+	if err := b.Clear(t.Context(), "gate"); err != nil {
+		t.Error(err)
+	}
+	// A group that is gone is one that has no process.
+	if names, err := tree.List(); err != nil || slices.Contains(names, "gate") {
+		t.Errorf("groups after the clearing: %v, %v", names, err)
+	}
+	if err := b.Clear(t.Context(), "gate"); err != nil {
+		t.Errorf("nothing to clear: %v", err)
 	}
 }

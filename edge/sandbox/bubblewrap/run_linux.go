@@ -109,7 +109,7 @@ func (r *run) launched(pid int) error {
 }
 
 // abandon kills bwrap where its child cannot be held; the child is at the gate,
-// which stays closed, and has its parent's death signal.
+// which stays closed.
 func (r *run) abandon() error {
 	r.end(func(*sandbox.Exit) {})
 	if err := r.monitor.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -102,6 +102,13 @@ func (r *run) spawn(l *layout, p sandbox.Process, stdio []*os.File) error {
 		return err
 	}
 	l.add("--block-fd", l.pass(gateTheirs))
+	// bwrap goes through a gate that has nobody behind it. It holds the other end
+	// itself, until its command starts: when we die before the gate is open, it stays shut.
+	held, err := unix.FcntlInt(gateOurs.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return errors.Join(os.NewSyscallError("dup", err), statusOurs.Close(), gateOurs.Close())
+	}
+	l.add("--sync-fd", l.pass(os.NewFile(uintptr(held), "gate")))
 	r.status, r.gate = statusOurs, gateOurs
 	if err = r.fork(l, p, stdio); err != nil {
 		return errors.Join(err, statusOurs.Close(), gateOurs.Close())

@@ -23,6 +23,8 @@ var testParent = fmt.Sprintf("bivouac-test-%d", os.Getpid())
 
 func TestMain(m *testing.M) {
 	switch {
+	case os.Getenv(gateVariable) != "":
+		dieAtTheGate(os.Getenv(gateVariable))
 	case os.Getenv(dieVariable) != "":
 		die()
 	case os.Getenv(reportVariable) != "":

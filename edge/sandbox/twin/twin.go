@@ -88,6 +88,17 @@ func (b *Backend) Group(ctx context.Context, id string, l sandbox.Limits) (sandb
 	return g, nil
 }
 
+// Clear closes one group.
+func (b *Backend) Clear(ctx context.Context, id string) error {
+	b.mu.Lock()
+	g := b.groups[id]
+	b.mu.Unlock()
+	if g == nil {
+		return nil
+	}
+	return g.Close(ctx)
+}
+
 // Sweep closes groups that are not kept: to a twin, all groups are its own.
 func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
 	b.mu.Lock()
