@@ -32,7 +32,7 @@ func TestMentionedCommandsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := helps{bin: bin, seen: map[string]string{}}
-	for _, m := range append(documents(t), sources(t)...) {
+	for _, m := range append(documented(t), sources(t)...) {
 		if err := h.exists(m.words, m.exact); err != nil {
 			t.Errorf("%s: %q: %v", m.where, strings.Join(m.words, " "), err)
 		}
@@ -113,7 +113,7 @@ func mentions(where, text string) (all []mention) {
 	return all
 }
 
-func documents(t *testing.T) (all []mention) {
+func documented(t *testing.T) (all []mention) {
 	for _, name := range []string{"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"} {
 		b, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {

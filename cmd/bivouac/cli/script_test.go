@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ func TestScripts(t *testing.T) {
 		Setup:              func(env *testscript.Env) error { return person(t.Context(), s, env) },
 		Condition:          condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "until": until, "capture": capture,
+			"exits": exits, "until": until, "capture": capture, "documents": documents,
 		},
 	})
 }
@@ -151,6 +152,24 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%v", err)
 	case ended.ExitCode() != want.Exit:
 		ts.Fatalf("exit code %d, want %d (%s)", ended.ExitCode(), want.Exit, args[0])
+	}
+}
+
+// documents COMMAND…: runs the command with --json; what it prints is JSON, one
+// document a line, and nothing else.
+func documents(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: documents bivouac command…")
+	}
+	ts.Check(ts.Exec(args[0], append([]string{"--json"}, args[1:]...)...))
+	out := ts.ReadFile("stdout")
+	if !strings.HasSuffix(out, "\n") || ts.ReadFile("stderr") != "" {
+		ts.Fatalf("more, or less, than documents was printed")
+	}
+	for line := range strings.Lines(out) {
+		if !json.Valid([]byte(line)) || !strings.HasPrefix(line, "{") {
+			ts.Fatalf("no JSON document: %s", line)
+		}
 	}
 }
 
