@@ -119,7 +119,7 @@ func summarize(t *testing.T, results []*Result) {
 }
 
 // enough seeds kill somebody at every labelled step.
-const enough = 200
+const enough = 1000
 
 // TestReplay plays seeds twice: the same seed gives the same trace, line by line.
 func TestReplay(t *testing.T) {
