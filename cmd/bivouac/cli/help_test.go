@@ -61,6 +61,9 @@ func TestHelpIsTrue(t *testing.T) {
 
 // accepts reports whether bivouac takes a command line, without running it.
 func accepts(words []string) error {
+	if words[0] != "bivouac" {
+		return nil // TestMentionedCommandsExist asks the others themselves
+	}
 	cmd, rest, err := commandTree().Find(words[1:])
 	if err != nil {
 		return err
@@ -103,7 +106,7 @@ func commandsOf(line string) (all [][]string) {
 		for len(words) > 0 && strings.Contains(words[0], "=") {
 			words = words[1:]
 		}
-		if len(words) > 0 && words[0] == "bivouac" {
+		if len(words) > 0 && strings.HasPrefix(words[0], "bivouac") {
 			all = append(all, words)
 		}
 		words = nil
