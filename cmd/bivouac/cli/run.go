@@ -19,9 +19,14 @@ import (
 	"bivouac/server/api/client"
 )
 
+// task is what one call of bivouac run asks for.
+type task struct {
+	agent, session, dir, messageID string
+	detach                         bool
+}
+
 func (a *app) runCommand() *cobra.Command {
-	var agent, session, dir, messageID string
-	var detach bool
+	var t task
 	cmd := &cobra.Command{
 		Use:   "run PROMPT",
 		Short: "Give a folder and a task to an agent that works in a sandbox",
@@ -34,47 +39,52 @@ A session's next turn sees the conversation and the files as they were accepted:
 		Example: `  bivouac run "make the failing test pass"
   bivouac run --workspace ../other --detach "update the changelog"`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) (err error) {
-			req := &apiv1.SubmitTurnRequest{Prompt: strings.Join(args, " "), MessageId: messageID}
-			if dir == "" && session == "" {
-				dir = "."
-			}
-			if session == "" { // known before a large folder is packed
-				if _, err := c.Agents.GetAgent(ctx, &apiv1.GetAgentRequest{Name: agent}); err != nil {
-					return err
-				}
-			}
-			var pack *os.File
-			if dir != "" {
-				if dir, err = filepath.Abs(dir); err != nil {
-					return err
-				}
-				if pack, err = a.pack(ctx, dir); err != nil {
-					return err
-				}
-				defer os.Remove(pack.Name())
-				defer pack.Close()
-			}
-			s, err := a.runSession(ctx, c, agent, session, messageID)
-			if err != nil {
-				return err
-			}
-			req.SessionId = s.GetId()
-			if pack != nil {
-				if req.WorkspaceDigest, err = a.upload(ctx, c, pack); err != nil {
-					return err
-				}
-			}
-			return a.work(ctx, c, s, req, dir, detach)
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			return a.run(ctx, c, t, strings.Join(args, " "))
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&agent, "agent", "coder", "agent that does it")
-	f.StringVar(&dir, "workspace", "", "git folder to work on (default: this one)")
-	f.StringVar(&session, "session", "", "session to go on with")
-	f.BoolVar(&detach, "detach", false, "do not wait: print the turn and leave")
-	f.StringVar(&messageID, "message-id", "", "your own id of this task: giving it again returns the same turn")
+	f.StringVar(&t.agent, "agent", "coder", "agent that does it")
+	f.StringVar(&t.dir, "workspace", "", "git folder to work on (default: this one)")
+	f.StringVar(&t.session, "session", "", "session to go on with")
+	f.BoolVar(&t.detach, "detach", false, "do not wait: print the turn and leave")
+	f.StringVar(&t.messageID, "message-id", "", "your own id of this task: giving it again returns the same turn")
 	return cmd
+}
+
+// run packs before it makes a session, so that a folder which cannot be carried
+// leaves nothing behind, and asks for the agent before a large one is packed.
+func (a *app) run(ctx context.Context, c *client.Client, t task, prompt string) (err error) {
+	if t.dir == "" && t.session == "" {
+		t.dir = "."
+	}
+	if t.session == "" {
+		if _, err := c.Agents.GetAgent(ctx, &apiv1.GetAgentRequest{Name: t.agent}); err != nil {
+			return err
+		}
+	}
+	var pack *os.File
+	if t.dir != "" {
+		if t.dir, err = filepath.Abs(t.dir); err != nil {
+			return err
+		}
+		if pack, err = a.pack(ctx, t.dir); err != nil {
+			return err
+		}
+		defer os.Remove(pack.Name())
+		defer pack.Close()
+	}
+	s, err := a.runSession(ctx, c, t.agent, t.session, t.messageID)
+	if err != nil {
+		return err
+	}
+	req := &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: prompt, MessageId: t.messageID}
+	if pack != nil {
+		if req.WorkspaceDigest, err = a.upload(ctx, c, pack); err != nil {
+			return err
+		}
+	}
+	return a.work(ctx, c, s, req, t.dir, t.detach)
 }
 
 // runSession starts a session for a task, unless one is to go on.
