@@ -96,7 +96,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	} {
 		t.Run(tag, func(t *testing.T) {
 			t.Parallel()
-			bin, err := stack.Build("faults", tag)
+			bin, err := stack.Rebuild("bivouac-server", "faults", tag)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -40,25 +40,49 @@ func Build(tags ...string) (dir string, err error) {
 		builds.made[key] = b
 	}
 	builds.Unlock()
-	b.once.Do(func() { b.dir, b.err = compile(key) })
+	b.once.Do(func() {
+		if b.dir, b.err = os.MkdirTemp("", "bivouac-bin-"); b.err == nil {
+			b.err = compile(b.dir, key, Binaries...)
+		}
+	})
 	return b.dir, b.err
 }
 
-func compile(tags string) (string, error) {
-	dir, err := os.MkdirTemp("", "bivouac-bin-")
+// Rebuild is what Build made with the tags base, with one binary built anew with
+// more tags.
+func Rebuild(name, base, more string) (dir string, err error) {
+	from, err := Build(base)
 	if err != nil {
 		return "", err
 	}
+	if dir, err = os.MkdirTemp("", "bivouac-bin-"); err != nil {
+		return "", err
+	}
+	builds.Lock()
+	builds.made[name+" "+base+","+more] = &build{dir: dir} // to be removed
+	builds.Unlock()
+	for _, other := range Binaries {
+		if other == name {
+			continue
+		}
+		if err := os.Link(filepath.Join(from, other), filepath.Join(dir, other)); err != nil {
+			return "", err
+		}
+	}
+	return dir, compile(dir, base+","+more, name)
+}
+
+func compile(dir, tags string, binaries ...string) error {
 	args := []string{"build", "-trimpath", "-tags", tags, "-o", dir + string(filepath.Separator)}
-	for _, name := range Binaries {
+	for _, name := range binaries {
 		args = append(args, "bivouac/cmd/"+name)
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("go build with tags %q: %w\n%s", tags, err, out)
+		return fmt.Errorf("go build with tags %q: %w\n%s", tags, err, out)
 	}
-	return dir, nil
+	return nil
 }
 
 // RemoveBuilds removes what Build made; TestMain calls it last.
