@@ -172,7 +172,7 @@ func (d *dev) logIn(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := firstLine(f)
+	token, err := oneLine(f)
 	f.Close()
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (d *dev) firstTime(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	key, err := firstLine(f)
+	key, err := oneLine(f)
 	f.Close()
 	if err != nil {
 		return err

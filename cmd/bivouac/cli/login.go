@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,14 +188,14 @@ func (a *app) whoamiCommand() *cobra.Command {
 func (a *app) readSecret(ctx context.Context, file, prompt string) (string, error) {
 	switch {
 	case file == "-":
-		return firstLine(a.in)
+		return oneLine(a.in)
 	case file != "":
 		f, err := os.Open(file)
 		if err != nil {
 			return "", protocol.Errorf(protocol.CodeInvalidArgument, "the secret cannot be read: %w", err)
 		}
 		defer f.Close()
-		return firstLine(f)
+		return oneLine(f)
 	}
 	fd, ok := a.in.terminal()
 	if !ok {
@@ -209,13 +208,22 @@ func (a *app) readSecret(ctx context.Context, file, prompt string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return firstLine(strings.NewReader(text))
+	return oneLine(strings.NewReader(text))
 }
 
-func firstLine(r io.Reader) (string, error) {
-	s := bufio.NewScanner(io.LimitReader(r, 64<<10))
-	if !s.Scan() || strings.TrimSpace(s.Text()) == "" {
-		return "", protocol.Errorf(protocol.CodeInvalidArgument, "the secret is empty")
+// oneLine reads a secret whole and refuses what it could only keep a part of.
+func oneLine(r io.Reader) (string, error) {
+	b, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil {
+		return "", err
 	}
-	return strings.TrimSpace(s.Text()), nil
+	text := strings.TrimSpace(string(b))
+	switch {
+	case text == "":
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "the secret is empty")
+	case strings.ContainsAny(text, "\r\n"):
+		return "", protocol.Errorf(protocol.CodeInvalidArgument,
+			"the secret has %d lines, and it must be one: it travels in a header; nothing was kept", strings.Count(text, "\n")+1)
+	}
+	return text, nil
 }
