@@ -59,10 +59,10 @@ func (s *Sim) makePlan() (kind string, p plan) {
 	kind = pick(s, calm, lossy, lossy, crashes, crashes, everything, everything, everything, everything, everything)
 	if kind == lossy || kind == everything {
 		p.network = rates{drop: s.rate(0.2), double: s.rate(0.2), slow: s.rate(0.3), late: s.rate(0.1)}
-		p.refused, p.broken, p.failing, p.modelFails = s.rate(0.1), s.rate(0.3), s.rate(0.1), s.rate(0.1)
+		p.refused, p.broken, p.failing, p.modelFails = s.rate(0.1), s.rate(0.4), s.rate(0.3), s.rate(0.1)
 	}
 	if kind == crashes || kind == everything {
-		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.3), s.rate(0.05), pick(s, 0, 0, 0.3)
+		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.3), s.rate(0.05), pick(s, 0, 0.2, 0.6)
 	}
 	if kind != calm {
 		p.cancels, p.closes, p.recreates = s.rate(0.5), s.rate(0.3), s.rate(0.3)
@@ -112,9 +112,9 @@ func (s *Sim) script(agent string, p plan) string {
 // toolCall names few things, so that sessions and turns meet at them.
 func (s *Sim) toolCall(agent string, p plan) string {
 	thing := pick(s, "a", "b")
-	tools := []string{"read", "write", "forecast", "send", "send", "order", "note", "note"}
+	tools := []string{"read", "write", "forecast", "send", "send", "order", "order", "note", "note"}
 	if agent == "coder" {
-		tools = []string{"edit", "edit", "shell", "read", "note", "note", "order"}
+		tools = []string{"edit", "edit", "shell", "read", "note", "note", "order", "order"}
 	}
 	tool := pick(s, tools...)
 	if tool == "write" {

@@ -196,6 +196,8 @@ func (s *Sim) checkTold(t session.Turn, messages []*runtimev1.Message) {
 		switch {
 		case !ended || a.Tool == policy.RefDigest:
 			continue // another action answers the call
+		case reads(a) && t.Attempts > 1:
+			continue // a resumed attempt may read again: the first answer is told
 		case a.OutcomeAt.After(t.EndedAt) && !a.DispatchedAt.IsZero():
 			want = runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN
 		case a.OutcomeAt.Equal(t.EndedAt):
