@@ -789,8 +789,11 @@ type Action struct {
 	ApprovalId      string                 `protobuf:"bytes,12,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	IntentAt        *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=intent_at,json=intentAt,proto3" json:"intent_at,omitempty"`
 	OutcomeAt       *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=outcome_at,json=outcomeAt,proto3" json:"outcome_at,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Name or id of the person who denied its approval; reason stays the code that
+	// the model reads.
+	DeniedBy      string `protobuf:"bytes,15,opt,name=denied_by,json=deniedBy,proto3" json:"denied_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Action) Reset() {
@@ -919,6 +922,13 @@ func (x *Action) GetOutcomeAt() *timestamppb.Timestamp {
 		return x.OutcomeAt
 	}
 	return nil
+}
+
+func (x *Action) GetDeniedBy() string {
+	if x != nil {
+		return x.DeniedBy
+	}
+	return ""
 }
 
 type Attempt struct {
@@ -1478,7 +1488,10 @@ type ExplainResponse struct {
 	WaitingFor string           `protobuf:"bytes,3,opt,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"`
 	Runners    []*RunnerVerdict `protobuf:"bytes,4,rep,name=runners,proto3" json:"runners,omitempty"`
 	// What would change it, as commands where there is one.
-	Remedies      []string `protobuf:"bytes,5,rep,name=remedies,proto3" json:"remedies,omitempty"`
+	Remedies []string `protobuf:"bytes,5,rep,name=remedies,proto3" json:"remedies,omitempty"`
+	// Text to put into a file that mends what was refused, where there is such a
+	// file: where it goes, and the lines as they are pasted.
+	Pastes        []*Paste `protobuf:"bytes,6,rep,name=pastes,proto3" json:"pastes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1548,6 +1561,65 @@ func (x *ExplainResponse) GetRemedies() []string {
 	return nil
 }
 
+func (x *ExplainResponse) GetPastes() []*Paste {
+	if x != nil {
+		return x.Pastes
+	}
+	return nil
+}
+
+type Paste struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Where         string                 `protobuf:"bytes,1,opt,name=where,proto3" json:"where,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Paste) Reset() {
+	*x = Paste{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Paste) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Paste) ProtoMessage() {}
+
+func (x *Paste) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Paste.ProtoReflect.Descriptor instead.
+func (*Paste) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Paste) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *Paste) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type RunnerVerdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RunnerId      string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
@@ -1560,7 +1632,7 @@ type RunnerVerdict struct {
 
 func (x *RunnerVerdict) Reset() {
 	*x = RunnerVerdict{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[23]
+	mi := &file_bivouac_v1_api_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1644,7 @@ func (x *RunnerVerdict) String() string {
 func (*RunnerVerdict) ProtoMessage() {}
 
 func (x *RunnerVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[23]
+	mi := &file_bivouac_v1_api_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1657,7 @@ func (x *RunnerVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunnerVerdict.ProtoReflect.Descriptor instead.
 func (*RunnerVerdict) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RunnerVerdict) GetRunnerId() string {
@@ -1625,7 +1697,7 @@ type ListUnknownRequest struct {
 
 func (x *ListUnknownRequest) Reset() {
 	*x = ListUnknownRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[24]
+	mi := &file_bivouac_v1_api_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1709,7 @@ func (x *ListUnknownRequest) String() string {
 func (*ListUnknownRequest) ProtoMessage() {}
 
 func (x *ListUnknownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[24]
+	mi := &file_bivouac_v1_api_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1722,7 @@ func (x *ListUnknownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUnknownRequest.ProtoReflect.Descriptor instead.
 func (*ListUnknownRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListUnknownRequest) GetIncludeResolved() bool {
@@ -1669,7 +1741,7 @@ type ListUnknownResponse struct {
 
 func (x *ListUnknownResponse) Reset() {
 	*x = ListUnknownResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[25]
+	mi := &file_bivouac_v1_api_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1753,7 @@ func (x *ListUnknownResponse) String() string {
 func (*ListUnknownResponse) ProtoMessage() {}
 
 func (x *ListUnknownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[25]
+	mi := &file_bivouac_v1_api_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1766,7 @@ func (x *ListUnknownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUnknownResponse.ProtoReflect.Descriptor instead.
 func (*ListUnknownResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListUnknownResponse) GetActions() []*UnknownAction {
@@ -1719,7 +1791,7 @@ type UnknownAction struct {
 
 func (x *UnknownAction) Reset() {
 	*x = UnknownAction{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[26]
+	mi := &file_bivouac_v1_api_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1803,7 @@ func (x *UnknownAction) String() string {
 func (*UnknownAction) ProtoMessage() {}
 
 func (x *UnknownAction) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[26]
+	mi := &file_bivouac_v1_api_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1816,7 @@ func (x *UnknownAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownAction.ProtoReflect.Descriptor instead.
 func (*UnknownAction) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UnknownAction) GetAction() *Action {
@@ -1808,7 +1880,7 @@ type ResolveUnknownRequest struct {
 
 func (x *ResolveUnknownRequest) Reset() {
 	*x = ResolveUnknownRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[27]
+	mi := &file_bivouac_v1_api_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +1892,7 @@ func (x *ResolveUnknownRequest) String() string {
 func (*ResolveUnknownRequest) ProtoMessage() {}
 
 func (x *ResolveUnknownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[27]
+	mi := &file_bivouac_v1_api_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +1905,7 @@ func (x *ResolveUnknownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveUnknownRequest.ProtoReflect.Descriptor instead.
 func (*ResolveUnknownRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResolveUnknownRequest) GetActionId() string {
@@ -1866,7 +1938,7 @@ type ResolveUnknownResponse struct {
 
 func (x *ResolveUnknownResponse) Reset() {
 	*x = ResolveUnknownResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[28]
+	mi := &file_bivouac_v1_api_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1950,7 @@ func (x *ResolveUnknownResponse) String() string {
 func (*ResolveUnknownResponse) ProtoMessage() {}
 
 func (x *ResolveUnknownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[28]
+	mi := &file_bivouac_v1_api_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +1963,7 @@ func (x *ResolveUnknownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveUnknownResponse.ProtoReflect.Descriptor instead.
 func (*ResolveUnknownResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ResolveUnknownResponse) GetAction() *UnknownAction {
@@ -1926,7 +1998,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[29]
+	mi := &file_bivouac_v1_api_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2010,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[29]
+	mi := &file_bivouac_v1_api_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2023,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Event) GetSessionId() string {
@@ -2058,7 +2130,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[30]
+	mi := &file_bivouac_v1_api_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2142,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[30]
+	mi := &file_bivouac_v1_api_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2155,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListEventsRequest) GetSessionId() string {
@@ -2123,7 +2195,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[31]
+	mi := &file_bivouac_v1_api_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2207,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[31]
+	mi := &file_bivouac_v1_api_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2220,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2168,7 +2240,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[32]
+	mi := &file_bivouac_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2252,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[32]
+	mi := &file_bivouac_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2265,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchEventsRequest) GetSessionId() string {
@@ -2224,7 +2296,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[33]
+	mi := &file_bivouac_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2236,7 +2308,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[33]
+	mi := &file_bivouac_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2321,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchEventsResponse) GetKind() isWatchEventsResponse_Kind {
@@ -2322,19 +2394,23 @@ type Approval struct {
 	Destination string `protobuf:"bytes,7,opt,name=destination,proto3" json:"destination,omitempty"`
 	Arguments   string `protobuf:"bytes,8,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	// Digest over everything that is bound: approving names it.
-	Digest        string                 `protobuf:"bytes,9,opt,name=digest,proto3" json:"digest,omitempty"`
-	Effect        string                 `protobuf:"bytes,10,opt,name=effect,proto3" json:"effect,omitempty"`
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	RunnerName    string                 `protobuf:"bytes,13,opt,name=runner_name,json=runnerName,proto3" json:"runner_name,omitempty"`
-	DecidedBy     string                 `protobuf:"bytes,14,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	Digest     string                 `protobuf:"bytes,9,opt,name=digest,proto3" json:"digest,omitempty"`
+	Effect     string                 `protobuf:"bytes,10,opt,name=effect,proto3" json:"effect,omitempty"`
+	ExpiresAt  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	CreatedAt  *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	RunnerName string                 `protobuf:"bytes,13,opt,name=runner_name,json=runnerName,proto3" json:"runner_name,omitempty"`
+	DecidedBy  string                 `protobuf:"bytes,14,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	// Name of who decided, where the caller may see it.
+	DecidedByName string `protobuf:"bytes,15,opt,name=decided_by_name,json=decidedByName,proto3" json:"decided_by_name,omitempty"`
+	// What the decider said.
+	Reason        string `protobuf:"bytes,16,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[34]
+	mi := &file_bivouac_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2422,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[34]
+	mi := &file_bivouac_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2435,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Approval) GetId() string {
@@ -2460,6 +2536,20 @@ func (x *Approval) GetDecidedBy() string {
 	return ""
 }
 
+func (x *Approval) GetDecidedByName() string {
+	if x != nil {
+		return x.DecidedByName
+	}
+	return ""
+}
+
+func (x *Approval) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ListApprovalsRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	IncludeDecided bool                   `protobuf:"varint,1,opt,name=include_decided,json=includeDecided,proto3" json:"include_decided,omitempty"`
@@ -2469,7 +2559,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[35]
+	mi := &file_bivouac_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2571,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[35]
+	mi := &file_bivouac_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2584,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListApprovalsRequest) GetIncludeDecided() bool {
@@ -2513,7 +2603,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[36]
+	mi := &file_bivouac_v1_api_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2615,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[36]
+	mi := &file_bivouac_v1_api_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2628,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -2557,7 +2647,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	mi := &file_bivouac_v1_api_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2659,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	mi := &file_bivouac_v1_api_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2672,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetApprovalRequest) GetApprovalId() string {
@@ -2601,7 +2691,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	mi := &file_bivouac_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2703,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	mi := &file_bivouac_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2716,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -2648,7 +2738,7 @@ type DecideApprovalRequest struct {
 
 func (x *DecideApprovalRequest) Reset() {
 	*x = DecideApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[39]
+	mi := &file_bivouac_v1_api_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2750,7 @@ func (x *DecideApprovalRequest) String() string {
 func (*DecideApprovalRequest) ProtoMessage() {}
 
 func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[39]
+	mi := &file_bivouac_v1_api_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2763,7 @@ func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalRequest.ProtoReflect.Descriptor instead.
 func (*DecideApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DecideApprovalRequest) GetApprovalId() string {
@@ -2713,7 +2803,7 @@ type DecideApprovalResponse struct {
 
 func (x *DecideApprovalResponse) Reset() {
 	*x = DecideApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[40]
+	mi := &file_bivouac_v1_api_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2815,7 @@ func (x *DecideApprovalResponse) String() string {
 func (*DecideApprovalResponse) ProtoMessage() {}
 
 func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[40]
+	mi := &file_bivouac_v1_api_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2828,7 @@ func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalResponse.ProtoReflect.Descriptor instead.
 func (*DecideApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DecideApprovalResponse) GetApproval() *Approval {
@@ -2761,7 +2851,7 @@ type PutArtifactRequest struct {
 
 func (x *PutArtifactRequest) Reset() {
 	*x = PutArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[41]
+	mi := &file_bivouac_v1_api_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2773,7 +2863,7 @@ func (x *PutArtifactRequest) String() string {
 func (*PutArtifactRequest) ProtoMessage() {}
 
 func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[41]
+	mi := &file_bivouac_v1_api_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2786,7 +2876,7 @@ func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactRequest.ProtoReflect.Descriptor instead.
 func (*PutArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PutArtifactRequest) GetDigest() string {
@@ -2827,7 +2917,7 @@ type PutArtifactResponse struct {
 
 func (x *PutArtifactResponse) Reset() {
 	*x = PutArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[42]
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +2929,7 @@ func (x *PutArtifactResponse) String() string {
 func (*PutArtifactResponse) ProtoMessage() {}
 
 func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[42]
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +2942,7 @@ func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactResponse.ProtoReflect.Descriptor instead.
 func (*PutArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PutArtifactResponse) GetDigest() string {
@@ -2878,7 +2968,7 @@ type GetArtifactRequest struct {
 
 func (x *GetArtifactRequest) Reset() {
 	*x = GetArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +2980,7 @@ func (x *GetArtifactRequest) String() string {
 func (*GetArtifactRequest) ProtoMessage() {}
 
 func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +2993,7 @@ func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactRequest.ProtoReflect.Descriptor instead.
 func (*GetArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetArtifactRequest) GetDigest() string {
@@ -2922,7 +3012,7 @@ type GetArtifactResponse struct {
 
 func (x *GetArtifactResponse) Reset() {
 	*x = GetArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3024,7 @@ func (x *GetArtifactResponse) String() string {
 func (*GetArtifactResponse) ProtoMessage() {}
 
 func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3037,7 @@ func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactResponse.ProtoReflect.Descriptor instead.
 func (*GetArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetArtifactResponse) GetChunk() []byte {
@@ -2972,7 +3062,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2984,7 +3074,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2997,7 +3087,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Agent) GetName() string {
@@ -3062,7 +3152,7 @@ type ApplyAgentRequest struct {
 
 func (x *ApplyAgentRequest) Reset() {
 	*x = ApplyAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3074,7 +3164,7 @@ func (x *ApplyAgentRequest) String() string {
 func (*ApplyAgentRequest) ProtoMessage() {}
 
 func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3087,7 +3177,7 @@ func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentRequest.ProtoReflect.Descriptor instead.
 func (*ApplyAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ApplyAgentRequest) GetFilename() string {
@@ -3112,16 +3202,19 @@ func (x *ApplyAgentRequest) GetDryRun() bool {
 }
 
 type ApplyAgentResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Agent         *Agent                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	Changed       bool                   `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Agent   *Agent                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	Changed bool                   `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	// What the definition names and the broker does not know, as far as it has
+	// said: the definition is stored all the same.
+	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyAgentResponse) Reset() {
 	*x = ApplyAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3226,7 @@ func (x *ApplyAgentResponse) String() string {
 func (*ApplyAgentResponse) ProtoMessage() {}
 
 func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3239,7 @@ func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentResponse.ProtoReflect.Descriptor instead.
 func (*ApplyAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ApplyAgentResponse) GetAgent() *Agent {
@@ -3163,6 +3256,13 @@ func (x *ApplyAgentResponse) GetChanged() bool {
 	return false
 }
 
+func (x *ApplyAgentResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type ListAgentsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3171,7 +3271,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3283,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3296,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
 }
 
 type ListAgentsResponse struct {
@@ -3208,7 +3308,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3320,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3333,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -3254,7 +3354,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3366,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3379,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetAgentRequest) GetName() string {
@@ -3305,7 +3405,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3317,7 +3417,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3330,7 +3430,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -3349,7 +3449,7 @@ type RecreateInstanceRequest struct {
 
 func (x *RecreateInstanceRequest) Reset() {
 	*x = RecreateInstanceRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3461,7 @@ func (x *RecreateInstanceRequest) String() string {
 func (*RecreateInstanceRequest) ProtoMessage() {}
 
 func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3474,7 @@ func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RecreateInstanceRequest) GetAgent() string {
@@ -3394,7 +3494,7 @@ type RecreateInstanceResponse struct {
 
 func (x *RecreateInstanceResponse) Reset() {
 	*x = RecreateInstanceResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3406,7 +3506,7 @@ func (x *RecreateInstanceResponse) String() string {
 func (*RecreateInstanceResponse) ProtoMessage() {}
 
 func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3419,7 +3519,7 @@ func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RecreateInstanceResponse) GetInstanceId() string {
@@ -3453,7 +3553,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3565,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3578,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Principal) GetId() string {
@@ -3550,7 +3650,7 @@ type AddPrincipalRequest struct {
 
 func (x *AddPrincipalRequest) Reset() {
 	*x = AddPrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3562,7 +3662,7 @@ func (x *AddPrincipalRequest) String() string {
 func (*AddPrincipalRequest) ProtoMessage() {}
 
 func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3575,7 +3675,7 @@ func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalRequest.ProtoReflect.Descriptor instead.
 func (*AddPrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AddPrincipalRequest) GetName() string {
@@ -3616,7 +3716,7 @@ type AddPrincipalResponse struct {
 
 func (x *AddPrincipalResponse) Reset() {
 	*x = AddPrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3728,7 @@ func (x *AddPrincipalResponse) String() string {
 func (*AddPrincipalResponse) ProtoMessage() {}
 
 func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3741,7 @@ func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalResponse.ProtoReflect.Descriptor instead.
 func (*AddPrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AddPrincipalResponse) GetPrincipal() *Principal {
@@ -3666,7 +3766,7 @@ type ListPrincipalsRequest struct {
 
 func (x *ListPrincipalsRequest) Reset() {
 	*x = ListPrincipalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3678,7 +3778,7 @@ func (x *ListPrincipalsRequest) String() string {
 func (*ListPrincipalsRequest) ProtoMessage() {}
 
 func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3691,7 +3791,7 @@ func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsRequest.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
 }
 
 type ListPrincipalsResponse struct {
@@ -3703,7 +3803,7 @@ type ListPrincipalsResponse struct {
 
 func (x *ListPrincipalsResponse) Reset() {
 	*x = ListPrincipalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +3815,7 @@ func (x *ListPrincipalsResponse) String() string {
 func (*ListPrincipalsResponse) ProtoMessage() {}
 
 func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +3828,7 @@ func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsResponse.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListPrincipalsResponse) GetPrincipals() []*Principal {
@@ -3747,7 +3847,7 @@ type DisablePrincipalRequest struct {
 
 func (x *DisablePrincipalRequest) Reset() {
 	*x = DisablePrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3859,7 @@ func (x *DisablePrincipalRequest) String() string {
 func (*DisablePrincipalRequest) ProtoMessage() {}
 
 func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3872,7 @@ func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *DisablePrincipalRequest) GetPrincipalId() string {
@@ -3791,7 +3891,7 @@ type DisablePrincipalResponse struct {
 
 func (x *DisablePrincipalResponse) Reset() {
 	*x = DisablePrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +3903,7 @@ func (x *DisablePrincipalResponse) String() string {
 func (*DisablePrincipalResponse) ProtoMessage() {}
 
 func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +3916,7 @@ func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *DisablePrincipalResponse) GetPrincipal() *Principal {
@@ -3834,7 +3934,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +3946,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +3959,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
 }
 
 type WhoAmIResponse struct {
@@ -3874,7 +3974,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3886,7 +3986,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3899,7 +3999,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() *Principal {
@@ -3951,7 +4051,7 @@ type Runner struct {
 
 func (x *Runner) Reset() {
 	*x = Runner{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3963,7 +4063,7 @@ func (x *Runner) String() string {
 func (*Runner) ProtoMessage() {}
 
 func (x *Runner) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3976,7 +4076,7 @@ func (x *Runner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runner.ProtoReflect.Descriptor instead.
 func (*Runner) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Runner) GetId() string {
@@ -4125,7 +4225,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4137,7 +4237,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4150,7 +4250,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Binding) GetId() string {
@@ -4201,7 +4301,7 @@ type CreateJoinCodeRequest struct {
 
 func (x *CreateJoinCodeRequest) Reset() {
 	*x = CreateJoinCodeRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4213,7 +4313,7 @@ func (x *CreateJoinCodeRequest) String() string {
 func (*CreateJoinCodeRequest) ProtoMessage() {}
 
 func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4226,7 +4326,7 @@ func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CreateJoinCodeRequest) GetName() string {
@@ -4261,7 +4361,7 @@ type CreateJoinCodeResponse struct {
 
 func (x *CreateJoinCodeResponse) Reset() {
 	*x = CreateJoinCodeResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4273,7 +4373,7 @@ func (x *CreateJoinCodeResponse) String() string {
 func (*CreateJoinCodeResponse) ProtoMessage() {}
 
 func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4286,7 +4386,7 @@ func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CreateJoinCodeResponse) GetCode() string {
@@ -4318,7 +4418,7 @@ type ListRunnersRequest struct {
 
 func (x *ListRunnersRequest) Reset() {
 	*x = ListRunnersRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4330,7 +4430,7 @@ func (x *ListRunnersRequest) String() string {
 func (*ListRunnersRequest) ProtoMessage() {}
 
 func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4343,7 +4443,7 @@ func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersRequest.ProtoReflect.Descriptor instead.
 func (*ListRunnersRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
 }
 
 type ListRunnersResponse struct {
@@ -4355,7 +4455,7 @@ type ListRunnersResponse struct {
 
 func (x *ListRunnersResponse) Reset() {
 	*x = ListRunnersResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4367,7 +4467,7 @@ func (x *ListRunnersResponse) String() string {
 func (*ListRunnersResponse) ProtoMessage() {}
 
 func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4380,7 +4480,7 @@ func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersResponse.ProtoReflect.Descriptor instead.
 func (*ListRunnersResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListRunnersResponse) GetRunners() []*Runner {
@@ -4399,7 +4499,7 @@ type RevokeRunnerRequest struct {
 
 func (x *RevokeRunnerRequest) Reset() {
 	*x = RevokeRunnerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4411,7 +4511,7 @@ func (x *RevokeRunnerRequest) String() string {
 func (*RevokeRunnerRequest) ProtoMessage() {}
 
 func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4424,7 +4524,7 @@ func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RevokeRunnerRequest) GetRunnerId() string {
@@ -4443,7 +4543,7 @@ type RevokeRunnerResponse struct {
 
 func (x *RevokeRunnerResponse) Reset() {
 	*x = RevokeRunnerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4455,7 +4555,7 @@ func (x *RevokeRunnerResponse) String() string {
 func (*RevokeRunnerResponse) ProtoMessage() {}
 
 func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4468,7 +4568,7 @@ func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerResponse.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RevokeRunnerResponse) GetRunner() *Runner {
@@ -4489,7 +4589,7 @@ type PutBindingRequest struct {
 
 func (x *PutBindingRequest) Reset() {
 	*x = PutBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4501,7 +4601,7 @@ func (x *PutBindingRequest) String() string {
 func (*PutBindingRequest) ProtoMessage() {}
 
 func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4514,7 +4614,7 @@ func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingRequest.ProtoReflect.Descriptor instead.
 func (*PutBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PutBindingRequest) GetRunnerId() string {
@@ -4547,7 +4647,7 @@ type PutBindingResponse struct {
 
 func (x *PutBindingResponse) Reset() {
 	*x = PutBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4659,7 @@ func (x *PutBindingResponse) String() string {
 func (*PutBindingResponse) ProtoMessage() {}
 
 func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4672,7 @@ func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingResponse.ProtoReflect.Descriptor instead.
 func (*PutBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PutBindingResponse) GetBinding() *Binding {
@@ -4591,7 +4691,7 @@ type DeleteBindingRequest struct {
 
 func (x *DeleteBindingRequest) Reset() {
 	*x = DeleteBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4603,7 +4703,7 @@ func (x *DeleteBindingRequest) String() string {
 func (*DeleteBindingRequest) ProtoMessage() {}
 
 func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4616,7 +4716,7 @@ func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *DeleteBindingRequest) GetBindingId() string {
@@ -4634,7 +4734,7 @@ type DeleteBindingResponse struct {
 
 func (x *DeleteBindingResponse) Reset() {
 	*x = DeleteBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4646,7 +4746,7 @@ func (x *DeleteBindingResponse) String() string {
 func (*DeleteBindingResponse) ProtoMessage() {}
 
 func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4659,7 +4759,7 @@ func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingResponse.ProtoReflect.Descriptor instead.
 func (*DeleteBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
 }
 
 type Grant struct {
@@ -4679,7 +4779,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4691,7 +4791,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4704,7 +4804,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Grant) GetId() string {
@@ -4773,7 +4873,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4785,7 +4885,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4798,7 +4898,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CreateGrantRequest) GetAgent() string {
@@ -4824,7 +4924,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4836,7 +4936,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4849,7 +4949,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CreateGrantResponse) GetGrant() *Grant {
@@ -4868,7 +4968,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4880,7 +4980,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4893,7 +4993,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListGrantsRequest) GetIncludeRevoked() bool {
@@ -4912,7 +5012,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4924,7 +5024,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4937,7 +5037,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -4957,7 +5057,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4969,7 +5069,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4982,7 +5082,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -5004,14 +5104,16 @@ type RevokeGrantResponse struct {
 	Grant  *Grant                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
 	Layers []*RevocationLayer     `protobuf:"bytes,2,rep,name=layers,proto3" json:"layers,omitempty"`
 	// Signed receipt over the layers: JWS, compact.
-	Receipt       string `protobuf:"bytes,3,opt,name=receipt,proto3" json:"receipt,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Receipt string `protobuf:"bytes,3,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	// It was revoked before, at grant.revoked_at; the layers were probed again.
+	AlreadyRevoked bool `protobuf:"varint,4,opt,name=already_revoked,json=alreadyRevoked,proto3" json:"already_revoked,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5023,7 +5125,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5036,7 +5138,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -5060,6 +5162,13 @@ func (x *RevokeGrantResponse) GetReceipt() string {
 	return ""
 }
 
+func (x *RevokeGrantResponse) GetAlreadyRevoked() bool {
+	if x != nil {
+		return x.AlreadyRevoked
+	}
+	return false
+}
+
 type RevocationLayer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -5073,7 +5182,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5085,7 +5194,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5098,7 +5207,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -5144,7 +5253,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5156,7 +5265,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5169,7 +5278,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
 }
 
 type GetSealRecipientResponse struct {
@@ -5184,7 +5293,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5196,7 +5305,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5209,7 +5318,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -5243,7 +5352,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5255,7 +5364,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5268,7 +5377,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -5293,7 +5402,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5305,7 +5414,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5318,7 +5427,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
 }
 
 type ListCredentialsRequest struct {
@@ -5329,7 +5438,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5341,7 +5450,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5354,7 +5463,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
 }
 
 type ListCredentialsResponse struct {
@@ -5366,7 +5475,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5487,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5500,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -5412,7 +5521,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5424,7 +5533,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5437,7 +5546,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Credential) GetName() string {
@@ -5470,7 +5579,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5482,7 +5591,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5495,7 +5604,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -5513,7 +5622,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5525,7 +5634,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5538,7 +5647,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
 }
 
 var File_bivouac_v1_api_proto protoreflect.FileDescriptor
@@ -5610,7 +5719,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\aactions\x18\x13 \x03(\v2\x12.bivouac.v1.ActionR\aactions\x12/\n" +
 	"\battempts\x18\x14 \x03(\v2\x13.bivouac.v1.AttemptR\battempts\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x15 \x01(\tR\tmessageId\"\xbc\x03\n" +
+	"message_id\x18\x15 \x01(\tR\tmessageId\"\xd9\x03\n" +
 	"\x06Action\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x12\n" +
@@ -5629,7 +5738,8 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"approvalId\x127\n" +
 	"\tintent_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bintentAt\x129\n" +
 	"\n" +
-	"outcome_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\toutcomeAt\"\xbe\x01\n" +
+	"outcome_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\toutcomeAt\x12\x1b\n" +
+	"\tdenied_by\x18\x0f \x01(\tR\bdeniedBy\"\xbe\x01\n" +
 	"\aAttempt\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fsubject_kind\x18\x02 \x01(\tR\vsubjectKind\x12\x14\n" +
@@ -5667,14 +5777,18 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x12CancelTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.bivouac.v1.TurnR\x04turn\" \n" +
 	"\x0eExplainRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xb6\x01\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xe1\x01\n" +
 	"\x0fExplainResponse\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x1b\n" +
 	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\x12\x1f\n" +
 	"\vwaiting_for\x18\x03 \x01(\tR\n" +
 	"waitingFor\x123\n" +
 	"\arunners\x18\x04 \x03(\v2\x19.bivouac.v1.RunnerVerdictR\arunners\x12\x1a\n" +
-	"\bremedies\x18\x05 \x03(\tR\bremedies\"v\n" +
+	"\bremedies\x18\x05 \x03(\tR\bremedies\x12)\n" +
+	"\x06pastes\x18\x06 \x03(\v2\x11.bivouac.v1.PasteR\x06pastes\"1\n" +
+	"\x05Paste\x12\x14\n" +
+	"\x05where\x18\x01 \x01(\tR\x05where\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"v\n" +
 	"\rRunnerVerdict\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -5740,7 +5854,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"text_delta\x18\x02 \x01(\tH\x00R\ttextDelta\x12$\n" +
 	"\rcaught_up_seq\x18\x03 \x01(\x03H\x00R\vcaughtUpSeqB\x06\n" +
-	"\x04kind\"\xbf\x03\n" +
+	"\x04kind\"\xff\x03\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x1d\n" +
@@ -5761,7 +5875,9 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\vrunner_name\x18\r \x01(\tR\n" +
 	"runnerName\x12\x1d\n" +
 	"\n" +
-	"decided_by\x18\x0e \x01(\tR\tdecidedBy\"?\n" +
+	"decided_by\x18\x0e \x01(\tR\tdecidedBy\x12&\n" +
+	"\x0fdecided_by_name\x18\x0f \x01(\tR\rdecidedByName\x12\x16\n" +
+	"\x06reason\x18\x10 \x01(\tR\x06reason\"?\n" +
 	"\x14ListApprovalsRequest\x12'\n" +
 	"\x0finclude_decided\x18\x01 \x01(\bR\x0eincludeDecided\"K\n" +
 	"\x15ListApprovalsResponse\x122\n" +
@@ -5803,10 +5919,11 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x11ApplyAgentRequest\x12\x1a\n" +
 	"\bfilename\x18\x01 \x01(\tR\bfilename\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"W\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"s\n" +
 	"\x12ApplyAgentResponse\x12'\n" +
 	"\x05agent\x18\x01 \x01(\v2\x11.bivouac.v1.AgentR\x05agent\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged\"\x13\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\x13\n" +
 	"\x11ListAgentsRequest\"?\n" +
 	"\x12ListAgentsResponse\x12)\n" +
 	"\x06agents\x18\x01 \x03(\v2\x11.bivouac.v1.AgentR\x06agents\"=\n" +
@@ -5935,11 +6052,12 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x06grants\x18\x01 \x03(\v2\x11.bivouac.v1.GrantR\x06grants\"G\n" +
 	"\x12RevokeGrantRequest\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x8d\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb6\x01\n" +
 	"\x13RevokeGrantResponse\x12'\n" +
 	"\x05grant\x18\x01 \x01(\v2\x11.bivouac.v1.GrantR\x05grant\x123\n" +
 	"\x06layers\x18\x02 \x03(\v2\x1b.bivouac.v1.RevocationLayerR\x06layers\x12\x18\n" +
-	"\areceipt\x18\x03 \x01(\tR\areceipt\"\x80\x01\n" +
+	"\areceipt\x18\x03 \x01(\tR\areceipt\x12'\n" +
+	"\x0falready_revoked\x18\x04 \x01(\bR\x0ealreadyRevoked\"\x80\x01\n" +
 	"\x0fRevocationLayer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05probe\x18\x02 \x01(\tR\x05probe\x12\x12\n" +
@@ -6036,7 +6154,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 92)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 93)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -6061,215 +6179,217 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*CancelTurnResponse)(nil),       // 20: bivouac.v1.CancelTurnResponse
 	(*ExplainRequest)(nil),           // 21: bivouac.v1.ExplainRequest
 	(*ExplainResponse)(nil),          // 22: bivouac.v1.ExplainResponse
-	(*RunnerVerdict)(nil),            // 23: bivouac.v1.RunnerVerdict
-	(*ListUnknownRequest)(nil),       // 24: bivouac.v1.ListUnknownRequest
-	(*ListUnknownResponse)(nil),      // 25: bivouac.v1.ListUnknownResponse
-	(*UnknownAction)(nil),            // 26: bivouac.v1.UnknownAction
-	(*ResolveUnknownRequest)(nil),    // 27: bivouac.v1.ResolveUnknownRequest
-	(*ResolveUnknownResponse)(nil),   // 28: bivouac.v1.ResolveUnknownResponse
-	(*Event)(nil),                    // 29: bivouac.v1.Event
-	(*ListEventsRequest)(nil),        // 30: bivouac.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),       // 31: bivouac.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),       // 32: bivouac.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),      // 33: bivouac.v1.WatchEventsResponse
-	(*Approval)(nil),                 // 34: bivouac.v1.Approval
-	(*ListApprovalsRequest)(nil),     // 35: bivouac.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 36: bivouac.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 37: bivouac.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 38: bivouac.v1.GetApprovalResponse
-	(*DecideApprovalRequest)(nil),    // 39: bivouac.v1.DecideApprovalRequest
-	(*DecideApprovalResponse)(nil),   // 40: bivouac.v1.DecideApprovalResponse
-	(*PutArtifactRequest)(nil),       // 41: bivouac.v1.PutArtifactRequest
-	(*PutArtifactResponse)(nil),      // 42: bivouac.v1.PutArtifactResponse
-	(*GetArtifactRequest)(nil),       // 43: bivouac.v1.GetArtifactRequest
-	(*GetArtifactResponse)(nil),      // 44: bivouac.v1.GetArtifactResponse
-	(*Agent)(nil),                    // 45: bivouac.v1.Agent
-	(*ApplyAgentRequest)(nil),        // 46: bivouac.v1.ApplyAgentRequest
-	(*ApplyAgentResponse)(nil),       // 47: bivouac.v1.ApplyAgentResponse
-	(*ListAgentsRequest)(nil),        // 48: bivouac.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 49: bivouac.v1.ListAgentsResponse
-	(*GetAgentRequest)(nil),          // 50: bivouac.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),         // 51: bivouac.v1.GetAgentResponse
-	(*RecreateInstanceRequest)(nil),  // 52: bivouac.v1.RecreateInstanceRequest
-	(*RecreateInstanceResponse)(nil), // 53: bivouac.v1.RecreateInstanceResponse
-	(*Principal)(nil),                // 54: bivouac.v1.Principal
-	(*AddPrincipalRequest)(nil),      // 55: bivouac.v1.AddPrincipalRequest
-	(*AddPrincipalResponse)(nil),     // 56: bivouac.v1.AddPrincipalResponse
-	(*ListPrincipalsRequest)(nil),    // 57: bivouac.v1.ListPrincipalsRequest
-	(*ListPrincipalsResponse)(nil),   // 58: bivouac.v1.ListPrincipalsResponse
-	(*DisablePrincipalRequest)(nil),  // 59: bivouac.v1.DisablePrincipalRequest
-	(*DisablePrincipalResponse)(nil), // 60: bivouac.v1.DisablePrincipalResponse
-	(*WhoAmIRequest)(nil),            // 61: bivouac.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 62: bivouac.v1.WhoAmIResponse
-	(*Runner)(nil),                   // 63: bivouac.v1.Runner
-	(*Binding)(nil),                  // 64: bivouac.v1.Binding
-	(*CreateJoinCodeRequest)(nil),    // 65: bivouac.v1.CreateJoinCodeRequest
-	(*CreateJoinCodeResponse)(nil),   // 66: bivouac.v1.CreateJoinCodeResponse
-	(*ListRunnersRequest)(nil),       // 67: bivouac.v1.ListRunnersRequest
-	(*ListRunnersResponse)(nil),      // 68: bivouac.v1.ListRunnersResponse
-	(*RevokeRunnerRequest)(nil),      // 69: bivouac.v1.RevokeRunnerRequest
-	(*RevokeRunnerResponse)(nil),     // 70: bivouac.v1.RevokeRunnerResponse
-	(*PutBindingRequest)(nil),        // 71: bivouac.v1.PutBindingRequest
-	(*PutBindingResponse)(nil),       // 72: bivouac.v1.PutBindingResponse
-	(*DeleteBindingRequest)(nil),     // 73: bivouac.v1.DeleteBindingRequest
-	(*DeleteBindingResponse)(nil),    // 74: bivouac.v1.DeleteBindingResponse
-	(*Grant)(nil),                    // 75: bivouac.v1.Grant
-	(*CreateGrantRequest)(nil),       // 76: bivouac.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),      // 77: bivouac.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),        // 78: bivouac.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),       // 79: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 80: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 81: bivouac.v1.RevokeGrantResponse
-	(*RevocationLayer)(nil),          // 82: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 83: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 84: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 85: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 86: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 87: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 88: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 89: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 90: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 91: bivouac.v1.DeleteCredentialResponse
-	(*timestamppb.Timestamp)(nil),    // 92: google.protobuf.Timestamp
+	(*Paste)(nil),                    // 23: bivouac.v1.Paste
+	(*RunnerVerdict)(nil),            // 24: bivouac.v1.RunnerVerdict
+	(*ListUnknownRequest)(nil),       // 25: bivouac.v1.ListUnknownRequest
+	(*ListUnknownResponse)(nil),      // 26: bivouac.v1.ListUnknownResponse
+	(*UnknownAction)(nil),            // 27: bivouac.v1.UnknownAction
+	(*ResolveUnknownRequest)(nil),    // 28: bivouac.v1.ResolveUnknownRequest
+	(*ResolveUnknownResponse)(nil),   // 29: bivouac.v1.ResolveUnknownResponse
+	(*Event)(nil),                    // 30: bivouac.v1.Event
+	(*ListEventsRequest)(nil),        // 31: bivouac.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),       // 32: bivouac.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),       // 33: bivouac.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),      // 34: bivouac.v1.WatchEventsResponse
+	(*Approval)(nil),                 // 35: bivouac.v1.Approval
+	(*ListApprovalsRequest)(nil),     // 36: bivouac.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 37: bivouac.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 38: bivouac.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 39: bivouac.v1.GetApprovalResponse
+	(*DecideApprovalRequest)(nil),    // 40: bivouac.v1.DecideApprovalRequest
+	(*DecideApprovalResponse)(nil),   // 41: bivouac.v1.DecideApprovalResponse
+	(*PutArtifactRequest)(nil),       // 42: bivouac.v1.PutArtifactRequest
+	(*PutArtifactResponse)(nil),      // 43: bivouac.v1.PutArtifactResponse
+	(*GetArtifactRequest)(nil),       // 44: bivouac.v1.GetArtifactRequest
+	(*GetArtifactResponse)(nil),      // 45: bivouac.v1.GetArtifactResponse
+	(*Agent)(nil),                    // 46: bivouac.v1.Agent
+	(*ApplyAgentRequest)(nil),        // 47: bivouac.v1.ApplyAgentRequest
+	(*ApplyAgentResponse)(nil),       // 48: bivouac.v1.ApplyAgentResponse
+	(*ListAgentsRequest)(nil),        // 49: bivouac.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 50: bivouac.v1.ListAgentsResponse
+	(*GetAgentRequest)(nil),          // 51: bivouac.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),         // 52: bivouac.v1.GetAgentResponse
+	(*RecreateInstanceRequest)(nil),  // 53: bivouac.v1.RecreateInstanceRequest
+	(*RecreateInstanceResponse)(nil), // 54: bivouac.v1.RecreateInstanceResponse
+	(*Principal)(nil),                // 55: bivouac.v1.Principal
+	(*AddPrincipalRequest)(nil),      // 56: bivouac.v1.AddPrincipalRequest
+	(*AddPrincipalResponse)(nil),     // 57: bivouac.v1.AddPrincipalResponse
+	(*ListPrincipalsRequest)(nil),    // 58: bivouac.v1.ListPrincipalsRequest
+	(*ListPrincipalsResponse)(nil),   // 59: bivouac.v1.ListPrincipalsResponse
+	(*DisablePrincipalRequest)(nil),  // 60: bivouac.v1.DisablePrincipalRequest
+	(*DisablePrincipalResponse)(nil), // 61: bivouac.v1.DisablePrincipalResponse
+	(*WhoAmIRequest)(nil),            // 62: bivouac.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 63: bivouac.v1.WhoAmIResponse
+	(*Runner)(nil),                   // 64: bivouac.v1.Runner
+	(*Binding)(nil),                  // 65: bivouac.v1.Binding
+	(*CreateJoinCodeRequest)(nil),    // 66: bivouac.v1.CreateJoinCodeRequest
+	(*CreateJoinCodeResponse)(nil),   // 67: bivouac.v1.CreateJoinCodeResponse
+	(*ListRunnersRequest)(nil),       // 68: bivouac.v1.ListRunnersRequest
+	(*ListRunnersResponse)(nil),      // 69: bivouac.v1.ListRunnersResponse
+	(*RevokeRunnerRequest)(nil),      // 70: bivouac.v1.RevokeRunnerRequest
+	(*RevokeRunnerResponse)(nil),     // 71: bivouac.v1.RevokeRunnerResponse
+	(*PutBindingRequest)(nil),        // 72: bivouac.v1.PutBindingRequest
+	(*PutBindingResponse)(nil),       // 73: bivouac.v1.PutBindingResponse
+	(*DeleteBindingRequest)(nil),     // 74: bivouac.v1.DeleteBindingRequest
+	(*DeleteBindingResponse)(nil),    // 75: bivouac.v1.DeleteBindingResponse
+	(*Grant)(nil),                    // 76: bivouac.v1.Grant
+	(*CreateGrantRequest)(nil),       // 77: bivouac.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),      // 78: bivouac.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),        // 79: bivouac.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),       // 80: bivouac.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),       // 81: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 82: bivouac.v1.RevokeGrantResponse
+	(*RevocationLayer)(nil),          // 83: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 84: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 85: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 86: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 87: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 88: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 89: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 90: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 91: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 92: bivouac.v1.DeleteCredentialResponse
+	(*timestamppb.Timestamp)(nil),    // 93: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	92, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	92, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	93, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	93, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,  // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,  // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,  // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,  // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
-	92, // 7: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	92, // 8: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	92, // 9: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	93, // 7: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	93, // 8: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	93, // 9: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	11, // 10: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	12, // 11: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	92, // 12: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	92, // 13: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	93, // 12: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	93, // 13: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	10, // 14: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	10, // 15: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,  // 16: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
 	10, // 17: bivouac.v1.ListTurnsResponse.turns:type_name -> bivouac.v1.Turn
 	10, // 18: bivouac.v1.CancelTurnResponse.turn:type_name -> bivouac.v1.Turn
-	23, // 19: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
-	26, // 20: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
-	11, // 21: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	92, // 22: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
-	26, // 23: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	92, // 24: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
-	29, // 25: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
-	29, // 26: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
-	92, // 27: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	92, // 28: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
-	34, // 29: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
-	34, // 30: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	34, // 31: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	92, // 32: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	45, // 33: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
-	45, // 34: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
-	45, // 35: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
-	92, // 36: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
-	54, // 37: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	54, // 38: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
-	54, // 39: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	54, // 40: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
-	92, // 41: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	92, // 42: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
-	64, // 43: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	92, // 44: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
-	63, // 45: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
-	63, // 46: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
-	64, // 47: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	92, // 48: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	92, // 49: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	75, // 50: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	75, // 51: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	75, // 52: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	82, // 53: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	89, // 54: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	92, // 55: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	2,  // 56: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,  // 57: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,  // 58: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,  // 59: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	13, // 60: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	15, // 61: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	17, // 62: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	19, // 63: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	21, // 64: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	24, // 65: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	27, // 66: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	30, // 67: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	32, // 68: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	35, // 69: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	37, // 70: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	39, // 71: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	41, // 72: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	43, // 73: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	46, // 74: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	48, // 75: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	50, // 76: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	52, // 77: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	55, // 78: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	57, // 79: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	59, // 80: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	61, // 81: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	65, // 82: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	67, // 83: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	69, // 84: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	71, // 85: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	73, // 86: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	76, // 87: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	78, // 88: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	80, // 89: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	83, // 90: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	85, // 91: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	87, // 92: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	90, // 93: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	3,  // 94: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,  // 95: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,  // 96: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,  // 97: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	14, // 98: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	16, // 99: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	18, // 100: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	20, // 101: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	22, // 102: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	25, // 103: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	28, // 104: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	31, // 105: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	33, // 106: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	36, // 107: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	38, // 108: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	40, // 109: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	42, // 110: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	44, // 111: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	47, // 112: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	49, // 113: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	51, // 114: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	53, // 115: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	56, // 116: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	58, // 117: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	60, // 118: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	62, // 119: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	66, // 120: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	68, // 121: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	70, // 122: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	72, // 123: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	74, // 124: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	77, // 125: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	79, // 126: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	81, // 127: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	84, // 128: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	86, // 129: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	88, // 130: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	91, // 131: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	94, // [94:132] is the sub-list for method output_type
-	56, // [56:94] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	24, // 19: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
+	23, // 20: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
+	27, // 21: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
+	11, // 22: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
+	93, // 23: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	27, // 24: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
+	93, // 25: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	30, // 26: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
+	30, // 27: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
+	93, // 28: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	93, // 29: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	35, // 30: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
+	35, // 31: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	35, // 32: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	93, // 33: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	46, // 34: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
+	46, // 35: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
+	46, // 36: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
+	93, // 37: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	55, // 38: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	55, // 39: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
+	55, // 40: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	55, // 41: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
+	93, // 42: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	93, // 43: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	65, // 44: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
+	93, // 45: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	64, // 46: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
+	64, // 47: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
+	65, // 48: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
+	93, // 49: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	93, // 50: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	76, // 51: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	76, // 52: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	76, // 53: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	83, // 54: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	90, // 55: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	93, // 56: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 57: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,  // 58: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,  // 59: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,  // 60: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	13, // 61: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	15, // 62: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	17, // 63: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	19, // 64: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	21, // 65: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	25, // 66: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	28, // 67: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	31, // 68: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	33, // 69: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	36, // 70: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	38, // 71: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	40, // 72: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	42, // 73: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	44, // 74: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	47, // 75: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	49, // 76: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	51, // 77: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	53, // 78: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	56, // 79: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	58, // 80: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	60, // 81: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	62, // 82: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	66, // 83: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	68, // 84: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	70, // 85: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	72, // 86: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	74, // 87: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	77, // 88: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	79, // 89: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	81, // 90: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	84, // 91: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	86, // 92: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	88, // 93: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	91, // 94: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	3,  // 95: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,  // 96: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,  // 97: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,  // 98: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	14, // 99: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	16, // 100: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	18, // 101: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	20, // 102: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	22, // 103: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	26, // 104: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	29, // 105: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	32, // 106: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	34, // 107: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	37, // 108: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	39, // 109: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	41, // 110: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	43, // 111: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	45, // 112: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	48, // 113: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	50, // 114: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	52, // 115: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	54, // 116: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	57, // 117: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	59, // 118: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	61, // 119: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	63, // 120: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	67, // 121: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	69, // 122: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	71, // 123: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	73, // 124: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	75, // 125: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	78, // 126: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	80, // 127: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	82, // 128: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	85, // 129: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	87, // 130: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	89, // 131: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	92, // 132: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	95, // [95:133] is the sub-list for method output_type
+	57, // [57:95] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -6277,7 +6397,7 @@ func file_bivouac_v1_api_proto_init() {
 	if File_bivouac_v1_api_proto != nil {
 		return
 	}
-	file_bivouac_v1_api_proto_msgTypes[33].OneofWrappers = []any{
+	file_bivouac_v1_api_proto_msgTypes[34].OneofWrappers = []any{
 		(*WatchEventsResponse_Event)(nil),
 		(*WatchEventsResponse_TextDelta)(nil),
 		(*WatchEventsResponse_CaughtUpSeq)(nil),
@@ -6288,7 +6408,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   92,
+			NumMessages:   93,
 			NumExtensions: 0,
 			NumServices:   10,
 		},

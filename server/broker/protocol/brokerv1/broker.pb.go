@@ -211,9 +211,12 @@ type DescribeResponse struct {
 	Models          []*ModelRoute  `protobuf:"bytes,8,rep,name=models,proto3" json:"models,omitempty"`
 	Destinations    []*Destination `protobuf:"bytes,9,rep,name=destinations,proto3" json:"destinations,omitempty"`
 	// Age of the newest feed message; negative before the first.
-	FeedAgeMs     int64 `protobuf:"varint,10,opt,name=feed_age_ms,json=feedAgeMs,proto3" json:"feed_age_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	FeedAgeMs int64 `protobuf:"varint,10,opt,name=feed_age_ms,json=feedAgeMs,proto3" json:"feed_age_ms,omitempty"`
+	// Directory of the path entries that this broker reads; empty when they are no
+	// files.
+	PathsDirectory string `protobuf:"bytes,11,opt,name=paths_directory,json=pathsDirectory,proto3" json:"paths_directory,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
@@ -314,6 +317,13 @@ func (x *DescribeResponse) GetFeedAgeMs() int64 {
 		return x.FeedAgeMs
 	}
 	return 0
+}
+
+func (x *DescribeResponse) GetPathsDirectory() string {
+	if x != nil {
+		return x.PathsDirectory
+	}
+	return ""
 }
 
 type ModelRoute struct {
@@ -2742,7 +2752,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x1ebivouac/broker/v1/broker.proto\x12\x11bivouac.broker.v1\x1a bivouac/runtime/v1/runtime.proto\"|\n" +
 	"\x0fDescribeRequest\x12-\n" +
 	"\x12capability_version\x18\x01 \x01(\x05R\x11capabilityVersion\x12:\n" +
-	"\x19oldest_capability_version\x18\x02 \x01(\x05R\x17oldestCapabilityVersion\"\xa5\x03\n" +
+	"\x19oldest_capability_version\x18\x02 \x01(\x05R\x17oldestCapabilityVersion\"\xce\x03\n" +
 	"\x10DescribeResponse\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\tR\bbrokerId\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x1d\n" +
@@ -2755,7 +2765,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x06models\x18\b \x03(\v2\x1d.bivouac.broker.v1.ModelRouteR\x06models\x12B\n" +
 	"\fdestinations\x18\t \x03(\v2\x1e.bivouac.broker.v1.DestinationR\fdestinations\x12\x1e\n" +
 	"\vfeed_age_ms\x18\n" +
-	" \x01(\x03R\tfeedAgeMs\"\xfa\x01\n" +
+	" \x01(\x03R\tfeedAgeMs\x12'\n" +
+	"\x0fpaths_directory\x18\v \x01(\tR\x0epathsDirectory\"\xfa\x01\n" +
 	"\n" +
 	"ModelRoute\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
