@@ -85,7 +85,7 @@ func (s events) WatchEvents(ctx context.Context, r *apiv1.WatchEventsRequest, st
 		return err
 	}
 	caller := callerOf(ctx)
-	wake, stopWake := s.Store.Subscribe(store.TopicEvents)
+	wake, stopWake := s.Store.Subscribe(store.EventsOf(id))
 	defer stopWake()
 	text, stopText, err := s.Engine.WatchLive(ctx, caller, id)
 	if err != nil {

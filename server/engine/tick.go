@@ -26,17 +26,17 @@ type Tick struct {
 
 // Ticks are all loops of the engine, in the order in which a turn meets them.
 func (e *Engine) Ticks() []Tick {
-	turns, attempts := []store.Topic{store.TopicTurns}, []store.Topic{store.TopicAttempts}
+	on := func(t store.Topic) []store.Topic { return []store.Topic{t} }
 	return []Tick{
-		{Name: "floors", Do: e.tickFloors, Topics: []store.Topic{store.TopicFloors}},
+		{Name: "floors", Do: e.tickFloors, Topics: on(store.TopicFloors)},
 		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
 		{Name: "takeover", Do: e.tickTakeover},
-		{Name: "activate", Do: e.tickActivate, Topics: turns, Wake: e.view.wake},
+		{Name: "activate", Do: e.tickActivate, Topics: on(store.TopicTurns), Wake: e.view.wake},
 		{Name: "model", Do: e.tickModel, Wake: e.due.bell, Due: e.pauses.next},
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
-		{Name: "dispatch", Do: e.tickDispatch, Topics: turns},
-		{Name: "place", Do: e.tickPlace, Topics: attempts},
-		{Name: "approvals", Do: e.tickApprovals, Topics: turns, Wake: e.rested},
+		{Name: "dispatch", Do: e.tickDispatch, Topics: on(store.TopicActions)},
+		{Name: "place", Do: e.tickPlace, Topics: on(store.TopicAttempts)},
+		{Name: "approvals", Do: e.tickApprovals, Topics: on(store.TopicApprovals), Wake: e.rested},
 		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
 		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},
 		{Name: "deadlines", Do: e.tickDeadlines},
@@ -44,7 +44,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "sessions", Do: e.tickSessions},
 		{Name: "owners", Do: e.tickOwners},
 		{Name: "usage", Do: e.tickUsage},
-		{Name: "cleanup", Do: e.tickCleanup, Topics: turns},
+		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups)},
 	}
 }
 

@@ -29,7 +29,7 @@ func (s runners) Attach(ctx context.Context, r *runnerv1.AttachRequest, stream *
 	if err != nil {
 		return err
 	}
-	wake, stop := s.Store.Subscribe(store.TopicMail)
+	wake, stop := s.Store.Subscribe(store.MailOf(c.Runner()))
 	defer stop()
 	defer s.disconnect(ctx, c, r.GetEpoch())
 	beat := time.NewTicker(heartbeat)

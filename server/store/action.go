@@ -39,7 +39,7 @@ func (tx *Tx) InsertAction(a session.Action) error {
 	if err == nil && n == 0 {
 		return protocol.Errorf(protocol.CodeAlreadyExists, "action %s exists already", a.ID)
 	}
-	tx.touch(TopicTurns)
+	tx.touch(TopicActions)
 	return err
 }
 
@@ -102,7 +102,9 @@ func (tx *Tx) SaveAction(a session.Action, prior session.ActionState, fence prot
 		}
 		return guardFailed("action", a.ID, now.State, prior, now.Fence, fence)
 	}
-	tx.touch(TopicTurns)
+	if a.State == session.Intended {
+		tx.touch(TopicActions)
+	}
 	return nil
 }
 

@@ -30,7 +30,7 @@ func (tx *Tx) InsertApproval(a session.Approval) error {
 	if err == nil && n == 0 {
 		return protocol.Errorf(protocol.CodeConflict, "action %s has a pending approval already", a.Action)
 	}
-	tx.touch(TopicTurns)
+	tx.touch(TopicApprovals)
 	return err
 }
 
@@ -88,7 +88,7 @@ func (tx *Tx) SaveApproval(a session.Approval, prior session.ApprovalState) erro
 	if n == 0 {
 		return tx.approvalMoved(a.ID, prior)
 	}
-	tx.touch(TopicTurns)
+	tx.touch(TopicApprovals)
 	return nil
 }
 
@@ -123,6 +123,6 @@ func (tx *Tx) ConsumeApproval(id protocol.ApprovalID, by protocol.ActionID, dige
 	if n == 0 {
 		return tx.approvalMoved(id, session.ApprovalApproved)
 	}
-	tx.touch(TopicTurns)
+	tx.touch(TopicApprovals)
 	return nil
 }

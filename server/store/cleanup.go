@@ -30,7 +30,7 @@ func (tx *Tx) InsertCleanup(c policy.Cleanup) error {
 	if err == nil && n == 0 {
 		return protocol.Errorf(protocol.CodeAlreadyExists, "cleanup %s exists already", c.ID)
 	}
-	tx.touch(TopicTurns)
+	tx.touch(TopicCleanups)
 	return err
 }
 

@@ -124,6 +124,7 @@ func (tx *Tx) PutMail(m execution.MailboxItem) (int64, error) {
 	}
 	_, err = tx.exec(insertMail, m.Runner, seq, m.Attempt, m.Body, m.CreatedAt)
 	tx.touch(TopicMail)
+	tx.touch(MailOf(m.Runner))
 	return seq, err
 }
 

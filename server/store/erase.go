@@ -58,6 +58,7 @@ func (tx *Tx) ErasePayloads(s protocol.SessionID) error {
 		}
 	}
 	tx.touch(TopicEvents)
+	tx.touch(EventsOf(s))
 	return nil
 }
 

@@ -42,6 +42,7 @@ func (tx *Tx) AppendEvents(s protocol.SessionID, events ...session.Event) ([]ses
 		return nil, protocol.Errorf(protocol.CodeConflict, "the events of session %s moved on", s)
 	}
 	tx.touch(TopicEvents)
+	tx.touch(EventsOf(s))
 	return out, nil
 }
 

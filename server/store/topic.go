@@ -1,17 +1,31 @@
 package store
 
-import "sync"
+import (
+	"sync"
+
+	"bivouac/edge/protocol"
+)
 
 // Topic of wake-ups. A wake-up is a hint after a commit: the reader scans.
 type Topic string
 
 const (
-	TopicTurns    Topic = "turns"    // queue, deadlines, approvals
-	TopicAttempts Topic = "attempts" // placement and leases
-	TopicMail     Topic = "mail"     // mailboxes
-	TopicEvents   Topic = "events"   // session streams
-	TopicFloors   Topic = "floors"   // the feed
+	TopicTurns     Topic = "turns"     // the queue: a turn came or ended
+	TopicActions   Topic = "actions"   // an intent waits for its dispatch
+	TopicApprovals Topic = "approvals" // a question or a decision
+	TopicCleanups  Topic = "cleanups"  // something is to be cleaned up
+	TopicAttempts  Topic = "attempts"  // placement and leases
+	TopicMail      Topic = "mail"      // any mailbox; MailOf for one
+	TopicEvents    Topic = "events"    // any session's events; EventsOf for one
+	TopicFloors    Topic = "floors"    // the feed
 )
+
+// EventsOf is the topic of one session. A thousand streams that all woke for
+// every event would read the store a thousand times an event.
+func EventsOf(s protocol.SessionID) Topic { return TopicEvents + " " + Topic(s) }
+
+// MailOf is the topic of one runner's mailbox.
+func MailOf(r protocol.RunnerID) Topic { return TopicMail + " " + Topic(r) }
 
 // topics holds who waits for which topic.
 type topics struct {
@@ -35,6 +49,9 @@ func (t *topics) subscribe(topic Topic) (<-chan struct{}, func()) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(t.waiting[topic], wake)
+		if len(t.waiting[topic]) == 0 {
+			delete(t.waiting, topic) // sessions come and go
+		}
 	}
 }
 

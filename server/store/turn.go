@@ -182,7 +182,13 @@ func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.F
 		}
 		return guardFailed("turn", t.ID, now.State, prior, now.OwnerFence, fence)
 	}
-	tx.touch(TopicTurns)
+	if t.State.Terminal() || !t.CancelRequestedAt.IsZero() {
+		tx.touch(TopicTurns)
+	}
+	if t.OwnerFence != fence { // a new owner looks for what its predecessor left
+		tx.touch(TopicActions)
+		tx.touch(TopicApprovals)
+	}
 	return nil
 }
 

@@ -104,7 +104,8 @@ func (h *host) pass(t *ticker) {
 }
 
 // topics that wake ticks and observers.
-var topics = []store.Topic{store.TopicTurns, store.TopicAttempts, store.TopicMail, store.TopicEvents, store.TopicFloors}
+var topics = []store.Topic{store.TopicTurns, store.TopicActions, store.TopicApprovals, store.TopicCleanups,
+	store.TopicAttempts, store.TopicMail, store.TopicEvents, store.TopicFloors}
 
 // wake lets commits and inner wake-ups bring ticks forward.
 func (h *host) wake(touched map[store.Topic]bool) {

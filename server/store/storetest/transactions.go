@@ -142,7 +142,11 @@ func oneState(t *testing.T, s *store.Store, x *side) {
 }
 
 func wakeUps(t *testing.T, s *store.Store, x *side) {
-	wake, stop := s.Subscribe(store.TopicEvents)
+	wake, stop := s.Subscribe(store.EventsOf(x.Session))
+	every, stopEvery := s.Subscribe(store.TopicEvents)
+	defer stopEvery()
+	other, stopOther := s.Subscribe(store.EventsOf(protocol.SessionID("ses_another")))
+	defer stopOther()
 	floors, stopFloors := s.Subscribe(store.TopicFloors)
 	defer stopFloors()
 	pending := func(c <-chan struct{}) bool {
@@ -171,6 +175,10 @@ func wakeUps(t *testing.T, s *store.Store, x *side) {
 	for range 3 {
 		update(t, s, loop, appendOne)
 		<-wake
+		<-every
+		if pending(other) {
+			t.Error("a session's event woke the stream of another")
+		}
 	}
 	for range 3 {
 		update(t, s, loop, func(tx *store.Tx) error {
