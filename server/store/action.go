@@ -48,7 +48,7 @@ var (
 	actionsOfTurn   = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.turn = $3 ORDER BY a.intent_at, a.id`)
 	actionOfAttempt = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.id = (
 		SELECT att.subject_id FROM attempts att WHERE att.id = $3 AND att.subject_kind = 'agent-action')`)
-	openActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.state = $3
+	openActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND ` + stateIs("a.state", "$3") + `
 		AND a.state IN ` + openActions + ` ORDER BY a.intent_at, a.id LIMIT $4`)
 	endedActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.state = $3
 		ORDER BY a.intent_at, a.id LIMIT $4`)
@@ -84,7 +84,7 @@ var saveAction = define(`UPDATE actions SET
 	prior_state = CASE WHEN state = $6 THEN prior_state ELSE state END, state = $6,
 	destination = $7, resource_key = $8, idempotency_key = $9, pre_image_digest = $10, fence = $11, attempt = $12, approval = $13,
 	superseded_by = $14, dispatched_at = $15, outcome_at = $16, result = $17, code = $18, evidence = $19
-	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4 AND fence = $5 AND fence <= $11`)
+	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND ` + stateIs("state", "$4") + ` AND fence = $5 AND fence <= $11`)
 
 // SaveAction writes every mutable column, guarded by prior state and fence. What
 // the intent bound (tool, arguments, placement, classes) never changes, and a

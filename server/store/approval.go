@@ -73,7 +73,7 @@ func (tx *Tx) ApprovalsPastExpiry(limit int) ([]session.Approval, error) {
 var saveApproval = define(`UPDATE approvals SET
 	prior_state = CASE WHEN state = $5 THEN prior_state ELSE state END, state = $5,
 	decided_at = $6, decided_by = $7, reason = $8
-	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4`)
+	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND ` + stateIs("state", "$4"))
 
 // SaveApproval is guarded by the prior state. It decides, expires and cancels;
 // only ConsumeApproval consumes.

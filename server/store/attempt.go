@@ -49,7 +49,7 @@ var (
 	attemptsOfSubject = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
 		AND a.subject_kind = $3 AND a.subject_id = $4 ORDER BY a.number`)
 	heldAttemptsIn = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
-		AND a.state = $3 AND a.state IN ` + heldStates + ` ORDER BY a.queued_at, a.id LIMIT $4`)
+		AND ` + stateIs("a.state", "$3") + ` AND a.state IN ` + heldStates + ` ORDER BY a.queued_at, a.id LIMIT $4`)
 	endedAttemptsIn = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
 		AND a.state = $3 ORDER BY a.queued_at, a.id LIMIT $4`)
 	attemptsOfRunner = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
@@ -87,7 +87,7 @@ var saveAttempt = define(`UPDATE attempts SET
 	runner = $10, fence = $11, authority_ttl = $12, retention = $13, placement_deadline = $14, offered_at = $15, started_at = $16,
 	renewed_at = $17, deadline = $18, ended_at = $19, stop_at = $20, stop_reason = $21, accepted_seq = $22, reason = $23,
 	message = $24, defer_reason = $25, trace_parent = $26
-	WHERE ($1 = '' OR (tenant = $1 AND (principal = $2 OR runner = $2))) AND id = $3 AND state = $4 AND fence = $5 AND fence <= $11
+	WHERE ($1 = '' OR (tenant = $1 AND (principal = $2 OR runner = $2))) AND id = $3 AND ` + stateIs("state", "$4") + ` AND fence = $5 AND fence <= $11
 		AND (boot_nonce = '' OR runner = $10)`)
 
 // SaveAttempt writes every mutable column, guarded by prior state and fence. Boot

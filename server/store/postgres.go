@@ -17,8 +17,13 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// maxRaces bounds how often an Update runs again after losing to another.
-const maxRaces = 12
+// Bounds of running an Update again after it lost to another.
+const (
+	// raceTime is for callers without a deadline: loops, which come back anyway.
+	raceTime = 30 * time.Second
+	// maxRacePause is the longest of the pauses, which double from a millisecond.
+	maxRacePause = 100 * time.Millisecond
+)
 
 func postgresDialect() *dialect {
 	return &dialect{
@@ -106,9 +111,16 @@ func (e *postgresEngine) view(ctx context.Context, tx *Tx, fn func(*Tx) error) e
 	return fn(tx)
 }
 
+// update runs the transaction again for as long as its caller waits: how often it
+// loses says only how many others write, not that it cannot win.
 func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, raceTime, errOutrun)
+		defer cancel()
+	}
 	now := time.Time{}
-	for race := 1; ; race++ {
+	for race := 0; ; race++ {
 		tx := e.store.begin(context.WithoutCancel(ctx), c)
 		if now.IsZero() {
 			now = tx.Now
@@ -119,17 +131,28 @@ func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) erro
 			e.store.topics.wake(tx.touched)
 			return nil
 		}
-		if tx.broken == nil || classifyPostgres(tx.broken) != raced || race == maxRaces {
+		if tx.broken == nil || classifyPostgres(tx.broken) != raced {
 			return err
 		}
-		// Full jitter: those who raced do not meet again.
-		pause := time.NewTimer(time.Duration(rand.Int64N(int64(time.Millisecond) << min(race, 7))))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return context.Cause(ctx)
+		if !pauseAfterRace(ctx, race) {
+			return errors.Join(context.Cause(ctx), err)
 		}
+	}
+}
+
+var errOutrun = protocol.Errorf(protocol.CodeUnavailable, "others changed the same rows for %s without a pause; try again", raceTime)
+
+// pauseAfterRace waits with full jitter, so that those who raced do not meet
+// again. False: the caller no longer waits.
+func pauseAfterRace(ctx context.Context, race int) bool {
+	most := min(maxRacePause, time.Millisecond<<min(race, 10))
+	pause := time.NewTimer(rand.N(most) + time.Microsecond)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -103,7 +103,7 @@ func (tx *Tx) Sessions(limit int, cursor string) ([]session.Session, string, err
 var (
 	saveSession = define(`UPDATE sessions SET prior_state = CASE WHEN state = $5 THEN prior_state ELSE state END, state = $5,
 		last_active_at = $6, expires_at = $7, generation = $8, due_at = $9
-		WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4`)
+		WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND ` + stateIs("state", "$4"))
 	sessionsPastExpiry = define(`SELECT ` + sessionColumns + ` FROM sessions s
 		WHERE ` + own("s") + ` AND s.state = 'OPEN' AND s.due_at > 0 AND s.due_at <= $3
 		ORDER BY s.due_at, s.id LIMIT $4`)

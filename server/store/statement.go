@@ -49,6 +49,11 @@ func reachable(alias string) string {
 		OR EXISTS (SELECT 1 FROM bindings bx WHERE bx.runner = @.id AND bx.principal = $2 AND bx.removed_at = 0))))`, "@", alias)
 }
 
+// stateIs compares a state with a parameter. Compared plainly, SQLite would weigh
+// the parameter's value against the partial indexes over states, and so prepare
+// the statement anew at every execution.
+func stateIs(column, parameter string) string { return column + ` = ` + parameter + ` || ''` }
+
 // activeStates is the condition of the partial index that holds INV-1.
 const activeStates = `('RECEIVED', 'RUNNING_MODEL', 'WAITING_ACTION', 'WAITING_APPROVAL', 'RUNNING_ACTION', 'WAITING_RECONCILIATION')`
 

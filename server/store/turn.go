@@ -153,7 +153,7 @@ var saveTurn = define(`UPDATE turns SET
 	cancel_requested_at = $15, reconcile_deadline = $16, snapshot = $17, snapshot_digest = $18,
 	owner = $19, owner_fence = $20, owner_expires_at = $21, loop = $22, patch_digest = $23, model_call = $24,
 	attempt = $25, attempts = $26, input_tokens = $27, output_tokens = $28, cost_micro_usd = $29, slice = $30, trace_parent = $31
-	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND state = $4 AND owner_fence = $5 AND owner_fence <= $20`)
+	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND ` + stateIs("state", "$4") + ` AND owner_fence = $5 AND owner_fence <= $20`)
 
 // SaveTurn writes every mutable column, guarded by prior state and owner fence; a guard that
 // fails is stale_fence or conflict. A second active turn of a session is refused. INV-1, INV-3.
@@ -185,7 +185,7 @@ func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.F
 	if t.State.Terminal() || !t.CancelRequestedAt.IsZero() {
 		tx.touch(TopicTurns)
 	}
-	if t.OwnerFence != fence { // a new owner looks for what its predecessor left
+	if t.OwnerFence != fence && prior != session.Queued { // a new owner looks for what its predecessor left
 		tx.touch(TopicActions)
 		tx.touch(TopicApprovals)
 	}
