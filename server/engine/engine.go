@@ -61,6 +61,8 @@ type Engine struct {
 	due     *due    // model calls that wait for their op
 	doubts  bell    // something is in doubt
 	rested  bell    // a slice was closed, for which an approved turn may wait
+	hungry  bell    // a runner waits for a larger slice
+	closed  bell    // slices were closed, others may be due
 	agents  *definitions
 }
 
@@ -91,6 +93,8 @@ func New(c Config) *Engine {
 		due:     newDue(),
 		doubts:  newBell(),
 		rested:  newBell(),
+		hungry:  newBell(),
+		closed:  newBell(),
 		agents:  newDefinitions(),
 	}
 }

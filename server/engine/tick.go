@@ -43,8 +43,8 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "revoked", Do: e.tickRevoked, Wake: e.floors.wake},
 		{Name: "sessions", Do: e.tickSessions},
 		{Name: "owners", Do: e.tickOwners},
-		{Name: "usage", Do: e.tickUsage},
-		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups)},
+		{Name: "usage", Do: e.tickUsage, Wake: e.hungry},
+		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups), Wake: e.closed},
 	}
 }
 

@@ -22,12 +22,17 @@ const UnaryTimeout = 30 * time.Second
 // ChunkBytes is how much of a blob travels in one message.
 const ChunkBytes = 256 << 10
 
+// compressFrom is the size from which a message is worth compressing: the set-up
+// of a compressor costs more than a small message's bytes.
+const compressFrom = 4 << 10
+
 // Options are the handler options of every service: message bounds, then the
 // outer interceptor of this package, then what the listener adds.
 func Options(unaryTimeout time.Duration, inner ...connect.Interceptor) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithReadMaxBytes(MaxMessageBytes),
 		connect.WithSendMaxBytes(MaxMessageBytes),
+		connect.WithCompressMinBytes(compressFrom),
 		connect.WithInterceptors(append([]connect.Interceptor{outer{unaryTimeout}}, inner...)...),
 	}
 }
