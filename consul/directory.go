@@ -47,6 +47,14 @@ func OpenDirectory(path string, log *slog.Logger) (*Directory, error) {
 	return d, nil
 }
 
+// Location of the directory, for people.
+func (d *Directory) Location() string {
+	if abs, err := filepath.Abs(d.path); err == nil {
+		return abs
+	}
+	return d.path
+}
+
 // Decide evaluates one pair by the newest entries.
 func (d *Directory) Decide(source, destination string) Decision {
 	return d.set.Load().Decide(source, destination)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"bivouac/consul/refused"
 )
 
 // Wildcard stands for every name.
@@ -74,10 +76,12 @@ func (s *Set) Decide(source, destination string) Decision {
 	if why, ok := s.broken[destination]; ok {
 		return Decision{Reason: why}
 	}
+	why := refused.NoEntry
 	if in, ok := s.byDestination[destination]; ok {
 		if d, found := in.decide(source); found {
 			return d
 		}
+		why = refused.NotNamed(in.At)
 	}
 	in, ok := s.byDestination[Wildcard]
 	switch {
@@ -88,7 +92,7 @@ func (s *Set) Decide(source, destination string) Decision {
 			return d
 		}
 	}
-	return Decision{Reason: fmt.Sprintf("no entry allows %s to reach %s: add one to the paths directory", source, destination)}
+	return Decision{Reason: why}
 }
 
 func (in Intention) decide(source string) (Decision, bool) {

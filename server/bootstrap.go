@@ -57,9 +57,30 @@ func (b Bootstrap) in(ctx context.Context, s *store.Store) (policy.Principal, er
 		Tenant: b.Tenant, Name: b.Principal, Admin: true, Operator: true, Token: token,
 	})
 	if errors.Is(err, &protocol.Error{Code: protocol.CodeAlreadyExists}) {
+		if old, operr := b.existing(ctx, s); operr == nil && !old.DisabledAt.IsZero() {
+			return p, protocol.Errorf(protocol.CodeFailedPrecondition,
+				"%s of %s was disabled, and %s may hold its token: have another admin run `bivouac principal add NAME --admin --token-file FILE`, and put that token into %s", b.Principal, b.Tenant, b.TokenFile, b.TokenFile)
+		}
 		return p, protocol.Errorf(protocol.CodeAlreadyExists,
 			"%s exists already in %s, and %s does not hold its token: point --token-file at the one that does, or choose another --principal", b.Principal, b.Tenant, b.TokenFile)
 	}
+	return p, err
+}
+
+// existing principal of that name.
+func (b Bootstrap) existing(ctx context.Context, s *store.Store) (p policy.Principal, err error) {
+	err = s.View(ctx, store.AsOperator("bootstrap"), func(tx *store.Tx) error {
+		all, err := tx.Principals()
+		for _, one := range all {
+			if one.Name != b.Principal || !p.ID.IsZero() {
+				continue
+			}
+			if t, terr := tx.Tenant(one.Tenant); terr == nil && t.Name == b.Tenant {
+				p = one
+			}
+		}
+		return err
+	})
 	return p, err
 }
 

@@ -61,6 +61,40 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
+// A disabled principal's token is worth nothing: the remedy is another one's.
+func TestBootstrapAfterItsPrincipalWasDisabled(t *testing.T) {
+	b := Bootstrap{Config: Default(), Tenant: "local", Principal: "alice", TokenFile: filepath.Join(t.TempDir(), "token")}
+	b.Config.DataDir = filepath.Join(t.TempDir(), "data")
+	alice, err := b.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openStore(t.Context(), b.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := api.NewToken()
+	caller := store.AsOperator("test")
+	_, _, err = api.AddPrincipal(t.Context(), s, caller, api.NewPrincipal{Tenant: "local", Name: "second", Admin: true, Token: second})
+	if err == nil {
+		err = s.Update(t.Context(), caller, func(tx *store.Tx) error { return tx.DisablePrincipal(alice.ID) })
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Run(t.Context())
+	if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "put that token into "+b.TokenFile) {
+		t.Fatalf("%v", err)
+	}
+	// The remedy works.
+	if err := os.WriteFile(b.TokenFile, []byte(second.Reveal()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := b.Run(t.Context()); err != nil || p.Name != "second" {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
 func TestBootstrapRefusals(t *testing.T) {
 	dir := t.TempDir()
 	b := Bootstrap{Config: Default(), Tenant: "local", Principal: "alice", TokenFile: filepath.Join(dir, "token")}

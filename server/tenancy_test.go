@@ -301,6 +301,7 @@ func TestTwoTenants(t *testing.T) {
 		operator := w.as(w.token)
 		owner, p := w.add(operator, "home", "owner", true)
 		mine := w.possess(owner, p.GetId())
+		w.add(owner, "", "deputy", true) // the last admin of a tenant could not be disabled
 		foreign, _ := w.add(operator, "away", "mallory", true)
 		neighbour, _ := w.add(owner, "", "neighbour", false)
 		for _, c := range crossings {

@@ -19,7 +19,7 @@ func (s agents) ApplyAgent(ctx context.Context, r *apiv1.ApplyAgentRequest) (*ap
 	if err != nil {
 		return nil, err
 	}
-	return &apiv1.ApplyAgentResponse{Agent: definitionOut(a.Definition, a.Agent), Changed: a.Changed}, nil
+	return &apiv1.ApplyAgentResponse{Agent: definitionOut(a.Definition, a.Agent), Changed: a.Changed, Warnings: a.Warnings}, nil
 }
 
 func (s agents) ListAgents(ctx context.Context, _ *apiv1.ListAgentsRequest) (*apiv1.ListAgentsResponse, error) {

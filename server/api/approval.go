@@ -42,6 +42,11 @@ func wholeApproval(tx *store.Tx, a session.Approval) (*apiv1.Approval, error) {
 		return nil, err
 	}
 	out.Effect = policy.EffectName(action.Effect)
+	if !a.DecidedBy.IsZero() {
+		if out.DecidedByName, err = personName(tx, a.DecidedBy); err != nil {
+			return nil, err
+		}
+	}
 	if id, err := protocol.ParseID[protocol.RunnerKind](a.Destination); err == nil {
 		names, err := runnerNames(tx)
 		if err != nil {
@@ -50,6 +55,30 @@ func wholeApproval(tx *store.Tx, a session.Approval) (*apiv1.Approval, error) {
 		out.RunnerName = names[id]
 	}
 	return out, nil
+}
+
+// personName of a principal; its id, where the caller may not see the name.
+func personName(tx *store.Tx, id protocol.PrincipalID) (string, error) {
+	p, err := tx.Principal(id)
+	if isNotFound(err) {
+		return id.String(), nil
+	}
+	return p.Name, err
+}
+
+// denials of a turn's approvals: who said no, by action.
+func denials(tx *store.Tx, turn protocol.TurnID) (map[protocol.ActionID]string, error) {
+	list, err := tx.ApprovalsOfTurn(turn)
+	by := map[protocol.ActionID]string{}
+	for _, a := range list {
+		if a.State != session.ApprovalDenied {
+			continue
+		}
+		if by[a.Action], err = personName(tx, a.DecidedBy); err != nil {
+			return nil, err
+		}
+	}
+	return by, err
 }
 
 func (s approvals) GetApproval(ctx context.Context, r *apiv1.GetApprovalRequest) (*apiv1.GetApprovalResponse, error) {

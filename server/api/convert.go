@@ -10,6 +10,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/api/apiv1"
+	"bivouac/server/engine"
 	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/session"
@@ -50,10 +51,11 @@ func turnOut(t session.Turn) *apiv1.Turn {
 }
 
 func actionOut(a session.Action) *apiv1.Action {
+	arguments, digest := engine.ShownArguments(a)
 	out := &apiv1.Action{
 		Id: a.ID.String(), TurnId: a.Turn.String(), Tool: a.Tool, State: string(a.State),
-		Effect: policy.EffectName(a.Effect), Recovery: policy.RecoveryName(a.Recovery), Arguments: a.Arguments,
-		ArgumentsDigest: a.ArgumentsDigest, Reason: a.Code, AttemptId: a.Attempt.String(),
+		Effect: policy.EffectName(a.Effect), Recovery: policy.RecoveryName(a.Recovery), Arguments: arguments,
+		ArgumentsDigest: digest, Reason: a.Code, AttemptId: a.Attempt.String(),
 		ApprovalId: a.Approval.String(), IntentAt: at(a.IntentAt), OutcomeAt: at(a.OutcomeAt),
 	}
 	var r runtimev1.ToolResult
@@ -89,7 +91,7 @@ func approvalOut(a session.Approval) *apiv1.Approval {
 	return &apiv1.Approval{
 		Id: a.ID.String(), TurnId: a.Turn.String(), SessionId: a.Session.String(), ActionId: a.Action.String(),
 		State: string(a.State), Tool: a.Tool, Destination: a.Destination, Arguments: a.Arguments, Digest: a.Digest,
-		ExpiresAt: at(a.ExpiresAt), CreatedAt: at(a.CreatedAt), DecidedBy: a.DecidedBy.String(),
+		ExpiresAt: at(a.ExpiresAt), CreatedAt: at(a.CreatedAt), DecidedBy: a.DecidedBy.String(), Reason: a.Reason,
 	}
 }
 

@@ -60,8 +60,14 @@ func wholeTurn(tx *store.Tx, t session.Turn) (*apiv1.Turn, error) {
 	if err != nil {
 		return nil, err
 	}
+	denied, err := denials(tx, t.ID)
+	if err != nil {
+		return nil, err
+	}
 	for _, a := range actions {
-		out.Actions = append(out.Actions, actionOut(a))
+		one := actionOut(a)
+		one.DeniedBy = denied[a.ID]
+		out.Actions = append(out.Actions, one)
 		if a.Attempt.IsZero() {
 			continue
 		}
@@ -160,6 +166,9 @@ func (s turns) Explain(ctx context.Context, r *apiv1.ExplainRequest) (*apiv1.Exp
 	}
 	out := &apiv1.ExplainResponse{
 		State: e.State, WaitedMs: e.Waited.Milliseconds(), WaitingFor: e.WaitingFor, Remedies: e.Remedies,
+	}
+	for _, p := range e.Pastes {
+		out.Pastes = append(out.Pastes, &apiv1.Paste{Where: p.Where, Text: p.Text})
 	}
 	for _, v := range e.Runners {
 		out.Runners = append(out.Runners, &apiv1.RunnerVerdict{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bivouac/consul"
+	"bivouac/consul/refused"
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
@@ -189,7 +190,7 @@ func (b *Broker) checkPath(_ context.Context, r *request) error {
 	}
 	source := consul.SourceName(r.claims.TenantName, r.claims.Agent)
 	if d := b.ports.Paths.Decide(source, destination); !d.Allowed {
-		return protocol.Errorf(protocol.CodePolicyDenied, "%s may not reach %s: %s", source, destination, d.Reason)
+		return protocol.Errorf(protocol.CodePolicyDenied, "%s", refused.Sentence(source, destination, d.Reason))
 	}
 	return nil
 }

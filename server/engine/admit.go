@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
@@ -75,8 +77,10 @@ func (e *Engine) checkPrompt(p NewTurn) error {
 	switch {
 	case p.MessageID == "" || len(p.MessageID) > maxMessageID:
 		return protocol.Errorf(protocol.CodeInvalidArgument, "message_id must have 1 to %d bytes: the client makes one per prompt", maxMessageID)
-	case p.Prompt == "":
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is empty")
+	case !utf8.ValidString(p.Prompt):
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is not valid UTF-8: send it as UTF-8 text")
+	case strings.TrimSpace(p.Prompt) == "":
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is blank: say what the agent should do")
 	case len(p.Prompt) > e.Limits.MaxPrompt:
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt has %d bytes, at most %d are taken: put the rest into a file that the agent can read", len(p.Prompt), e.Limits.MaxPrompt)
 	}

@@ -109,6 +109,8 @@ func TestAdmissionRefuses(t *testing.T) {
 		}{
 			"no message id":       {func(p *engine.NewTurn) { p.MessageID = "" }, protocol.CodeInvalidArgument},
 			"no prompt":           {func(p *engine.NewTurn) { p.Prompt = "" }, protocol.CodeInvalidArgument},
+			"a blank prompt":      {func(p *engine.NewTurn) { p.Prompt = " \t\n" }, protocol.CodeInvalidArgument},
+			"no UTF-8":            {func(p *engine.NewTurn) { p.Prompt = "caf\xe9" }, protocol.CodeInvalidArgument},
 			"a long prompt":       {func(p *engine.NewTurn) { p.Prompt = strings.Repeat("x", 1<<20) }, protocol.CodeInvalidArgument},
 			"no such session":     {func(p *engine.NewTurn) { p.Session = "ses_01jdv3k8x0q6v9w2m4t7y5z1ab" }, protocol.CodeNotFound},
 			"a foreign workspace": {func(p *engine.NewTurn) { p.WorkspaceDigest = "sha256:" + digestOf("x") }, protocol.CodeNotFound},

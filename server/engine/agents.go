@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/policy"
@@ -20,6 +21,8 @@ type AppliedAgent struct {
 	Definition policy.Definition
 	Agent      policy.Agent
 	Changed    bool
+	// Warnings name what the broker lacks of it, where that is known.
+	Warnings []string
 }
 
 // ApplyAgent checks a definition and stores it as the current version. Only an
@@ -29,7 +32,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 	if err != nil {
 		return AppliedAgent{}, err
 	}
-	out := AppliedAgent{Agent: agent, Definition: policy.Definition{Tenant: c.Tenant(), Name: agent.Name,
+	out := AppliedAgent{Agent: agent, Warnings: e.view.lacks(agent, time.Now()), Definition: policy.Definition{Tenant: c.Tenant(), Name: agent.Name,
 		Digest: policy.DefinitionDigest(p.Source), Filename: p.Filename, Source: p.Source, CreatedBy: c.Principal()}}
 	if p.DryRun {
 		return out, e.Store.View(ctx, c, func(tx *store.Tx) error {

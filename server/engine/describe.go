@@ -2,12 +2,14 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/policy"
 )
 
 // view is what the broker said last of itself: pool, boot, routes, destinations.
@@ -44,6 +46,39 @@ func (v *view) boot() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.desc.GetBootNonce()
+}
+
+// pathsDirectory is where the broker reads its path entries; empty while unknown.
+func (v *view) pathsDirectory() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.desc.GetPathsDirectory()
+}
+
+// lacks names what a definition stands on and the broker has not: a route, a
+// destination. A broker that has not answered lately lacks nothing.
+func (v *view) lacks(agent policy.Agent, now time.Time) (warnings []string) {
+	d, err := v.current(now)
+	if err != nil {
+		return nil
+	}
+	known := map[string]bool{}
+	for _, m := range d.GetModels() {
+		known["model/"+m.GetName()] = true
+	}
+	for _, to := range d.GetDestinations() {
+		known[to.GetName()] = true
+	}
+	if !known["model/"+agent.Model.Route] {
+		warnings = append(warnings, fmt.Sprintf("the broker has no model route %q: its turns will fail until broker.hcl names it", agent.Model.Route))
+	}
+	for _, t := range agent.Tools {
+		if t.HTTP != nil && !known[t.HTTP.Destination] {
+			known[t.HTTP.Destination] = true // said once
+			warnings = append(warnings, fmt.Sprintf("the broker has no destination %q, which the tool %s calls: its calls will fail until broker.hcl names it", t.HTTP.Destination, t.Alias))
+		}
+	}
+	return warnings
 }
 
 func (v *view) set(d *brokerv1.DescribeResponse, err error, at time.Time) {

@@ -96,6 +96,19 @@ func deviceArguments(a session.Action) (string, error) {
 	return string(b), err
 }
 
+// ShownArguments are the arguments of an action as people see them: those that
+// it was carried out with.
+func ShownArguments(a session.Action) (arguments, digest string) {
+	if a.Tool != policy.RefDigest {
+		return a.Arguments, a.ArgumentsDigest
+	}
+	own, err := deviceArguments(a)
+	if err != nil {
+		return "", "" // they are not repeated: the write has them
+	}
+	return own, canonical.Digest([]byte(own))
+}
+
 // readPreImage reads the output of files.digest: empty for a file that is not
 // there.
 func readPreImage(output string) (string, error) {

@@ -3,10 +3,15 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/consul/refused"
 	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/execution"
 	"bivouac/server/placement"
 	"bivouac/server/session"
@@ -22,7 +27,12 @@ type Explanation struct {
 	Runners    []RunnerVerdict
 	// Remedies are commands where there is one.
 	Remedies []string
+	// Pastes are texts that a file needs, where a file decides.
+	Pastes []Paste
 }
+
+// Paste is text for a file, and where that file is.
+type Paste struct{ Where, Text string }
 
 // RunnerVerdict is what placement says of one runner.
 type RunnerVerdict struct {
@@ -47,7 +57,10 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 			if err != nil {
 				return err
 			}
-			x, err = e.explainTurn(tx, t)
+			if x, err = e.explainTurn(tx, t); err != nil {
+				return err
+			}
+			x.Pastes, err = e.mendPaths(tx, t)
 			return err
 		case "att":
 			attempt, err := protocol.ParseID[protocol.AttemptKind](id)
@@ -92,8 +105,63 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 		if t.Reason != "" {
 			x.WaitingFor += " with " + t.Reason + ": " + t.Message
 		}
+		err = explainDenials(tx, t, &x)
 	}
 	return x, err
+}
+
+// explainDenials names the people who denied what an ended turn asked for.
+func explainDenials(tx *store.Tx, t session.Turn, x *Explanation) error {
+	approvals, err := tx.ApprovalsOfTurn(t.ID)
+	if err != nil {
+		return err
+	}
+	for _, a := range approvals {
+		if a.State != session.ApprovalDenied {
+			continue
+		}
+		by := a.DecidedBy.String()
+		if p, err := tx.Principal(a.DecidedBy); err == nil {
+			by = p.Name
+		} else if !absent(err) {
+			return err
+		}
+		x.WaitingFor += fmt.Sprintf("\n%s was denied by %s", a.Tool, by)
+	}
+	return nil
+}
+
+// mendPaths are the path entries that a turn, or an action of it, was refused for
+// the lack of. Only who manages the tenant is told where they lie. The code of a
+// refusal by the broker is the engine's own record: no answer of an upstream is
+// read as one.
+func (e *Engine) mendPaths(tx *store.Tx, t session.Turn) ([]Paste, error) {
+	directory := ""
+	if tx.Caller().Admin() {
+		directory = e.view.pathsDirectory()
+	}
+	var pastes []Paste
+	add := func(text string) {
+		p, ok := refused.Parse(text)
+		if !ok {
+			return
+		}
+		var paste Paste
+		if paste.Where, paste.Text = p.Mend(directory); !slices.Contains(pastes, paste) {
+			pastes = append(pastes, paste)
+		}
+	}
+	if t.Reason == reasonPolicy {
+		add(t.Message)
+	}
+	actions, err := tx.ActionsOfTurn(t.ID)
+	for _, a := range actions {
+		var r runtimev1.ToolResult
+		if a.Code == string(protocol.CodePolicyDenied) && a.Evidence == refusedUnsent && proto.Unmarshal(a.Result, &r) == nil {
+			add(r.GetText())
+		}
+	}
+	return pastes, err
 }
 
 func (e *Engine) explainQueued(tx *store.Tx, t session.Turn, x *Explanation) error {

@@ -163,14 +163,17 @@ func refusedByBroker(err error) bool {
 	return errors.As(err, &e) && refusals[e.Code]
 }
 
+// refusedUnsent is the evidence of a call that the broker refused before it left.
+const refusedUnsent = "refused before sending"
+
 // notDone is the known outcome of a call that was refused before it left.
 func notDone(a session.Action, why error) outcome {
 	code, text := protocol.CodeOf(why), "It did not run: "+why.Error()
 	switch code {
 	case protocol.CodeUnauthenticated, protocol.CodePermissionDenied, protocol.CodePolicyDenied, protocol.CodeStaleFence, protocol.CodeLeaseExpired:
-		return outcome{event: session.ActionDeny, result: refuse(a.CallID, denied, code, text), evidence: "refused before sending"}
+		return outcome{event: session.ActionDeny, result: refuse(a.CallID, denied, code, text), evidence: refusedUnsent}
 	}
-	return outcome{event: session.ActionFail, result: refuse(a.CallID, failed, code, text), evidence: "refused before sending"}
+	return outcome{event: session.ActionFail, result: refuse(a.CallID, failed, code, text), evidence: refusedUnsent}
 }
 
 // lookupOp is the key of the op that asks the broker's call log.

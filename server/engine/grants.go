@@ -32,6 +32,8 @@ type Revocation struct {
 	Grant   policy.Grant
 	Layers  []Layer
 	Receipt string // JWS by the broker's receipt key; empty while it is unreachable
+	// Before: it was revoked already, at Grant.RevokedAt; the layers were probed again.
+	Before bool
 }
 
 // CreateGrant makes a grant, has the broker seal it, and stores it. What the
@@ -84,7 +86,7 @@ func (e *Engine) RevokeGrant(ctx context.Context, c store.Caller, id protocol.Gr
 	r.endWork(ctx)
 	r.revokeAtBroker(ctx)
 	r.probe(ctx, probe)
-	return Revocation{Grant: r.grant, Layers: r.layers, Receipt: r.receipt(ctx)}, nil
+	return Revocation{Grant: r.grant, Before: r.before, Layers: r.layers, Receipt: r.receipt(ctx)}, nil
 }
 
 // revoking is one revocation under way. Once it is recorded nothing undoes it;
@@ -95,6 +97,7 @@ type revoking struct {
 	id     protocol.GrantID
 	reason string
 	grant  policy.Grant
+	before bool // revoked when this began
 	layers []Layer
 }
 
@@ -111,7 +114,7 @@ func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, er
 	}); err != nil {
 		return "", err
 	}
-	if r.grant.RevokedAt.IsZero() {
+	if r.before = !r.grant.RevokedAt.IsZero(); !r.before {
 		probe = r.e.probeToken(ctx, r.grant)
 	}
 	err = r.e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorGrant, ID: r.id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {

@@ -119,10 +119,14 @@ func (e *Engine) loseMachine(ctx context.Context, seen execution.Attempt) error 
 	})
 }
 
-// DisablePrincipal ends a principal's authority and all its work.
+// DisablePrincipal ends a principal's authority and all its work. The last admin
+// of a tenant stays: nobody could mend the tenant after it.
 func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protocol.PrincipalID) (policy.Principal, error) {
 	var p policy.Principal
 	err := e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorPrincipal, ID: id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {
+		if err := keepsAdmin(tx, id); err != nil {
+			return err
+		}
 		if err := tx.DisablePrincipal(id); err != nil {
 			return err
 		}
@@ -130,6 +134,26 @@ func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protoc
 		return err
 	})
 	return p, err
+}
+
+// keepsAdmin refuses to take the tenant's last enabled admin. Internal callers
+// may: they have the machine in hand.
+func keepsAdmin(tx *store.Tx, id protocol.PrincipalID) error {
+	p, err := tx.Principal(id)
+	if err != nil || !p.Admin || !p.DisabledAt.IsZero() || tx.Caller().Internal() {
+		return err
+	}
+	all, err := tx.Principals()
+	for _, other := range all {
+		if other.Admin && other.ID != p.ID && other.Tenant == p.Tenant && other.DisabledAt.IsZero() {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition,
+		"%s is the last admin of this tenant, which nobody could manage any more: make another first with `bivouac principal add NAME --admin --token-file FILE`", p.Name)
 }
 
 // revokeSessions ends the conversations that stood on an authority: queued turns

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -222,5 +223,50 @@ func TestDisablePrincipal(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantState(t, w, turn.ID, session.Failed, "principal_disabled")
+	})
+}
+
+// The last admin stays: nobody could mend the tenant after it. With two, either
+// goes, and the other is then the last.
+func TestLastAdminStays(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Principal("elsewhere", "root", true) // an admin of another tenant is no help
+		_, bob := w.Principal("local", "bob", false)
+		_, err := w.Engine.DisablePrincipal(ctx(), w.Me(), w.Person.ID)
+		wantCode(t, "the only admin", err, protocol.CodeFailedPrecondition)
+		if err != nil && !strings.Contains(err.Error(), "bivouac principal add NAME --admin") {
+			t.Errorf("no remedy: %v", err)
+		}
+		if _, err := w.Engine.DisablePrincipal(ctx(), w.Me(), bob.ID); err != nil {
+			t.Errorf("one who is no admin: %v", err)
+		}
+		_, second := w.Principal("local", "second", true)
+		if _, err := w.Engine.DisablePrincipal(ctx(), w.Me(), w.Person.ID); err != nil {
+			t.Fatalf("one of two: %v", err)
+		}
+		_, err = w.Engine.DisablePrincipal(ctx(), et.Caller(second), second.ID)
+		wantCode(t, "the one that is left", err, protocol.CodeFailedPrecondition)
+		if _, err := w.Engine.DisablePrincipal(ctx(), et.Caller(second), w.Person.ID); err != nil {
+			t.Errorf("one that is disabled already: %v", err)
+		}
+	})
+}
+
+// A second revocation says that it is one, and since when.
+func TestRevokeTwice(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "r")
+		if err != nil || first.Before {
+			t.Fatalf("%+v, %v", first, err)
+		}
+		w.Sleep(time.Minute)
+		again, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "r")
+		if err != nil || !again.Before || !again.Grant.RevokedAt.Equal(first.Grant.RevokedAt) {
+			t.Errorf("%+v, %v", again, err)
+		}
 	})
 }

@@ -168,7 +168,7 @@ func permission(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 	}
 	if want := a.Requirements.Runners; len(want) > 0 && !slices.Contains(want, r.ID) {
 		out = append(out, Reason{ReasonExcluded, "the agent's runners list does not name it",
-			"name it in the agent's runners and apply the definition: bivouac apply"})
+			"name it in the agent's runners and apply the definition: bivouac agents apply FILE"})
 	}
 	return out
 }

@@ -54,7 +54,7 @@ var layers = []layer{
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
-	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/store", "server/broker/protocol"}, nil, "the engine speaks no wire format and knows no transport"},
+	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/store", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
 
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
@@ -63,7 +63,8 @@ var layers = []layer{
 	{"server/broker/keyring", []string{"edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
 	{"server/broker/assembly", []string{"consul", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
-	{"consul", []string{"edge/protocol"}, nil, "paths know names only"},
+	{"consul", []string{"consul/refused", "edge/protocol"}, nil, "paths know names only"},
+	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 
 	// listeners and assembly
 	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect"}, "what happens around a call knows no state, so that a broker may use it"},

@@ -201,7 +201,10 @@ func (b *Broker) Describe(context.Context) (*brokerv1.DescribeResponse, error) {
 		Models: []*brokerv1.ModelRoute{
 			{Name: "scripted", DataBoundaries: []string{"personal", "internal"}, InputMicroUsdPerMtok: 1, OutputMicroUsdPerMtok: 1, Priced: true},
 			{Name: "public", DataBoundaries: []string{"public"}, Priced: true},
-		}}, nil
+		},
+		Destinations:   []*brokerv1.Destination{{Name: "mail"}, {Name: "notes"}, {Name: "shop"}, {Name: "weather"}},
+		PathsDirectory: "/etc/paths",
+	}, nil
 }
 
 func unreachable() error {

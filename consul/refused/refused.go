@@ -1,0 +1,58 @@
+// Package refused owns the sentence with which a path is refused, and the entry
+// that would allow it. The sentence is short, because a model reads it; Entry is
+// for the person who decides.
+//
+// It guarantees that Parse reads what Sentence wrote, and that a mending is one
+// exact pair: never a wildcard, and never a second entry for a destination that
+// has one, which would deny it. It refuses to mend what an entry denies outright:
+// somebody wrote that. Test it with go test alone.
+package refused
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// NoEntry is the reason when no entry names the destination.
+const NoEntry = "no path entry allows it"
+
+// NotNamed is the reason when the destination has an entry, at file:line, which
+// names the source nowhere.
+func NotNamed(at string) string { return "the entry at " + at + " does not name it" }
+
+// Sentence says that source may not reach destination.
+func Sentence(source, destination, reason string) string {
+	return fmt.Sprintf("%s may not reach %s: %s", source, destination, reason)
+}
+
+// Path is a refused pair that one entry would allow.
+type Path struct {
+	Source, Destination string
+	// Entry of the destination, file:line; empty when it has none.
+	Entry string
+}
+
+var sentence = regexp.MustCompile(`([A-Za-z0-9._-]+) may not reach ([A-Za-z0-9._-]+): (?:` + NoEntry + `|the entry at (.+:\d+) does not name it)`)
+
+// Parse finds the refused pair in a text, if an entry would allow it.
+func Parse(text string) (Path, bool) {
+	m := sentence.FindStringSubmatch(text)
+	if m == nil {
+		return Path{}, false
+	}
+	return Path{Source: m[1], Destination: m[2], Entry: m[3]}, true
+}
+
+// Mend says where the person who decides writes what. Directory is where the
+// broker reads its entries; empty when the reader may not know it.
+func (p Path) Mend(directory string) (where, text string) {
+	source := fmt.Sprintf("  { Name = %q, Action = \"allow\" },\n", p.Source)
+	if p.Entry != "" {
+		return "the list Sources of " + p.Entry + " on the broker's machine", source
+	}
+	file := "a file " + p.Destination + ".hcl in the broker's paths directory"
+	if directory != "" {
+		file = directory + "/" + p.Destination + ".hcl on the broker's machine"
+	}
+	return file, fmt.Sprintf("Kind = \"service-intentions\"\nName = %q\nSources = [\n%s]\n", p.Destination, source)
+}
