@@ -31,6 +31,8 @@ type attempt struct {
 	lost atomic.Bool
 	// judged is set once the server gave terms to this daemon.
 	judged atomic.Bool
+	// short: a model call waits for other terms.
+	short atomic.Bool
 	// cut says why the attempt may not act any more.
 	cut atomic.Pointer[protocol.Error]
 }
@@ -60,6 +62,7 @@ func (a *attempt) remaining(terms *runnerv1.LeaseTerms) *runnerv1.LeaseTerms {
 		AuthorityTtlMs: max(0, a.lease.Authority().Milliseconds()),
 		RetentionMs:    max(0, a.lease.Retention().Milliseconds()),
 		Capability:     terms.GetCapability(),
+		Slice:          terms.GetSlice(),
 	}
 }
 
@@ -125,7 +128,7 @@ func held(all []*attempt) []*runnerv1.HeldLease {
 		if a.lost.Load() {
 			continue
 		}
-		out = append(out, &runnerv1.HeldLease{AttemptId: a.id.String(), Fence: int64(a.fence), JournalSeq: a.seq.Load()})
+		out = append(out, &runnerv1.HeldLease{AttemptId: a.id.String(), Fence: int64(a.fence), JournalSeq: a.seq.Load(), Short: a.short.Load()})
 	}
 	return out
 }

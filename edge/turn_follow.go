@@ -25,8 +25,12 @@ func (d *Daemon) follow(ctx context.Context, t *turn, after int64) error {
 		return protocol.FromConnect(err)
 	}
 	defer stream.Close()
+	defer t.short.Store(false)
 	for stream.Receive() {
 		records := stream.Msg().GetRecords()
+		if short := stream.Msg().GetShort(); t.short.Swap(short) != short {
+			d.wakeRenew.set()
+		}
 		if len(records) == 0 {
 			continue
 		}

@@ -4,9 +4,10 @@
 // It owns the capability, in memory alone: it is written to no disk, log, error
 // or environment (INV-17). It guarantees that a call starts only while the lease
 // has authority, read from its clock at each call (INV-20); that a streamed text
-// is passed on as it comes; that Close ends every open call with its cause; and
-// that every failure reaches the worker with its stable code. It refuses models
-// other than the attempt's, and a second call beside an open one.
+// is passed on as it comes; that a call for which the budget slice is too small
+// waits for a larger one while there can be one; that Close ends every open call
+// with its cause; and that every failure reaches the worker with its stable code.
+// It refuses models other than the attempt's, and a second call beside an open one.
 package relay
 
 import (
@@ -62,6 +63,17 @@ type Config struct {
 	Model string
 	// LiveFunc gets every text delta; it must not block.
 	LiveFunc func(delta string)
+	// ShortFunc is told that calls want a larger or a newer slice, and that they do
+	// not any more; it must not block.
+	ShortFunc func(short bool)
+}
+
+// Slice is the part of the budget that a capability carries. Of a Whole one the
+// broker's refusal is final.
+type Slice struct {
+	ID      string
+	Ceiling int64
+	Whole   bool
 }
 
 // Relay of one attempt.
@@ -70,7 +82,10 @@ type Relay struct {
 
 	mu         sync.Mutex // guards the fields below
 	capability string
-	current    *call // the open one
+	slice      Slice
+	changed    chan struct{} // closed and replaced when another slice comes
+	short      bool          // the last answer asked for another slice
+	current    *call         // the open one
 	closed     error
 }
 
@@ -78,13 +93,33 @@ type Relay struct {
 type call struct{ cancel context.CancelCauseFunc }
 
 // New makes a relay that admits nothing until it has a capability.
-func New(cfg Config) *Relay { return &Relay{cfg: cfg} }
+func New(cfg Config) *Relay { return &Relay{cfg: cfg, changed: make(chan struct{})} }
 
-// Refresh replaces the capability for the calls to come.
-func (r *Relay) Refresh(capability string) {
+// Refresh replaces the capability, and the slice that it carries, for the calls to
+// come and for one that waits.
+func (r *Relay) Refresh(capability string, s Slice) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.capability = capability
+	another := s.ID != r.slice.ID || s.Ceiling != r.slice.Ceiling || s.Whole != r.slice.Whole
+	r.capability, r.slice = capability, s
+	if another {
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}
+	r.mu.Unlock()
+	if another {
+		r.wants(false)
+	}
+}
+
+// wants notes whether another slice is asked for, and tells changes.
+func (r *Relay) wants(short bool) {
+	r.mu.Lock()
+	changed := r.short != short
+	r.short = short
+	r.mu.Unlock()
+	if changed && r.cfg.ShortFunc != nil {
+		r.cfg.ShortFunc(short)
+	}
 }
 
 // Close ends the open call and refuses others, both with cause. The first cause stays.
@@ -106,12 +141,67 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 	if req.GetModel() != r.cfg.Model {
 		return protocol.Errorf(protocol.CodePolicyDenied, "this attempt may call the model %q, not %q", r.cfg.Model, req.GetModel())
 	}
-	ctx, one, capability, err := r.open(ctx)
+	ctx, one, err := r.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer one.cancel(nil)
 	defer r.done(one)
+	for {
+		capability, used, err := r.authority()
+		if err != nil {
+			return err
+		}
+		err = r.stream(ctx, one, capability, req, send)
+		switch code := protocol.CodeOf(err); {
+		case err == nil:
+			r.wants(false)
+			return nil
+		case code == protocol.CodeUnavailable:
+			// The broker may have restarted: whoever asks again does so under a new slice.
+			r.wants(ctx.Err() == nil)
+			return err
+		case code != protocol.CodeBudgetExhausted || used.ID == "" || ctx.Err() != nil:
+			r.wants(false)
+			return err
+		}
+		if err := r.larger(ctx, used, err); err != nil {
+			r.wants(false)
+			return err
+		}
+	}
+}
+
+// largerIn is how long a call waits for a larger slice.
+const largerIn = 10 * time.Second
+
+// larger waits until another slice has come than the one that was too small. The
+// refusal of a whole one stays. INV-19.
+func (r *Relay) larger(ctx context.Context, used Slice, refusal error) error {
+	r.mu.Lock()
+	now, changed := r.slice, r.changed
+	r.mu.Unlock()
+	switch {
+	case now.ID != used.ID || now.Ceiling != used.Ceiling:
+		return nil
+	case now.Whole:
+		return refusal
+	}
+	r.wants(true)
+	patience := time.NewTimer(largerIn)
+	defer patience.Stop()
+	select {
+	case <-changed:
+		return r.larger(ctx, used, refusal)
+	case <-ctx.Done():
+		return failure(ctx, context.Cause(ctx))
+	case <-patience.C:
+		return protocol.Errorf(protocol.CodeUnavailable, "the server gave no larger budget slice in time: %w", refusal)
+	}
+}
+
+// stream makes the call once.
+func (r *Relay) stream(ctx context.Context, one *call, capability string, req *runtimev1.ModelRequest, send func(*runtimev1.ModelResponse) error) error {
 	stream, err := r.cfg.Broker.CallModel(ctx, &brokerv1.CallModelRequest{
 		Capability: capability,
 		CallId:     protocol.NewID[protocol.CallKind](time.Now(), rand.Reader).String(),
@@ -141,24 +231,38 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 	return failure(ctx, protocol.Errorf(protocol.CodeUnavailable, "the broker ended the model's answer before it was whole"))
 }
 
-// open admits one call.
-func (r *Relay) open(ctx context.Context) (context.Context, *call, string, error) {
+// open makes room for one call.
+func (r *Relay) open(ctx context.Context) (context.Context, *call, error) {
+	if _, _, err := r.authority(); err != nil {
+		return nil, nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current != nil {
+		return nil, nil, protocol.Errorf(protocol.CodeFailedPrecondition, "a model call of this attempt is still open")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	r.current = &call{cancel}
+	if r.closed != nil {
+		cancel(r.closed)
+	}
+	return ctx, r.current, nil
+}
+
+// authority is asked right before a call leaves. INV-20.
+func (r *Relay) authority() (capability string, s Slice, err error) {
 	left := r.cfg.Lease.Authority() // outside of the lock: it has its own
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.closed != nil:
-		return nil, nil, "", r.closed
+		return "", s, r.closed
 	case left <= 0:
-		return nil, nil, "", ErrNoAuthority
-	case r.current != nil:
-		return nil, nil, "", protocol.Errorf(protocol.CodeFailedPrecondition, "a model call of this attempt is still open")
+		return "", s, ErrNoAuthority
 	case r.capability == "":
-		return nil, nil, "", protocol.Errorf(protocol.CodeUnavailable, "the lease brought no capability for the broker yet")
+		return "", s, protocol.Errorf(protocol.CodeUnavailable, "the lease brought no capability for the broker yet")
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	r.current = &call{cancel}
-	return ctx, r.current, r.capability, nil
+	return r.capability, r.slice, nil
 }
 
 // done makes room for the next call, once.

@@ -22,8 +22,10 @@ import (
 // broker streams one delta, waits until it is told to go on, and ends.
 type broker struct {
 	brokerv1connect.UnimplementedBrokerServiceHandler
-	wait  chan struct{}
-	fail  error
+	wait chan struct{}
+	fail error
+	// judge refuses by the capability, before fail.
+	judge func(capability string) error
 	gone  chan error // receives why a waiting call ended
 	short bool       // ends without the whole answer
 
@@ -35,6 +37,11 @@ func (b *broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, 
 	b.mu.Lock()
 	b.seen = append(b.seen, req)
 	b.mu.Unlock()
+	if b.judge != nil {
+		if err := b.judge(req.GetCapability()); err != nil {
+			return protocol.ToConnect(err)
+		}
+	}
 	if b.fail != nil {
 		return protocol.ToConnect(b.fail)
 	}
@@ -66,6 +73,7 @@ type rig struct {
 	*Relay
 	now  time.Duration
 	live []string
+	said chan bool // what ShortFunc was told
 }
 
 func newRig(t *testing.T, b *broker) *rig {
@@ -76,11 +84,12 @@ func newRig(t *testing.T, b *broker) *rig {
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	r := &rig{}
+	r := &rig{said: make(chan bool, 100)}
 	l := lease.NewLease(func() time.Duration { return r.now })
 	l.Renew(0, 15*time.Second, time.Minute)
-	r.Relay = New(Config{Broker: Over(s.Client(), s.URL), Lease: l, Model: "main", LiveFunc: func(d string) { r.live = append(r.live, d) }})
-	r.Refresh("cap-1")
+	r.Relay = New(Config{Broker: Over(s.Client(), s.URL), Lease: l, Model: "main", LiveFunc: func(d string) { r.live = append(r.live, d) },
+		ShortFunc: func(short bool) { r.said <- short }})
+	r.Refresh("cap-1", Slice{})
 	return r
 }
 
@@ -123,7 +132,7 @@ func TestCapabilityIsRefreshed(t *testing.T) {
 	b := &broker{}
 	r := newRig(t, b)
 	for _, c := range []string{"cap-1", "cap-2"} {
-		r.Refresh(c)
+		r.Refresh(c, Slice{})
 		if err := ask(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +189,7 @@ func TestCloseEndsTheOpenCall(t *testing.T) {
 		t.Errorf("the broker's side ended with %v", err)
 	}
 	r.Close(errors.New("later")) // the first cause stays
-	r.Refresh("cap-3")
+	r.Refresh("cap-3", Slice{})
 	wantCode(t, ask(t.Context(), r, nil), protocol.CodeLeaseExpired)
 }
 
@@ -188,12 +197,12 @@ func TestRefusals(t *testing.T) {
 	b := &broker{}
 	r := newRig(t, b)
 	wantCode(t, r.CallModel(t.Context(), &runtimev1.ModelRequest{Model: "other"}, nil), protocol.CodePolicyDenied)
-	r.Refresh("")
+	r.Refresh("", Slice{})
 	wantCode(t, ask(t.Context(), r, nil), protocol.CodeUnavailable)
 	if n := len(b.requests()); n != 0 {
 		t.Errorf("%d calls reached the broker", n)
 	}
-	r.Refresh("cap-1")
+	r.Refresh("cap-1", Slice{})
 	if err := ask(t.Context(), r, nil); err != nil {
 		t.Errorf("the positive twin: %v", err)
 	}
@@ -203,4 +212,76 @@ func TestRefusals(t *testing.T) {
 	}
 	b.fail, b.short = nil, true
 	wantCode(t, ask(t.Context(), r, nil), protocol.CodeUnavailable)
+}
+
+// A call for which the slice is too small waits for a larger one, and leaves under
+// its capability; the refusal of a slice that is not raised any more stays. INV-19.
+func TestCallWaitsForALargerSlice(t *testing.T) {
+	dry := protocol.Errorf(protocol.CodeBudgetExhausted, "the slice is too small")
+	b := &broker{judge: func(capability string) error {
+		if capability == "large" {
+			return nil
+		}
+		return dry
+	}}
+	r := newRig(t, b)
+	r.Refresh("small", Slice{ID: "s", Ceiling: 10})
+	done := make(chan error, 1)
+	go func() { done <- ask(t.Context(), r, nil) }()
+	if !<-r.said {
+		t.Fatal("nobody was told that it is short")
+	}
+	r.Refresh("small again", Slice{ID: "s", Ceiling: 10}) // a renewal that brings nothing
+	r.Refresh("large", Slice{ID: "s", Ceiling: 20})
+	if err := <-done; err != nil {
+		t.Errorf("after the top-up: %v", err)
+	}
+	if <-r.said {
+		t.Error("it is short for ever")
+	}
+	r.Refresh("small", Slice{ID: "s", Ceiling: 20, Whole: true})
+	wantCode(t, ask(t.Context(), r, nil), protocol.CodeBudgetExhausted)
+
+	r.Refresh("small", Slice{ID: "t", Ceiling: 10})
+	go func() { done <- ask(t.Context(), r, nil) }()
+	<-r.said
+	r.Refresh("small", Slice{ID: "t", Ceiling: 10, Whole: true}) // it turns out to be all
+	wantCode(t, <-done, protocol.CodeBudgetExhausted)
+}
+
+// Who waits is ended by Close, and by the loss of authority before it leaves.
+func TestWaitingCallEnds(t *testing.T) {
+	b := &broker{judge: func(string) error { return protocol.Errorf(protocol.CodeBudgetExhausted, "no") }}
+	r := newRig(t, b)
+	r.Refresh("small", Slice{ID: "s", Ceiling: 10})
+	done := make(chan error, 1)
+	go func() { done <- ask(t.Context(), r, nil) }()
+	<-r.said
+	r.now = 15 * time.Second
+	r.Refresh("other", Slice{ID: "s", Ceiling: 11})
+	wantCode(t, <-done, protocol.CodeLeaseExpired)
+	r.now = 0
+	go func() { done <- ask(t.Context(), r, nil) }()
+	for !<-r.said {
+	}
+	r.Close(protocol.Errorf(protocol.CodeCancelled, "stopped"))
+	wantCode(t, <-done, protocol.CodeCancelled)
+	if n := len(b.requests()); n != 2 {
+		t.Errorf("%d calls left", n)
+	}
+}
+
+// A broker that restarted is answered with a wish for a newer slice, until one came.
+func TestUnavailableAsksForANewerSlice(t *testing.T) {
+	b := &broker{fail: protocol.Errorf(protocol.CodeUnavailable, "cut for another start")}
+	r := newRig(t, b)
+	r.Refresh("old", Slice{ID: "s", Ceiling: 10})
+	wantCode(t, ask(t.Context(), r, nil), protocol.CodeUnavailable)
+	if !<-r.said {
+		t.Error("nobody was told")
+	}
+	r.Refresh("new", Slice{ID: "t", Ceiling: 10})
+	if <-r.said {
+		t.Error("it still asks")
+	}
 }

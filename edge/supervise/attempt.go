@@ -57,8 +57,8 @@ func newAttempt(s *supervisor, w *handover) (*attempt, error) {
 		return nil, err
 	}
 	a.hangUp = hangUp
-	a.relay = relay.New(relay.Config{Broker: broker, Lease: s.lease, Model: a.spec.GetModel(), LiveFunc: s.live.send})
-	a.relay.Refresh(w.terms.GetCapability())
+	a.relay = relay.New(relay.Config{Broker: broker, Lease: s.lease, Model: a.spec.GetModel(), LiveFunc: s.live.send, ShortFunc: s.short.set})
+	a.relay.Refresh(w.terms.GetCapability(), sliceOf(w.terms))
 	budget := s.budget(w, a.spec)
 	s.deadline = s.lease.Now() + budget
 	a.limits = s.cfg.limits(w.turn.GetLimits(), budget)

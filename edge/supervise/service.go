@@ -101,24 +101,26 @@ func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond 
 // Records streams what is on the disk after a sequence, then what comes.
 func (s service) Records(ctx context.Context, req *supervisev1.RecordsRequest, out *connect.ServerStream[supervisev1.RecordsResponse]) error {
 	after := req.GetAfterSeq()
-	if err := out.Send(&supervisev1.RecordsResponse{}); err != nil { // headers now, not with the first record
-		return err
-	}
-	for {
+	for first, told := true, false; ; first = false { // the headers go now, not with the first record
 		changed := s.records.wait()
+		short, reconsidered := s.short.now()
 		batch, err := s.records.batch(after)
 		if err != nil {
 			return err
 		}
-		if len(batch) > 0 {
-			if err := out.Send(&supervisev1.RecordsResponse{Records: batch}); err != nil {
+		if first || len(batch) > 0 || short != told {
+			if err := out.Send(&supervisev1.RecordsResponse{Records: batch, Short: short}); err != nil {
 				return err
 			}
+			told = short
+		}
+		if len(batch) > 0 {
 			after = batch[len(batch)-1].Seq
 			continue
 		}
 		select {
 		case <-changed:
+		case <-reconsidered:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.ctx.Done():
@@ -147,9 +149,9 @@ func (s service) Renew(_ context.Context, req *supervisev1.RenewRequest) (*super
 	}
 	s.lease.Renew(s.lease.Now(), millis(t.GetAuthorityTtlMs()), millis(t.GetRetentionMs()))
 	if t.GetCapability() != "" {
-		s.work.terms.Capability = t.GetCapability()
+		s.work.terms.Capability, s.work.terms.Slice = t.GetCapability(), t.GetSlice()
 		if s.attempt != nil {
-			s.attempt.relay.Refresh(t.GetCapability())
+			s.attempt.relay.Refresh(t.GetCapability(), sliceOf(t))
 		}
 	}
 	return &supervisev1.RenewResponse{}, nil

@@ -44,6 +44,7 @@ type supervisor struct {
 	records  *records
 	requests *requests
 	live     *live
+	short    *short
 	// recovered: an earlier supervisor worked here, and this one only has its records.
 	recovered bool
 	// begun, stopped and retired are closed once; quiet is closed when the attempt
@@ -100,7 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer recs.journal.Close()
 	s := &supervisor{
-		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(),
+		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(), short: newShort(),
 		begun: newSignal(), stopped: newSignal(), retired: newSignal(), quiet: newSignal(),
 	}
 	if err := s.recover(ctx); err != nil {

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -33,9 +35,9 @@ type Ports struct {
 	Authority Authority
 	Root      Root
 	Paths     Paths
-	// CallLog and SpendFile are file names; an empty SpendFile keeps the hour's
-	// spend in memory.
-	CallLog, SpendFile string
+	// CallLog, SpendFile and SliceFile are file names; without the last two the
+	// hour's spend and the draws of slices are kept in memory.
+	CallLog, SpendFile, SliceFile string
 	// ResetKey for QUIC; see link.ServerConfig.
 	ResetKey *[32]byte
 	// Feed sockets and egress connections; zero values are the machine's own.
@@ -86,7 +88,6 @@ func New(cfg Config, p Ports) (*Broker, error) {
 		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(),
 		feed: feed.New(rootKey, p.Elapsed, p.Log), routes: map[string]*route{}, destinations: map[string]*outlet{},
 	}
-	b.ledger = budget.New(b.boot, p.Elapsed)
 	if err := b.open(); err != nil {
 		return nil, err
 	}
@@ -117,8 +118,21 @@ func (b *Broker) open() (err error) {
 	if b.spend, err = budget.NewSpend(b.cfg.Caps.budgetCaps(), b.ports.SpendFile, time.Now); err != nil {
 		return err
 	}
+	b.ledger = budget.New(b.boot, b.ports.Elapsed)
+	if b.ports.SliceFile != "" {
+		b.ledger, err = budget.Open(budget.Config{Boot: b.boot, Path: b.ports.SliceFile, Host: hostBoot(), Elapsed: b.ports.Elapsed})
+		if err != nil {
+			return err
+		}
+	}
 	b.calls, err = calllog.Open(calllog.Config{Path: b.ports.CallLog})
 	return err
+}
+
+// hostBoot is the running kernel's boot id; empty where there is none.
+func hostBoot() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
 }
 
 // Feed of this broker: a simulation drives it without a network.
@@ -178,7 +192,7 @@ func (b *Broker) close() error {
 	for _, d := range b.destinations {
 		d.Close()
 	}
-	return b.calls.Close()
+	return errors.Join(b.ledger.Stop(), b.calls.Close())
 }
 
 // Handler answers the three services. Callers come from link.PeerFrom.

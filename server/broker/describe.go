@@ -23,6 +23,9 @@ func (s brokerService) Describe(_ context.Context, in *brokerv1.DescribeRequest)
 		BrokerId: s.ports.Root.BrokerID(), Pool: s.cfg.Pool, BootNonce: s.boot, CapabilityVersion: protocol.Current(),
 		SealRecipient: recipient, SealStatement: statement, RootCertificate: s.ports.Root.Root().Raw, FeedAgeMs: -1,
 	}
+	if files, ok := s.ports.Paths.(interface{ Location() string }); ok {
+		out.PathsDirectory = files.Location()
+	}
 	if age := s.feed.Age(); age >= 0 {
 		out.FeedAgeMs = age.Milliseconds()
 	}
@@ -53,10 +56,11 @@ func (s brokerService) Usage(_ context.Context, in *brokerv1.UsageRequest) (*bro
 	} else {
 		usages = s.ledger.Usage(ids...)
 	}
-	out := &brokerv1.UsageResponse{BootNonce: s.boot}
+	out := &brokerv1.UsageResponse{BootNonce: s.boot, KnownBoots: s.ledger.Boots()}
 	for _, u := range usages {
 		out.Slices = append(out.Slices, &brokerv1.SliceUsage{
-			SliceId: u.Slice.String(), DrawnMicroUsd: u.Drawn, InputTokens: u.Input, OutputTokens: u.Output, OpenFlows: int32(u.Open),
+			SliceId: u.Slice.String(), DrawnMicroUsd: u.Drawn, ReservedMicroUsd: u.Reserved, LargestMicroUsd: u.Largest,
+			InputTokens: u.Input, OutputTokens: u.Output, OpenFlows: int32(u.Open),
 		})
 	}
 	return out, nil

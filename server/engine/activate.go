@@ -178,7 +178,7 @@ func (w *turnTx) own(desc *brokerv1.DescribeResponse) error {
 	}
 	id := w.turn.ID
 	w.afterCommit(func() { w.e.owned.keep(id) })
-	return w.reserve(desc.BootNonce, portion(w.turn.Placement, limits.MaxCostMicroUSD))
+	return w.reserve(desc.BootNonce, portion(limits.MaxCostMicroUSD, 0), limits.MaxCostMicroUSD)
 }
 
 // start begins the loop here, or makes the attempt that runs it on a runner.

@@ -20,6 +20,7 @@ type authority struct {
 	instance   protocol.InstanceID
 	sealed     []byte
 	slice      policy.Slice
+	whole      bool   // all that is left of the budget is in the slice
 	thumbprint string // of the runner that presents it; empty: the replica's
 }
 

@@ -2,45 +2,75 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/policy"
-	"bivouac/server/session"
 	"bivouac/server/store"
 )
 
-// portion is what a turn reserves at a time: about one model call's worth, an
-// eighth of its budget, so that a broker that restarts and forgets its slices
-// costs the turn no more than that. The engine fills a slice that a call of a
-// service-placed turn finds too small; a runner's calls go to the broker past it
-// and end the turn there, so a runner-placed turn has half of its budget at hand.
-func portion(p session.Placement, budget int64) int64 {
-	if p == session.PlacementRunner {
-		return max(1, budget/2)
-	}
-	return max(1, budget/8)
-}
+// portion is what a turn has at hand: about one model call's worth, an eighth of
+// its budget, so that a broker that falls with the whole machine costs the turn no
+// more than that; and twice the largest call that was seen, so that the next one
+// of its kind fits. What a call finds too small is filled: at once for a turn of
+// this server, and for a runner's when the runner says that it is short.
+func portion(budget, largest int64) int64 { return max(1, budget/8, 2*largest) }
 
 // nextCeiling tops a slice up when less than half a portion is left in it.
 // Reserved plus spent never exceeds the budget. INV-19.
-func nextCeiling(s policy.Slice, portion, most int64) int64 {
-	if s.CeilingMicroUSD-s.DrawnMicroUSD >= max(1, portion/2) {
-		return s.CeilingMicroUSD
+func nextCeiling(ceiling, used, portion, most int64) int64 {
+	if ceiling-used >= max(1, portion/2) {
+		return ceiling
 	}
-	return max(s.CeilingMicroUSD, min(most, s.DrawnMicroUSD+portion))
+	return max(ceiling, min(most, used+portion))
 }
 
-// reserve makes the turn's slice for one boot of the broker.
-func (w *turnTx) reserve(boot string, ceiling int64) error {
+// draw is a broker's word on one slice.
+type draw struct {
+	boot  string   // of the broker that says it
+	known []string // earlier boots of which it knows every draw
+	// total counts open reservations, of which reserved is the sum.
+	total, reserved, largest int64
+}
+
+// drawOf reads it; a slice that is not named drew nothing.
+func drawOf(u *brokerv1.UsageResponse, id protocol.SliceID) draw {
+	d := draw{boot: u.BootNonce, known: u.KnownBoots}
+	for _, s := range u.Slices {
+		if s.SliceId == id.String() {
+			d.total, d.reserved, d.largest = s.DrawnMicroUsd, s.ReservedMicroUsd, s.LargestMicroUsd
+		}
+	}
+	return d
+}
+
+// spent of a slice that is over: what the broker that drew it knows, or all of it
+// when that start of the broker left nothing behind. INV-19.
+func (d draw) spent(s policy.Slice) int64 {
+	if s.BrokerBoot != d.boot && !slices.Contains(d.known, s.BrokerBoot) {
+		return s.CeilingMicroUSD
+	}
+	return min(s.CeilingMicroUSD, max(s.DrawnMicroUSD, d.total))
+}
+
+// reserve makes the turn's slice for one boot of the broker. most is what the
+// budget has left for it.
+func (w *turnTx) reserve(boot string, ceiling, most int64) error {
 	s := policy.Slice{ID: newID[protocol.SliceKind](w.e, w.tx.Now), Tenant: w.turn.Tenant, Turn: w.turn.ID,
-		BrokerBoot: boot, CeilingMicroUSD: ceiling}
+		BrokerBoot: boot, CeilingMicroUSD: min(ceiling, most)}
 	w.turn.Slice = s.ID
 	w.touch()
-	w.afterCommit(func() { w.e.leases.useSlice(w.turn.Attempt, s) })
+	w.carry(s, most)
 	return w.tx.InsertSlice(s)
+}
+
+// carry makes the renewals to come carry a slice.
+func (w *turnTx) carry(s policy.Slice, most int64) {
+	attempt := w.turn.Attempt
+	w.afterCommit(func() { w.e.leases.useSlice(attempt, s, s.CeilingMicroUSD >= most) })
 }
 
 // elsewhere is what the turn's other slices took of its budget: what a closed one
@@ -63,58 +93,62 @@ func (w *turnTx) elsewhere() (int64, error) {
 	return sum, nil
 }
 
+// most is what the turn's slice may have at most: the budget without what its
+// other slices took.
+func (w *turnTx) most() (budget, most int64, err error) {
+	snap, err := w.snapshot()
+	if err != nil {
+		return 0, 0, err
+	}
+	other, err := w.elsewhere()
+	budget = snap.Agent.Limits.MaxCostMicroUSD
+	return budget, budget - other, err
+}
+
 // topUp raises the slice's ceiling when it runs low, and reports whether it did.
 // force is for a request that the broker already refused: it doubles the slice.
-func (w *turnTx) topUp(drawn int64, force bool) (bool, error) {
+func (w *turnTx) topUp(d draw, force bool) (bool, error) {
 	s, err := w.tx.Slice(w.turn.Slice)
 	if err != nil {
 		return false, err
 	}
-	snap, err := w.snapshot()
+	budget, most, err := w.most()
 	if err != nil {
 		return false, err
 	}
-	other, err := w.elsewhere()
-	if err != nil {
-		return false, err
-	}
-	budget, before := snap.Agent.Limits.MaxCostMicroUSD, s.CeilingMicroUSD
-	s.DrawnMicroUSD = max(s.DrawnMicroUSD, drawn)
-	s.CeilingMicroUSD = nextCeiling(s, portion(w.turn.Placement, budget), budget-other)
+	before := s.CeilingMicroUSD
+	s.DrawnMicroUSD = max(s.DrawnMicroUSD, d.total-d.reserved)
+	s.CeilingMicroUSD = nextCeiling(before, max(s.DrawnMicroUSD, d.total), portion(budget, d.largest), most)
 	if force {
-		s.CeilingMicroUSD = max(s.CeilingMicroUSD, min(budget-other, 2*before))
+		s.CeilingMicroUSD = max(s.CeilingMicroUSD, min(most, 2*before))
 	}
+	w.carry(s, most)
 	if s.CeilingMicroUSD == before {
 		return false, nil // the top-up is the only write
 	}
-	w.afterCommit(func() { w.e.leases.useSlice(w.turn.Attempt, s) })
 	return true, w.tx.SaveSlice(s)
 }
 
-// renewSlice replaces the slice of a broker that restarted: the old one counts
-// as spent. It reports false when nothing of the budget is left.
-func (w *turnTx) renewSlice(boot string) (bool, error) {
+// renewSlice replaces the slice of a broker that restarted by one of what is left
+// of the budget. It reports false when that is nothing.
+func (w *turnTx) renewSlice(d draw) (bool, error) {
 	old, err := w.tx.Slice(w.turn.Slice)
-	if err != nil || old.BrokerBoot == boot {
+	if err != nil || old.BrokerBoot == d.boot {
 		return err == nil, err
 	}
-	snap, err := w.snapshot()
+	budget, most, err := w.most()
 	if err != nil {
 		return false, err
 	}
-	old.DrawnMicroUSD, old.ClosedAt = old.CeilingMicroUSD, w.tx.Now
+	old.DrawnMicroUSD, old.ClosedAt = d.spent(old), w.tx.Now
 	if err := w.tx.SaveSlice(old); err != nil {
 		return false, err
 	}
-	other, err := w.elsewhere()
-	if err != nil {
-		return false, err
-	}
-	left := snap.Agent.Limits.MaxCostMicroUSD - other - old.CeilingMicroUSD
+	left := most - old.DrawnMicroUSD
 	if left <= 0 {
 		return false, nil
 	}
-	return true, w.reserve(boot, min(left, portion(w.turn.Placement, snap.Agent.Limits.MaxCostMicroUSD)))
+	return true, w.reserve(d.boot, portion(budget, 0), left)
 }
 
 // restSlice ends the slice of a turn that begins to wait for a person: the
@@ -147,51 +181,40 @@ func (w *turnTx) wakeSlice() (bool, error) {
 	if slices.ContainsFunc(all, func(s policy.Slice) bool { return s.ClosedAt.IsZero() }) {
 		return false, nil
 	}
-	snap, err := w.snapshot()
-	if err != nil {
-		return false, err
-	}
-	other, err := w.elsewhere()
+	budget, most, err := w.most()
 	if err != nil {
 		return false, err
 	}
 	// Of a budget that is used up an empty slice is cut: an approved action needs
 	// none of it, and the next model call says what is missing.
-	budget := snap.Agent.Limits.MaxCostMicroUSD
-	return true, w.reserve(boot, min(max(0, budget-other), portion(w.turn.Placement, budget)))
+	return true, w.reserve(boot, portion(budget, 0), max(0, most))
 }
 
 const usageOp = "usage"
 
 // tickUsage asks the broker what open slices drew, tops up those that run low,
-// and replaces those of an earlier boot.
+// and replaces those of an earlier boot. Those of which a runner says that they
+// are too small are asked at once.
 func (e *Engine) tickUsage(ctx context.Context) (bool, error) {
 	now := time.Now()
-	boot := e.view.boot()
-	if boot == "" || !e.pauses.over(usageOp, now) || e.busy(usageOp) {
+	if e.view.boot() == "" || e.busy(usageOp) {
 		return false, nil
 	}
-	var turns []session.Turn
-	err := e.Store.View(ctx, store.AsLoop("usage"), func(tx *store.Tx) (err error) {
-		turns, err = tx.OwnedTurns(e.Replica)
-		return err
-	})
-	if err != nil {
-		return false, err
-	}
-	e.pauses.set(usageOp, now.Add(e.Limits.UsageEvery))
-	bySlice := map[protocol.SliceID]protocol.TurnID{}
-	var ids []protocol.SliceID
-	for _, t := range turns {
-		if t.Slice != "" {
-			bySlice[t.Slice] = t.ID
-			ids = append(ids, t.Slice)
+	bySlice := e.leases.takeShort()
+	if len(bySlice) == 0 {
+		if !e.pauses.over(usageOp, now) {
+			return false, nil
 		}
+		var err error
+		if bySlice, err = e.openSlices(ctx); err != nil {
+			return false, err
+		}
+		e.pauses.set(usageOp, now.Add(e.Limits.UsageEvery))
 	}
-	if len(ids) == 0 {
+	if len(bySlice) == 0 {
 		return false, nil
 	}
-	slices.Sort(ids)
+	ids := slices.Sorted(maps.Keys(bySlice))
 	return e.Ops.Start(usageOp, func(ctx context.Context) {
 		u, err := e.Broker.Usage(ctx, false, ids...)
 		if err != nil {
@@ -201,35 +224,55 @@ func (e *Engine) tickUsage(ctx context.Context) (bool, error) {
 	}), nil
 }
 
+// openSlices of the turns of this replica.
+func (e *Engine) openSlices(ctx context.Context) (map[protocol.SliceID]protocol.TurnID, error) {
+	out := map[protocol.SliceID]protocol.TurnID{}
+	err := e.Store.View(ctx, store.AsLoop("usage"), func(tx *store.Tx) error {
+		turns, err := tx.OwnedTurns(e.Replica)
+		for _, t := range turns {
+			if t.Slice != "" {
+				out[t.Slice] = t.ID
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
 func (e *Engine) settleUsage(ctx context.Context, u *brokerv1.UsageResponse, turns map[protocol.SliceID]protocol.TurnID) error {
-	drawn := map[protocol.SliceID]int64{}
-	for _, s := range u.Slices {
-		drawn[protocol.SliceID(s.SliceId)] = s.DrawnMicroUsd
-	}
-	ids := make([]protocol.SliceID, 0, len(turns))
-	for id := range turns {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	_, err := each(ids, func(id protocol.SliceID) (bool, error) {
-		return true, e.onTurn(ctx, "usage", turns[id], func(w *turnTx) error { return w.settleUsage(id, drawn[id], u.BootNonce) })
+	_, err := each(slices.Sorted(maps.Keys(turns)), func(id protocol.SliceID) (bool, error) {
+		return true, e.onTurn(ctx, "usage", turns[id], func(w *turnTx) error { return w.settleUsage(id, drawOf(u, id)) })
 	})
 	return err
 }
 
-func (w *turnTx) settleUsage(id protocol.SliceID, drawn int64, boot string) error {
-	if !w.turn.State.Active() || w.turn.Slice != id {
+func (w *turnTx) settleUsage(id protocol.SliceID, d draw) error {
+	switch {
+	case !w.turn.State.Active() || w.turn.Slice == "":
 		return nil
+	case w.turn.Slice != id: // replaced meanwhile; the lease may not know
+		return w.carryOn()
 	}
-	left, err := w.renewSlice(boot)
+	left, err := w.renewSlice(d)
 	if err != nil {
 		return err
 	}
 	if !left {
-		return w.failed("budget_exhausted", "The broker restarted, what the turn had reserved counts as spent, and nothing of its budget is left.")
+		return w.failed("budget_exhausted", "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
 	}
 	if w.turn.Slice == id {
-		_, err = w.topUp(drawn, false)
+		_, err = w.topUp(d, false)
 	}
+	return err
+}
+
+// carryOn makes the turn's lease carry the slice that the turn has.
+func (w *turnTx) carryOn() error {
+	s, err := w.tx.Slice(w.turn.Slice)
+	if err != nil {
+		return err
+	}
+	_, most, err := w.most()
+	w.carry(s, most)
 	return err
 }

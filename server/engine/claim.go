@@ -122,7 +122,9 @@ func (w *turnTx) attemptAuthority(a execution.Attempt) (*authority, error) {
 		return nil, err
 	}
 	auth.thumbprint = r.Thumbprint
-	return auth, nil
+	_, most, err := w.most()
+	auth.whole = auth.slice.CeilingMicroUSD >= most
+	return auth, err
 }
 
 // claimRefused tells a supervisor whose turn lost its authority that there is
@@ -155,6 +157,9 @@ func (e *Engine) termsOf(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, e
 		h.authority.forModel(c)
 		c.Attempt, c.Fence = id, h.fence
 	})
+	if s := h.authority.slice; s.ID != "" {
+		t.Slice = &runnerv1.Slice{Id: s.ID.String(), CeilingMicroUsd: s.CeilingMicroUSD, Whole: h.authority.whole}
+	}
 	return t, err
 }
 
@@ -195,8 +200,9 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 }
 
 // Renew restarts lease clocks, one call for all leases of a runner. It reads and
-// writes nothing: what was taken back is known from memory. A lost lease is
-// absent from the answer. INV-13, INV-20.
+// writes nothing: what was taken back is known from memory, and a slice that is
+// too small is the usage tick's to fill. A lost lease is absent from the answer.
+// INV-13, INV-20.
 func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewRequest) (*runnerv1.RenewResponse, error) {
 	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
 		return nil, err
@@ -207,6 +213,10 @@ func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewReq
 		h, alive := e.leases.renew(id, c.Runner(), protocol.Fence(l.Fence))
 		if !alive {
 			continue
+		}
+		if l.Short {
+			e.leases.short(id)
+			e.hungry.ring()
 		}
 		terms, err := e.heldTerms(h, id)
 		if isTaken(err) {

@@ -30,6 +30,8 @@ type held struct {
 	// authority of the capability that each renewal brings; nil for a device
 	// action, which needs none.
 	authority *authority
+	// short: its runner waits for a larger or a newer slice.
+	short bool
 }
 
 func newLeases(e lease.Elapsed) *leases {
@@ -90,14 +92,38 @@ func (l *leases) accept(id protocol.AttemptID, seq int64) {
 }
 
 // useSlice makes later renewals carry a slice that was topped up or replaced.
-func (l *leases) useSlice(id protocol.AttemptID, s policy.Slice) {
+// whole says that it is not topped up any more.
+func (l *leases) useSlice(id protocol.AttemptID, s policy.Slice, whole bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h := l.held[id]; h != nil && h.authority != nil {
 		a := *h.authority
-		a.slice = s
+		a.slice, a.whole = s, whole
 		h.authority = &a
 	}
+}
+
+// short notes what a runner says of an attempt that it holds.
+func (l *leases) short(id protocol.AttemptID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[id]; h != nil {
+		h.short = true
+	}
+}
+
+// takeShort returns the slices that are too small, with their turns, once.
+func (l *leases) takeShort() map[protocol.SliceID]protocol.TurnID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[protocol.SliceID]protocol.TurnID{}
+	for _, h := range l.held {
+		if h.short && h.authority != nil && h.authority.slice.ID != "" {
+			out[h.authority.slice.ID] = h.authority.turn.ID
+		}
+		h.short = false
+	}
+	return out
 }
 
 func (l *leases) forget(id protocol.AttemptID) {

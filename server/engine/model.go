@@ -163,7 +163,7 @@ func (w *turnTx) modelFailed(failure error) error {
 		return err
 	}
 	if e.Code == protocol.CodeBudgetExhausted {
-		if raised, err := w.topUp(0, true); raised || err != nil {
+		if raised, err := w.topUp(draw{}, true); raised || err != nil {
 			if err != nil {
 				return err
 			}

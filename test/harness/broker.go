@@ -78,7 +78,7 @@ func (w *World) startBroker() {
 	w.must(err)
 	b, err := broker.New(cfg, broker.Ports{
 		Authority: w.keys, Root: w.keys, Paths: w.Paths, ResetKey: w.keys.ResetKey(),
-		CallLog: w.path("broker", "calls.log"), SpendFile: w.path("broker", "spend.json"),
+		CallLog: w.path("broker", "calls.log"), SpendFile: w.path("broker", "spend.json"), SliceFile: w.path("broker", "slices.log"),
 		Feed: w.net.Network(brokerIP), Egress: w.outside(), Elapsed: w.elapsed, Log: w.Log.logger(Broker),
 	})
 	w.must(err)

@@ -409,7 +409,10 @@ type HeldLease struct {
 	AttemptId string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
 	Fence     int64                  `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Last journal sequence the runner has.
-	JournalSeq    int64 `protobuf:"varint,3,opt,name=journal_seq,json=journalSeq,proto3" json:"journal_seq,omitempty"`
+	JournalSeq int64 `protobuf:"varint,3,opt,name=journal_seq,json=journalSeq,proto3" json:"journal_seq,omitempty"`
+	// A model call of it waits for a larger or a newer budget slice: the server
+	// looks at once, and the runner asks again soon.
+	Short         bool `protobuf:"varint,4,opt,name=short,proto3" json:"short,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +466,13 @@ func (x *HeldLease) GetJournalSeq() int64 {
 		return x.JournalSeq
 	}
 	return 0
+}
+
+func (x *HeldLease) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
 }
 
 type ConnectRequest struct {
@@ -716,7 +726,9 @@ type LeaseTerms struct {
 	// Without renewal for this long the attempt is ended.
 	RetentionMs int64 `protobuf:"varint,3,opt,name=retention_ms,json=retentionMs,proto3" json:"retention_ms,omitempty"`
 	// Fresh capability for the relay; opaque here.
-	Capability    string `protobuf:"bytes,4,opt,name=capability,proto3" json:"capability,omitempty"`
+	Capability string `protobuf:"bytes,4,opt,name=capability,proto3" json:"capability,omitempty"`
+	// What the capability may spend; absent without one.
+	Slice         *Slice `protobuf:"bytes,5,opt,name=slice,proto3" json:"slice,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -779,6 +791,76 @@ func (x *LeaseTerms) GetCapability() string {
 	return ""
 }
 
+func (x *LeaseTerms) GetSlice() *Slice {
+	if x != nil {
+		return x.Slice
+	}
+	return nil
+}
+
+// Slice is the part of a turn's budget that a capability carries.
+type Slice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Cumulative, millionths of a US dollar.
+	CeilingMicroUsd int64 `protobuf:"varint,2,opt,name=ceiling_micro_usd,json=ceilingMicroUsd,proto3" json:"ceiling_micro_usd,omitempty"`
+	// All that is left of the budget is in it: it is not raised any more.
+	Whole         bool `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Slice) Reset() {
+	*x = Slice{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Slice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Slice) ProtoMessage() {}
+
+func (x *Slice) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Slice.ProtoReflect.Descriptor instead.
+func (*Slice) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Slice) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Slice) GetCeilingMicroUsd() int64 {
+	if x != nil {
+		return x.CeilingMicroUsd
+	}
+	return 0
+}
+
+func (x *Slice) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
 type AttachRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Epoch int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -790,7 +872,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +884,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +897,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AttachRequest) GetEpoch() int64 {
@@ -850,7 +932,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +944,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +957,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AttachResponse) GetSeq() int64 {
@@ -980,7 +1062,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1074,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1087,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Heartbeat) GetServerTimeUs() int64 {
@@ -1028,7 +1110,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1122,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1135,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Offer) GetAttemptId() string {
@@ -1095,7 +1177,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1189,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1202,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Stop) GetAttemptId() string {
@@ -1147,7 +1229,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1241,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1254,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Fenced) GetReason() string {
@@ -1194,7 +1276,7 @@ type ToolAnswer struct {
 
 func (x *ToolAnswer) Reset() {
 	*x = ToolAnswer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1288,7 @@ func (x *ToolAnswer) String() string {
 func (*ToolAnswer) ProtoMessage() {}
 
 func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1301,7 @@ func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolAnswer.ProtoReflect.Descriptor instead.
 func (*ToolAnswer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ToolAnswer) GetAttemptId() string {
@@ -1253,7 +1335,7 @@ type AcknowledgeRequest struct {
 
 func (x *AcknowledgeRequest) Reset() {
 	*x = AcknowledgeRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1347,7 @@ func (x *AcknowledgeRequest) String() string {
 func (*AcknowledgeRequest) ProtoMessage() {}
 
 func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1360,7 @@ func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AcknowledgeRequest) GetEpoch() int64 {
@@ -1303,7 +1385,7 @@ type AcknowledgeResponse struct {
 
 func (x *AcknowledgeResponse) Reset() {
 	*x = AcknowledgeResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1397,7 @@ func (x *AcknowledgeResponse) String() string {
 func (*AcknowledgeResponse) ProtoMessage() {}
 
 func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1410,7 @@ func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
 }
 
 type ClaimRequest struct {
@@ -1344,7 +1426,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1438,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1451,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ClaimRequest) GetAttemptId() string {
@@ -1405,7 +1487,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1499,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1512,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ClaimResponse) GetTerms() *LeaseTerms {
@@ -1470,7 +1552,7 @@ type Work struct {
 
 func (x *Work) Reset() {
 	*x = Work{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1564,7 @@ func (x *Work) String() string {
 func (*Work) ProtoMessage() {}
 
 func (x *Work) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1577,7 @@ func (x *Work) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Work.ProtoReflect.Descriptor instead.
 func (*Work) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Work) GetKind() isWork_Kind {
@@ -1572,7 +1654,7 @@ type TurnWork struct {
 
 func (x *TurnWork) Reset() {
 	*x = TurnWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1666,7 @@ func (x *TurnWork) String() string {
 func (*TurnWork) ProtoMessage() {}
 
 func (x *TurnWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1679,7 @@ func (x *TurnWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnWork.ProtoReflect.Descriptor instead.
 func (*TurnWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TurnWork) GetSpec() []byte {
@@ -1656,7 +1738,7 @@ type SandboxLimits struct {
 
 func (x *SandboxLimits) Reset() {
 	*x = SandboxLimits{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1750,7 @@ func (x *SandboxLimits) String() string {
 func (*SandboxLimits) ProtoMessage() {}
 
 func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1763,7 @@ func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxLimits.ProtoReflect.Descriptor instead.
 func (*SandboxLimits) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SandboxLimits) GetMemoryBytes() int64 {
@@ -1743,7 +1825,7 @@ type DeviceWork struct {
 
 func (x *DeviceWork) Reset() {
 	*x = DeviceWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1837,7 @@ func (x *DeviceWork) String() string {
 func (*DeviceWork) ProtoMessage() {}
 
 func (x *DeviceWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1850,7 @@ func (x *DeviceWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceWork.ProtoReflect.Descriptor instead.
 func (*DeviceWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeviceWork) GetActionId() string {
@@ -1824,7 +1906,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +1918,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +1931,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeclineRequest) GetAttemptId() string {
@@ -1881,7 +1963,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +1975,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +1988,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
 }
 
 type RenewRequest struct {
@@ -1919,7 +2001,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2013,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2026,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RenewRequest) GetEpoch() int64 {
@@ -1970,7 +2052,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2064,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2077,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RenewResponse) GetLeases() []*LeaseVerdict {
@@ -2026,7 +2108,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2120,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2133,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Record) GetSeq() int64 {
@@ -2181,7 +2263,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2275,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2288,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Started) GetBoundary() string {
@@ -2234,7 +2316,7 @@ type ToolRequested struct {
 
 func (x *ToolRequested) Reset() {
 	*x = ToolRequested{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2328,7 @@ func (x *ToolRequested) String() string {
 func (*ToolRequested) ProtoMessage() {}
 
 func (x *ToolRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2341,7 @@ func (x *ToolRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRequested.ProtoReflect.Descriptor instead.
 func (*ToolRequested) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ToolRequested) GetCallId() string {
@@ -2293,7 +2375,7 @@ type EffectIntent struct {
 
 func (x *EffectIntent) Reset() {
 	*x = EffectIntent{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2387,7 @@ func (x *EffectIntent) String() string {
 func (*EffectIntent) ProtoMessage() {}
 
 func (x *EffectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2400,7 @@ func (x *EffectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectIntent.ProtoReflect.Descriptor instead.
 func (*EffectIntent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EffectIntent) GetActionId() string {
@@ -2346,7 +2428,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2440,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2453,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -2407,7 +2489,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2501,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2514,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Result) GetStatus() string {
@@ -2503,7 +2585,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2597,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2610,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReportRequest) GetAttemptId() string {
@@ -2571,7 +2653,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2665,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2678,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReportResponse) GetAcceptedSeq() int64 {
@@ -2624,7 +2706,7 @@ type LiveRequest struct {
 
 func (x *LiveRequest) Reset() {
 	*x = LiveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2718,7 @@ func (x *LiveRequest) String() string {
 func (*LiveRequest) ProtoMessage() {}
 
 func (x *LiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2731,7 @@ func (x *LiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveRequest.ProtoReflect.Descriptor instead.
 func (*LiveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LiveRequest) GetAttemptId() string {
@@ -2681,7 +2763,7 @@ type LiveResponse struct {
 
 func (x *LiveResponse) Reset() {
 	*x = LiveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2775,7 @@ func (x *LiveResponse) String() string {
 func (*LiveResponse) ProtoMessage() {}
 
 func (x *LiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2788,7 @@ func (x *LiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveResponse.ProtoReflect.Descriptor instead.
 func (*LiveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
 }
 
 type PutBlobRequest struct {
@@ -2722,7 +2804,7 @@ type PutBlobRequest struct {
 
 func (x *PutBlobRequest) Reset() {
 	*x = PutBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2816,7 @@ func (x *PutBlobRequest) String() string {
 func (*PutBlobRequest) ProtoMessage() {}
 
 func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2829,7 @@ func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobRequest.ProtoReflect.Descriptor instead.
 func (*PutBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PutBlobRequest) GetAttemptId() string {
@@ -2793,7 +2875,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2887,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2900,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 type GetBlobRequest struct {
@@ -2832,7 +2914,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +2926,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +2939,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetBlobRequest) GetAttemptId() string {
@@ -2890,7 +2972,7 @@ type GetBlobResponse struct {
 
 func (x *GetBlobResponse) Reset() {
 	*x = GetBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +2984,7 @@ func (x *GetBlobResponse) String() string {
 func (*GetBlobResponse) ProtoMessage() {}
 
 func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +2997,7 @@ func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobResponse.ProtoReflect.Descriptor instead.
 func (*GetBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetBlobResponse) GetChunk() []byte {
@@ -2935,7 +3017,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3029,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3042,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AnnounceRequest) GetEpoch() int64 {
@@ -2985,7 +3067,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3079,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3092,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
 }
 
 type LeaveRequest struct {
@@ -3021,7 +3103,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3115,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3128,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
 }
 
 type LeaveResponse struct {
@@ -3057,7 +3139,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3151,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3164,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
 }
 
 var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
@@ -3121,13 +3203,14 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06paused\x18\n" +
 	" \x01(\bR\x06paused\x12'\n" +
 	"\x0fsandbox_problem\x18\v \x01(\tR\x0esandboxProblem\x12\x1a\n" +
-	"\badapters\x18\f \x03(\tR\badapters\"a\n" +
+	"\badapters\x18\f \x03(\tR\badapters\"w\n" +
 	"\tHeldLease\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x03R\x05fence\x12\x1f\n" +
 	"\vjournal_seq\x18\x03 \x01(\x03R\n" +
-	"journalSeq\"\x9b\x02\n" +
+	"journalSeq\x12\x14\n" +
+	"\x05short\x18\x04 \x01(\bR\x05short\"\x9b\x02\n" +
 	"\x0eConnectRequest\x12-\n" +
 	"\x12capability_version\x18\x01 \x01(\x05R\x11capabilityVersion\x12:\n" +
 	"\x19oldest_capability_version\x18\x02 \x01(\x05R\x17oldestCapabilityVersion\x12\x1d\n" +
@@ -3149,7 +3232,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
 	"\x05alive\x18\x02 \x01(\bR\x05alive\x12!\n" +
 	"\faccepted_seq\x18\x03 \x01(\x03R\vacceptedSeq\x123\n" +
-	"\x05terms\x18\x04 \x01(\v2\x1d.bivouac.runner.v1.LeaseTermsR\x05terms\"\x8f\x01\n" +
+	"\x05terms\x18\x04 \x01(\v2\x1d.bivouac.runner.v1.LeaseTermsR\x05terms\"\xbf\x01\n" +
 	"\n" +
 	"LeaseTerms\x12\x14\n" +
 	"\x05fence\x18\x01 \x01(\x03R\x05fence\x12(\n" +
@@ -3157,7 +3240,12 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\fretention_ms\x18\x03 \x01(\x03R\vretentionMs\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x04 \x01(\tR\n" +
-	"capability\"=\n" +
+	"capability\x12.\n" +
+	"\x05slice\x18\x05 \x01(\v2\x18.bivouac.runner.v1.SliceR\x05slice\"Y\n" +
+	"\x05Slice\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
+	"\x11ceiling_micro_usd\x18\x02 \x01(\x03R\x0fceilingMicroUsd\x12\x14\n" +
+	"\x05whole\x18\x03 \x01(\bR\x05whole\"=\n" +
 	"\rAttachRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\x03R\x06cursor\"\xc0\x02\n" +
@@ -3349,7 +3437,7 @@ func file_bivouac_runner_v1_runner_proto_rawDescGZIP() []byte {
 	return file_bivouac_runner_v1_runner_proto_rawDescData
 }
 
-var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*EnrollRequest)(nil),            // 0: bivouac.runner.v1.EnrollRequest
 	(*EnrollResponse)(nil),           // 1: bivouac.runner.v1.EnrollResponse
@@ -3361,100 +3449,102 @@ var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*ConnectResponse)(nil),          // 7: bivouac.runner.v1.ConnectResponse
 	(*LeaseVerdict)(nil),             // 8: bivouac.runner.v1.LeaseVerdict
 	(*LeaseTerms)(nil),               // 9: bivouac.runner.v1.LeaseTerms
-	(*AttachRequest)(nil),            // 10: bivouac.runner.v1.AttachRequest
-	(*AttachResponse)(nil),           // 11: bivouac.runner.v1.AttachResponse
-	(*Heartbeat)(nil),                // 12: bivouac.runner.v1.Heartbeat
-	(*Offer)(nil),                    // 13: bivouac.runner.v1.Offer
-	(*Stop)(nil),                     // 14: bivouac.runner.v1.Stop
-	(*Fenced)(nil),                   // 15: bivouac.runner.v1.Fenced
-	(*ToolAnswer)(nil),               // 16: bivouac.runner.v1.ToolAnswer
-	(*AcknowledgeRequest)(nil),       // 17: bivouac.runner.v1.AcknowledgeRequest
-	(*AcknowledgeResponse)(nil),      // 18: bivouac.runner.v1.AcknowledgeResponse
-	(*ClaimRequest)(nil),             // 19: bivouac.runner.v1.ClaimRequest
-	(*ClaimResponse)(nil),            // 20: bivouac.runner.v1.ClaimResponse
-	(*Work)(nil),                     // 21: bivouac.runner.v1.Work
-	(*TurnWork)(nil),                 // 22: bivouac.runner.v1.TurnWork
-	(*SandboxLimits)(nil),            // 23: bivouac.runner.v1.SandboxLimits
-	(*DeviceWork)(nil),               // 24: bivouac.runner.v1.DeviceWork
-	(*DeclineRequest)(nil),           // 25: bivouac.runner.v1.DeclineRequest
-	(*DeclineResponse)(nil),          // 26: bivouac.runner.v1.DeclineResponse
-	(*RenewRequest)(nil),             // 27: bivouac.runner.v1.RenewRequest
-	(*RenewResponse)(nil),            // 28: bivouac.runner.v1.RenewResponse
-	(*Record)(nil),                   // 29: bivouac.runner.v1.Record
-	(*Started)(nil),                  // 30: bivouac.runner.v1.Started
-	(*ToolRequested)(nil),            // 31: bivouac.runner.v1.ToolRequested
-	(*EffectIntent)(nil),             // 32: bivouac.runner.v1.EffectIntent
-	(*Checkpoint)(nil),               // 33: bivouac.runner.v1.Checkpoint
-	(*Result)(nil),                   // 34: bivouac.runner.v1.Result
-	(*ReportRequest)(nil),            // 35: bivouac.runner.v1.ReportRequest
-	(*ReportResponse)(nil),           // 36: bivouac.runner.v1.ReportResponse
-	(*LiveRequest)(nil),              // 37: bivouac.runner.v1.LiveRequest
-	(*LiveResponse)(nil),             // 38: bivouac.runner.v1.LiveResponse
-	(*PutBlobRequest)(nil),           // 39: bivouac.runner.v1.PutBlobRequest
-	(*PutBlobResponse)(nil),          // 40: bivouac.runner.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),           // 41: bivouac.runner.v1.GetBlobRequest
-	(*GetBlobResponse)(nil),          // 42: bivouac.runner.v1.GetBlobResponse
-	(*AnnounceRequest)(nil),          // 43: bivouac.runner.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),         // 44: bivouac.runner.v1.AnnounceResponse
-	(*LeaveRequest)(nil),             // 45: bivouac.runner.v1.LeaveRequest
-	(*LeaveResponse)(nil),            // 46: bivouac.runner.v1.LeaveResponse
+	(*Slice)(nil),                    // 10: bivouac.runner.v1.Slice
+	(*AttachRequest)(nil),            // 11: bivouac.runner.v1.AttachRequest
+	(*AttachResponse)(nil),           // 12: bivouac.runner.v1.AttachResponse
+	(*Heartbeat)(nil),                // 13: bivouac.runner.v1.Heartbeat
+	(*Offer)(nil),                    // 14: bivouac.runner.v1.Offer
+	(*Stop)(nil),                     // 15: bivouac.runner.v1.Stop
+	(*Fenced)(nil),                   // 16: bivouac.runner.v1.Fenced
+	(*ToolAnswer)(nil),               // 17: bivouac.runner.v1.ToolAnswer
+	(*AcknowledgeRequest)(nil),       // 18: bivouac.runner.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),      // 19: bivouac.runner.v1.AcknowledgeResponse
+	(*ClaimRequest)(nil),             // 20: bivouac.runner.v1.ClaimRequest
+	(*ClaimResponse)(nil),            // 21: bivouac.runner.v1.ClaimResponse
+	(*Work)(nil),                     // 22: bivouac.runner.v1.Work
+	(*TurnWork)(nil),                 // 23: bivouac.runner.v1.TurnWork
+	(*SandboxLimits)(nil),            // 24: bivouac.runner.v1.SandboxLimits
+	(*DeviceWork)(nil),               // 25: bivouac.runner.v1.DeviceWork
+	(*DeclineRequest)(nil),           // 26: bivouac.runner.v1.DeclineRequest
+	(*DeclineResponse)(nil),          // 27: bivouac.runner.v1.DeclineResponse
+	(*RenewRequest)(nil),             // 28: bivouac.runner.v1.RenewRequest
+	(*RenewResponse)(nil),            // 29: bivouac.runner.v1.RenewResponse
+	(*Record)(nil),                   // 30: bivouac.runner.v1.Record
+	(*Started)(nil),                  // 31: bivouac.runner.v1.Started
+	(*ToolRequested)(nil),            // 32: bivouac.runner.v1.ToolRequested
+	(*EffectIntent)(nil),             // 33: bivouac.runner.v1.EffectIntent
+	(*Checkpoint)(nil),               // 34: bivouac.runner.v1.Checkpoint
+	(*Result)(nil),                   // 35: bivouac.runner.v1.Result
+	(*ReportRequest)(nil),            // 36: bivouac.runner.v1.ReportRequest
+	(*ReportResponse)(nil),           // 37: bivouac.runner.v1.ReportResponse
+	(*LiveRequest)(nil),              // 38: bivouac.runner.v1.LiveRequest
+	(*LiveResponse)(nil),             // 39: bivouac.runner.v1.LiveResponse
+	(*PutBlobRequest)(nil),           // 40: bivouac.runner.v1.PutBlobRequest
+	(*PutBlobResponse)(nil),          // 41: bivouac.runner.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),           // 42: bivouac.runner.v1.GetBlobRequest
+	(*GetBlobResponse)(nil),          // 43: bivouac.runner.v1.GetBlobResponse
+	(*AnnounceRequest)(nil),          // 44: bivouac.runner.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),         // 45: bivouac.runner.v1.AnnounceResponse
+	(*LeaveRequest)(nil),             // 46: bivouac.runner.v1.LeaveRequest
+	(*LeaveResponse)(nil),            // 47: bivouac.runner.v1.LeaveResponse
 }
 var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
 	4,  // 0: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
 	5,  // 1: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
 	8,  // 2: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
 	9,  // 3: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	12, // 4: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
-	13, // 5: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
-	14, // 6: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
-	16, // 7: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
-	15, // 8: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
-	9,  // 9: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	22, // 10: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	24, // 11: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	23, // 12: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	5,  // 13: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	8,  // 14: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	30, // 15: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	31, // 16: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	33, // 17: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	34, // 18: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	32, // 19: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	29, // 20: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	4,  // 21: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 22: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 23: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	6,  // 24: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	10, // 25: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	17, // 26: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	19, // 27: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	25, // 28: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	27, // 29: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	35, // 30: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	37, // 31: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	39, // 32: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	41, // 33: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	43, // 34: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	45, // 35: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 36: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 37: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	7,  // 38: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	11, // 39: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	18, // 40: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	20, // 41: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	26, // 42: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	28, // 43: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	36, // 44: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	38, // 45: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	40, // 46: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	42, // 47: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	44, // 48: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	46, // 49: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	36, // [36:50] is the sub-list for method output_type
-	22, // [22:36] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	10, // 4: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
+	13, // 5: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
+	14, // 6: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
+	15, // 7: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
+	17, // 8: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
+	16, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
+	9,  // 10: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	23, // 11: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
+	25, // 12: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	24, // 13: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	5,  // 14: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	8,  // 15: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	31, // 16: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	32, // 17: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	34, // 18: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	35, // 19: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	33, // 20: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	30, // 21: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	4,  // 22: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 23: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 24: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	6,  // 25: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	11, // 26: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	18, // 27: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	20, // 28: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	26, // 29: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	28, // 30: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	36, // 31: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	38, // 32: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	40, // 33: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	42, // 34: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	44, // 35: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	46, // 36: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 37: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 38: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	7,  // 39: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	12, // 40: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	19, // 41: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	21, // 42: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	27, // 43: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	29, // 44: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	37, // 45: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	39, // 46: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	41, // 47: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	43, // 48: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	45, // 49: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	47, // 50: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	37, // [37:51] is the sub-list for method output_type
+	23, // [23:37] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
@@ -3462,18 +3552,18 @@ func file_bivouac_runner_v1_runner_proto_init() {
 	if File_bivouac_runner_v1_runner_proto != nil {
 		return
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[11].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[12].OneofWrappers = []any{
 		(*AttachResponse_Heartbeat)(nil),
 		(*AttachResponse_Offer)(nil),
 		(*AttachResponse_Stop)(nil),
 		(*AttachResponse_ToolAnswer)(nil),
 		(*AttachResponse_Fenced)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[21].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[22].OneofWrappers = []any{
 		(*Work_Turn)(nil),
 		(*Work_Device)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[29].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[30].OneofWrappers = []any{
 		(*Record_Started)(nil),
 		(*Record_LoopEvent)(nil),
 		(*Record_ToolRequested)(nil),
@@ -3487,7 +3577,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runner_v1_runner_proto_rawDesc), len(file_bivouac_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	ConfigFile = "broker.hcl"
 	callLog    = "calls.log"
 	spendFile  = "spend.json"
+	sliceFile  = "slices.log"
 	pathsDir   = "paths"
 )
 
@@ -104,7 +105,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	b, err := broker.New(cfg, broker.Ports{
 		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log,
-		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile),
+		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
 	})
 	if err != nil {
 		listener.Close() //nolint:errcheck // nothing was served

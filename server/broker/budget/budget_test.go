@@ -91,7 +91,7 @@ func TestClosedSlice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Usage{Slice: slice, Drawn: 27, Tokens: Tokens{1, 2}, Open: 1}
+	want := Usage{Slice: slice, Drawn: 27, Reserved: 20, Largest: 20, Tokens: Tokens{1, 2}, Open: 1}
 	for range 2 { // a repeated close answers the same
 		if got := l.Close(slice)[0]; got != want {
 			t.Errorf("close: %+v, want %+v", got, want)

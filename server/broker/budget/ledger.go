@@ -2,10 +2,13 @@
 // own hourly caps, which no server can widen.
 //
 // It guarantees that reserved plus spent never exceeds a slice's ceiling when a
-// call is admitted (INV-19), that a slice cut for another boot of the broker
-// counts as spent, and that a closed slice is never drawn again. It keeps
-// nothing on disk but the hours of the caps: the server's store is the record of
-// slices. It refuses calls without a price. Test it with go test alone.
+// call is admitted (INV-19), that a slice cut for another boot of the broker is
+// never drawn, and that neither is a closed one. It notes every reservation before
+// its call leaves, so that the next start knows what a boot that was killed can
+// have spent at most: what was settled, and all of what was in flight. After the
+// fall of the whole machine it knows nothing, and says so. The server's store is
+// the record of slices. It refuses calls without a price. Test it with go test
+// alone.
 package budget
 
 import (
@@ -33,7 +36,11 @@ type Tokens struct{ Input, Output int64 }
 // Usage of one slice so far.
 type Usage struct {
 	Slice protocol.SliceID
-	Drawn int64
+	// Drawn counts an open reservation, of which Reserved is the sum: closing the
+	// slice now loses it.
+	Drawn, Reserved int64
+	// Largest reservation that was asked of it, granted or refused.
+	Largest int64
 	Tokens
 	Open int // calls with a reservation
 }
@@ -43,9 +50,14 @@ type Ledger struct {
 	boot    string
 	elapsed lease.Elapsed
 
-	mu     sync.Mutex // guards below
+	// mu guards below. Notes are written under it: their order is that of the draws,
+	// and the page cache makes no one wait.
+	mu     sync.Mutex
 	slices map[protocol.SliceID]*account
 	closed map[protocol.SliceID]tomb
+	past   past
+	notes  *notes // nil: memory only
+	calls  int64  // reservations of this boot
 }
 
 // tomb keeps what a closed slice had drawn, so that a repeated question gets the
@@ -56,12 +68,12 @@ type tomb struct {
 }
 
 type account struct {
-	drawn, reserved int64
-	tokens          Tokens
-	open            int
+	drawn, reserved, largest int64
+	tokens                   Tokens
+	open                     map[int64]int64 // reservations by call
 }
 
-// New ledger for one boot nonce.
+// New ledger for one boot nonce, in memory alone: it knows of no earlier boot.
 func New(boot string, elapsed lease.Elapsed) *Ledger {
 	return &Ledger{boot: boot, elapsed: elapsed, slices: map[protocol.SliceID]*account{}, closed: map[protocol.SliceID]tomb{}}
 }
@@ -71,6 +83,7 @@ type Hold struct {
 	ledger *Ledger
 	id     protocol.SliceID
 	acc    *account
+	call   int64
 	amount int64
 	once   sync.Once
 }
@@ -85,7 +98,7 @@ func (l *Ledger) Reserve(s Slice, amount int64) (*Hold, error) {
 		return exhausted("the capability carries no budget slice: nothing may be spent")
 	case s.Boot != l.boot:
 		// Not exhausted: the server cuts another slice as soon as it has heard of this start.
-		return nil, protocol.Errorf(protocol.CodeUnavailable, "slice %s was cut for another start of this broker and counts as spent: the next slice will do", s.ID)
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "slice %s was cut for another start of this broker: the next slice will do", s.ID)
 	case amount < 0:
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a negative reservation")
 	}
@@ -94,37 +107,54 @@ func (l *Ledger) Reserve(s Slice, amount int64) (*Hold, error) {
 	if _, gone := l.closed[s.ID]; gone {
 		return exhausted("slice %s is closed", s.ID)
 	}
-	acc := l.slices[s.ID]
-	if acc == nil {
-		acc = &account{}
-		l.slices[s.ID] = acc
-	}
+	acc := l.accountLocked(s.ID)
+	acc.largest = max(acc.largest, amount)
 	if left := s.Ceiling - acc.drawn - acc.reserved; amount > left {
 		return exhausted("slice %s has %d of %d micro-USD left, the call may cost %d: raise the agent's max_cost, or ask for less output",
 			s.ID, max(left, 0), s.Ceiling, amount)
 	}
+	l.calls++
+	if err := l.noteLocked(note{Kind: noteHold, Slice: s.ID, Call: l.calls, Cost: amount}); err != nil {
+		return nil, protocol.Errorf(protocol.CodeUnavailable, "the call cannot be noted and does not leave: %w; mend the broker's disk", err)
+	}
 	acc.reserved += amount
-	acc.open++
-	return &Hold{ledger: l, id: s.ID, acc: acc, amount: amount}, nil
+	acc.open[l.calls] = amount
+	return &Hold{ledger: l, id: s.ID, acc: acc, call: l.calls, amount: amount}, nil
+}
+
+func (l *Ledger) accountLocked(id protocol.SliceID) *account {
+	acc := l.slices[id]
+	if acc == nil {
+		acc = &account{open: map[int64]int64{}}
+		l.slices[id] = acc
+	}
+	return acc
 }
 
 // Settle replaces the reservation by what was really used.
 func (h *Hold) Settle(cost int64, t Tokens) {
 	h.once.Do(func() {
-		h.ledger.mu.Lock()
-		defer h.ledger.mu.Unlock()
-		h.acc.reserved -= h.amount
-		h.acc.drawn += cost
-		h.acc.tokens.Input += t.Input
-		h.acc.tokens.Output += t.Output
-		h.acc.open--
+		l := h.ledger
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		h.acc.settle(h.call, cost, t)
+		l.owedLocked(note{Kind: noteDone, Slice: h.id, Call: h.call, Cost: cost, Input: t.Input, Output: t.Output})
 	})
+}
+
+func (a *account) settle(call, cost int64, t Tokens) {
+	a.reserved -= a.open[call]
+	delete(a.open, call)
+	a.drawn += cost
+	a.tokens.Input += t.Input
+	a.tokens.Output += t.Output
 }
 
 // Amount that is reserved.
 func (h *Hold) Amount() int64 { return h.amount }
 
-// Usage of slices. An unknown slice has drawn nothing in this boot.
+// Usage of slices. One that is not known here has drawn nothing in this boot, nor
+// in those that Boots names.
 func (l *Ledger) Usage(ids ...protocol.SliceID) []Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,12 +169,18 @@ func (l *Ledger) usageLocked(id protocol.SliceID) Usage {
 	if t, gone := l.closed[id]; gone {
 		return t.last
 	}
-	u := Usage{Slice: id}
-	if acc := l.slices[id]; acc != nil {
-		// An open reservation counts as drawn: closing the slice now loses it.
-		u.Drawn, u.Tokens, u.Open = acc.drawn+acc.reserved, acc.tokens, acc.open
+	acc := l.slices[id]
+	if acc == nil {
+		return Usage{Slice: id, Drawn: l.past.slices[id].drawn, Tokens: l.past.slices[id].tokens}
 	}
-	return u
+	return Usage{Slice: id, Drawn: acc.drawn + acc.reserved, Reserved: acc.reserved, Largest: acc.largest, Tokens: acc.tokens, Open: len(acc.open)}
+}
+
+// Boots are the earlier starts of which every draw is known.
+func (l *Ledger) Boots() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.past.known()
 }
 
 // Close refuses further draws and reports the last usage, an open reservation

@@ -47,7 +47,9 @@ type Broker struct {
 	byKey   map[string]*brokerv1.InvokeResponse
 	effects []Effect
 	revoked map[protocol.GrantID]time.Time
-	drawn   map[string]int64
+	drawn   map[string]int64 // by slice, over boots
+	largest map[string]int64
+	known   []string // boots of which every draw is known
 	calls   []*runtimev1.ModelRequest
 	refused []string // codes of refused requests
 }
@@ -66,7 +68,7 @@ func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
 		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]int{},
 		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
-		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}}
+		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}, largest: map[string]int64{}}
 }
 
 // Say sets what the model answers.
@@ -104,15 +106,32 @@ func (b *Broker) SetDown(down bool) {
 	b.down = down
 }
 
-// Restart gives it a new boot: slices of the old one are unknown. forget drops
-// the call log too.
+// Restart gives it a new boot. forget drops what it keeps on its disk: the call
+// log, and what slices of earlier boots drew.
 func (b *Broker) Restart(boot string, forget bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.boot, b.drawn = boot, map[string]int64{}
+	b.known = append(b.known, b.boot)
+	b.boot, b.largest = boot, map[string]int64{}
 	if forget {
 		b.log, b.since = map[protocol.ActionID]*logged{}, time.Now()
+		b.drawn, b.known = map[string]int64{}, nil
 	}
+}
+
+// Draw spends from a slice as a call in flight of a runner would.
+func (b *Broker) Draw(id protocol.SliceID, amount int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drawn[id.String()] += amount
+	b.largest[id.String()] = max(b.largest[id.String()], amount)
+}
+
+// Refuse notes a call that a slice was too small for.
+func (b *Broker) Refuse(id protocol.SliceID, amount int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.largest[id.String()] = max(b.largest[id.String()], amount)
 }
 
 // Effects that upstreams had, in order.
@@ -313,18 +332,17 @@ func (b *Broker) LookupAction(_ context.Context, id protocol.ActionID) (*brokerv
 	return resp, nil
 }
 
-// Usage tells what slices of this boot drew.
+// Usage tells what slices drew.
 func (b *Broker) Usage(_ context.Context, _ bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.down {
 		return nil, unreachable()
 	}
-	resp := &brokerv1.UsageResponse{BootNonce: b.boot}
+	resp := &brokerv1.UsageResponse{BootNonce: b.boot, KnownBoots: slices.Clone(b.known)}
 	for _, id := range ids {
-		if drawn, known := b.drawn[id.String()]; known {
-			resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{SliceId: id.String(), DrawnMicroUsd: drawn})
-		}
+		resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{
+			SliceId: id.String(), DrawnMicroUsd: b.drawn[id.String()], LargestMicroUsd: b.largest[id.String()]})
 	}
 	return resp, nil
 }

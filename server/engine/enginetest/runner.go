@@ -54,8 +54,10 @@ type Held struct {
 	Terms   *runnerv1.LeaseTerms
 	Nonce   string
 	Journal []*runnerv1.Record
-	acked   int64
-	lost    bool
+	// Short says in renewals that a model call waits for a larger slice.
+	Short bool
+	acked int64
+	lost  bool
 }
 
 // Join enrols a runner of the world's person, and connects it.
@@ -232,7 +234,7 @@ func (r *Runner) Renew() *runnerv1.RenewResponse {
 	r.w.T.Helper()
 	req := &runnerv1.RenewRequest{Epoch: r.epoch}
 	for _, h := range r.held {
-		req.Leases = append(req.Leases, &runnerv1.HeldLease{AttemptId: h.ID.String(), Fence: int64(h.Fence)})
+		req.Leases = append(req.Leases, &runnerv1.HeldLease{AttemptId: h.ID.String(), Fence: int64(h.Fence), Short: h.Short})
 	}
 	resp, err := r.w.Engine.Renew(context.Background(), r.caller, req)
 	if err != nil {

@@ -312,8 +312,10 @@ func (x *RecordsRequest) GetAfterSeq() int64 {
 }
 
 type RecordsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Records       []*runnerv1.Record     `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Records []*runnerv1.Record     `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// A model call waits for new terms: renew soon. Told with every message.
+	Short         bool `protobuf:"varint,2,opt,name=short,proto3" json:"short,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -353,6 +355,13 @@ func (x *RecordsResponse) GetRecords() []*runnerv1.Record {
 		return x.Records
 	}
 	return nil
+}
+
+func (x *RecordsResponse) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
 }
 
 type AcknowledgeRequest struct {
@@ -789,9 +798,10 @@ const file_bivouac_supervise_v1_supervise_proto_rawDesc = "" +
 	"\x0ebroker_address\x18\x04 \x01(\tR\rbrokerAddress\"\x0f\n" +
 	"\rBeginResponse\"-\n" +
 	"\x0eRecordsRequest\x12\x1b\n" +
-	"\tafter_seq\x18\x01 \x01(\x03R\bafterSeq\"F\n" +
+	"\tafter_seq\x18\x01 \x01(\x03R\bafterSeq\"\\\n" +
 	"\x0fRecordsResponse\x123\n" +
-	"\arecords\x18\x01 \x03(\v2\x19.bivouac.runner.v1.RecordR\arecords\"&\n" +
+	"\arecords\x18\x01 \x03(\v2\x19.bivouac.runner.v1.RecordR\arecords\x12\x14\n" +
+	"\x05short\x18\x02 \x01(\bR\x05short\"&\n" +
 	"\x12AcknowledgeRequest\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\"\x15\n" +
 	"\x13AcknowledgeResponse\"C\n" +

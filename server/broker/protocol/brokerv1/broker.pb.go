@@ -1027,9 +1027,13 @@ func (x *UsageRequest) GetClose() bool {
 }
 
 type UsageResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	BootNonce     string                 `protobuf:"bytes,1,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
-	Slices        []*SliceUsage          `protobuf:"bytes,2,rep,name=slices,proto3" json:"slices,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	BootNonce string                 `protobuf:"bytes,1,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
+	Slices    []*SliceUsage          `protobuf:"bytes,2,rep,name=slices,proto3" json:"slices,omitempty"`
+	// Earlier boots of this broker of which every draw is known: what it says of
+	// their slices, or that they drew nothing, is final. A slice of any other boot
+	// counts as spent.
+	KnownBoots    []string `protobuf:"bytes,3,rep,name=known_boots,json=knownBoots,proto3" json:"known_boots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,15 +1082,27 @@ func (x *UsageResponse) GetSlices() []*SliceUsage {
 	return nil
 }
 
+func (x *UsageResponse) GetKnownBoots() []string {
+	if x != nil {
+		return x.KnownBoots
+	}
+	return nil
+}
+
 type SliceUsage struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SliceId       string                 `protobuf:"bytes,1,opt,name=slice_id,json=sliceId,proto3" json:"slice_id,omitempty"`
-	DrawnMicroUsd int64                  `protobuf:"varint,2,opt,name=drawn_micro_usd,json=drawnMicroUsd,proto3" json:"drawn_micro_usd,omitempty"`
-	InputTokens   int64                  `protobuf:"varint,3,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
-	OutputTokens  int64                  `protobuf:"varint,4,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	OpenFlows     int32                  `protobuf:"varint,5,opt,name=open_flows,json=openFlows,proto3" json:"open_flows,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	SliceId string                 `protobuf:"bytes,1,opt,name=slice_id,json=sliceId,proto3" json:"slice_id,omitempty"`
+	// Settled and reserved together.
+	DrawnMicroUsd    int64 `protobuf:"varint,2,opt,name=drawn_micro_usd,json=drawnMicroUsd,proto3" json:"drawn_micro_usd,omitempty"`
+	InputTokens      int64 `protobuf:"varint,3,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
+	OutputTokens     int64 `protobuf:"varint,4,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	OpenFlows        int32 `protobuf:"varint,5,opt,name=open_flows,json=openFlows,proto3" json:"open_flows,omitempty"`
+	ReservedMicroUsd int64 `protobuf:"varint,6,opt,name=reserved_micro_usd,json=reservedMicroUsd,proto3" json:"reserved_micro_usd,omitempty"`
+	// Largest reservation that one call asked for, granted or refused: what the
+	// slice must have left for the next call of its kind.
+	LargestMicroUsd int64 `protobuf:"varint,7,opt,name=largest_micro_usd,json=largestMicroUsd,proto3" json:"largest_micro_usd,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SliceUsage) Reset() {
@@ -1150,6 +1166,20 @@ func (x *SliceUsage) GetOutputTokens() int64 {
 func (x *SliceUsage) GetOpenFlows() int32 {
 	if x != nil {
 		return x.OpenFlows
+	}
+	return 0
+}
+
+func (x *SliceUsage) GetReservedMicroUsd() int64 {
+	if x != nil {
+		return x.ReservedMicroUsd
+	}
+	return 0
+}
+
+func (x *SliceUsage) GetLargestMicroUsd() int64 {
+	if x != nil {
+		return x.LargestMicroUsd
 	}
 	return 0
 }
@@ -2831,11 +2861,13 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x05final\x18\x05 \x01(\bR\x05final\"A\n" +
 	"\fUsageRequest\x12\x1b\n" +
 	"\tslice_ids\x18\x01 \x03(\tR\bsliceIds\x12\x14\n" +
-	"\x05close\x18\x02 \x01(\bR\x05close\"e\n" +
+	"\x05close\x18\x02 \x01(\bR\x05close\"\x86\x01\n" +
 	"\rUsageResponse\x12\x1d\n" +
 	"\n" +
 	"boot_nonce\x18\x01 \x01(\tR\tbootNonce\x125\n" +
-	"\x06slices\x18\x02 \x03(\v2\x1d.bivouac.broker.v1.SliceUsageR\x06slices\"\xb6\x01\n" +
+	"\x06slices\x18\x02 \x03(\v2\x1d.bivouac.broker.v1.SliceUsageR\x06slices\x12\x1f\n" +
+	"\vknown_boots\x18\x03 \x03(\tR\n" +
+	"knownBoots\"\x90\x02\n" +
 	"\n" +
 	"SliceUsage\x12\x19\n" +
 	"\bslice_id\x18\x01 \x01(\tR\asliceId\x12&\n" +
@@ -2843,7 +2875,9 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\finput_tokens\x18\x03 \x01(\x03R\vinputTokens\x12#\n" +
 	"\routput_tokens\x18\x04 \x01(\x03R\foutputTokens\x12\x1d\n" +
 	"\n" +
-	"open_flows\x18\x05 \x01(\x05R\topenFlows\"I\n" +
+	"open_flows\x18\x05 \x01(\x05R\topenFlows\x12,\n" +
+	"\x12reserved_micro_usd\x18\x06 \x01(\x03R\x10reservedMicroUsd\x12*\n" +
+	"\x11largest_micro_usd\x18\a \x01(\x03R\x0flargestMicroUsd\"I\n" +
 	"\fProbeRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
