@@ -56,7 +56,7 @@ func Handler(c Config) http.Handler {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	opts := intercept.Options(c.UnaryTimeout, authenticator{c.Store})
+	opts := append(intercept.Options(c.UnaryTimeout, authenticator{c.Store}), connect.WithCodec(jsonBodies{}))
 	mount := func(path string, h http.Handler) { mux.Handle(path, h) }
 	mount(apiv1connect.NewSessionServiceHandler(sessions{c}, opts...))
 	mount(apiv1connect.NewTurnServiceHandler(turns{c}, opts...))

@@ -71,9 +71,10 @@ func (c caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if c.token != "" {
 			req.Header().Set("Authorization", "Bearer "+c.token)
 		}
-		if m, ok := req.Any().(proto.Message); ok && proto.Size(m) > maxMessageBytes {
-			// Sent all the same, it would arrive as an empty request.
-			return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the request has %d bytes: at most %d", proto.Size(m), maxMessageBytes)
+		if m, ok := req.Any().(proto.Message); ok {
+			if err := sendable(m); err != nil {
+				return nil, err
+			}
 		}
 		for try := 0; ; try++ {
 			res, err := next(ctx, req)
@@ -104,6 +105,18 @@ func (c caller) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 
 func (c caller) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
+}
+
+// sendable refuses here what cannot be sent: Connect would let it arrive as an
+// empty request.
+func sendable(m proto.Message) error {
+	if n := proto.Size(m); n > maxMessageBytes {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the request has %d bytes: at most %d", n, maxMessageBytes)
+	}
+	if _, err := proto.Marshal(m); err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the request cannot be written, so nothing was sent: every text must be valid UTF-8")
+	}
+	return nil
 }
 
 // retryIn says whether a call may be repeated, and after how long: what the

@@ -280,6 +280,20 @@ func TestArtifacts(t *testing.T) {
 	}
 }
 
+// A text that is no UTF-8 cannot be written: that is the caller's mistake, no
+// broken connection, and it is not tried again. UTF-8 is sent.
+func TestUnwritableIsAMistake(t *testing.T) {
+	s := &server{add: func(int) error { return nil }}
+	c := start(t, s)
+	_, err := c.Principals.AddPrincipal(t.Context(), &apiv1.AddPrincipalRequest{Name: "caf\xe9"})
+	if protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "valid UTF-8") || s.calls != 0 {
+		t.Errorf("%v after %d calls", err, s.calls)
+	}
+	if _, err := c.Principals.AddPrincipal(t.Context(), &apiv1.AddPrincipalRequest{Name: "café"}); err != nil || s.calls != 1 {
+		t.Errorf("%v after %d calls", err, s.calls)
+	}
+}
+
 func TestTooLargeIsNoReasonToRetry(t *testing.T) {
 	s := &server{add: func(int) error { return nil }, whoami: func(int) error { return nil }}
 	c := start(t, s)
