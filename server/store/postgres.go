@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -25,6 +26,18 @@ const (
 	maxRacePause = 100 * time.Millisecond
 )
 
+// Bounds of one connection.
+const (
+	connectTime = 5 * time.Second
+	// patience with one transaction: a server that hangs must not hang its clients.
+	patience = 10 * time.Second
+	// maxFresh is how often an Update begins anew on a fresh connection, when the
+	// one that it had was lost before the commit.
+	maxFresh = 2
+	// defaultConnections of one server; two more listen and tell.
+	defaultConnections = 16
+)
+
 func postgresDialect() *dialect {
 	return &dialect{
 		name: "postgres", blob: "BYTEA", lock: " FOR UPDATE",
@@ -33,50 +46,61 @@ func postgresDialect() *dialect {
 	}
 }
 
-// classifyPostgres reads SQLSTATE: 40001 and 40P01 lost a race, class 23 is a
-// constraint, class 53 is a lack of disk, memory or connections.
-func classifyPostgres(err error) failure {
-	var e *pgconn.PgError
-	if !errors.As(err, &e) {
-		return failed
-	}
-	switch {
-	case e.Code == "40001" || e.Code == "40P01":
-		return raced
-	case strings.HasPrefix(e.Code, "23"):
-		return refused
-	case strings.HasPrefix(e.Code, "53"):
-		return spoiled
-	}
-	return failed
-}
-
 // postgresEngine runs each Update in its own serializable transaction, so that
 // code sees what it would see with one writer, and runs it again when it lost.
 type postgresEngine struct {
-	store *Store
-	db    *sql.DB
+	store    *Store
+	db       *sql.DB
+	pool     int
+	patience time.Duration
+	hints    *hints
 }
 
-func (s *Store) openPostgres(ctx context.Context, dsn string) error {
+func (s *Store) openPostgres(ctx context.Context, c Config) error {
 	s.dialect = postgresDialect()
+	cfg, err := postgresConfig(c.DSN)
+	if err != nil {
+		return err
+	}
+	e := &postgresEngine{store: s, db: stdlib.OpenDB(*cfg), pool: c.MaxConnections, patience: c.Patience}
+	if e.pool <= 0 {
+		e.pool = defaultConnections
+	}
+	if e.patience <= 0 {
+		e.patience = patience
+	}
+	e.db.SetMaxIdleConns(e.pool)
+	e.db.SetMaxOpenConns(e.pool)
+	s.engine = e
+	var schema sql.NullString
+	if err := e.db.QueryRowContext(ctx, `SELECT current_schema()`).Scan(&schema); err != nil {
+		return unreachable(cfg, err)
+	}
+	e.hints = newHints(s, cfg.Copy(), schema.String)
+	return nil
+}
+
+// postgresConfig reads a DSN. What it does not say is set for servers: a standby
+// is not written to, and a host that does not answer is given up.
+func postgresConfig(dsn string) (*pgx.ConnConfig, error) {
 	if carriesPassword(dsn) {
-		return protocol.Errorf(protocol.CodeInvalidArgument,
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument,
 			"the PostgreSQL DSN holds a password, which other processes may read: keep it in a file named by passfile=, or in a service entry named by service=")
 	}
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the PostgreSQL DSN cannot be read: check its form, such as `host=/run/postgresql dbname=bivouac`")
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the PostgreSQL DSN cannot be read: check its form, such as `host=/run/postgresql dbname=bivouac`")
 	}
-	db := stdlib.OpenDB(*cfg)
-	db.SetMaxIdleConns(8)
-	db.SetMaxOpenConns(16)
-	s.engine = &postgresEngine{store: s, db: db}
-	if err := db.PingContext(ctx); err != nil {
-		return &protocol.Error{Code: protocol.CodeUnavailable, Err: err, RetryAfter: time.Second,
-			Message: fmt.Sprintf("PostgreSQL at %s does not answer (%v): start it, or correct the DSN", cfg.Host, err)}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTime
 	}
-	return nil
+	if cfg.ValidateConnect == nil {
+		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if cfg.RuntimeParams["application_name"] == "" {
+		cfg.RuntimeParams["application_name"] = "bivouac-server"
+	}
+	return cfg, nil
 }
 
 func carriesPassword(dsn string) bool {
@@ -102,12 +126,18 @@ func (c pgConn) query(ctx context.Context, st *statement, args []any) (*sql.Rows
 }
 
 func (e *postgresEngine) view(ctx context.Context, tx *Tx, fn func(*Tx) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.patience, errHangs)
+	defer cancel()
 	on, err := e.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil && ctx.Err() == nil && classifyPostgres(err) == away {
+		e.refresh() // they were all of a server that is gone
+		on, err = e.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	}
 	if err != nil {
 		return e.begin(ctx, err)
 	}
 	defer on.Rollback()
-	tx.on = pgConn{e.store.dialect, on}
+	tx.on, tx.ctx = pgConn{e.store.dialect, on}, ctx
 	return fn(tx)
 }
 
@@ -119,9 +149,9 @@ func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) erro
 		ctx, cancel = context.WithTimeoutCause(ctx, raceTime, errOutrun)
 		defer cancel()
 	}
-	now := time.Time{}
+	now, fresh := time.Time{}, 0
 	for race := 0; ; race++ {
-		tx := e.store.begin(context.WithoutCancel(ctx), c)
+		tx := e.store.begin(nil, c)
 		if now.IsZero() {
 			now = tx.Now
 		}
@@ -129,9 +159,17 @@ func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) erro
 		err := e.attempt(ctx, tx, fn)
 		if err == nil {
 			e.store.topics.wake(tx.touched)
+			e.hints.tell(tx.touched)
 			return nil
 		}
-		if tx.broken == nil || classifyPostgres(tx.broken) != raced {
+		switch tx.failure() {
+		case raced:
+		case away, readOnly:
+			e.refresh()
+			if fresh++; fresh > maxFresh {
+				return err
+			}
+		default:
 			return err
 		}
 		if !pauseAfterRace(ctx, race) {
@@ -140,7 +178,18 @@ func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) erro
 	}
 }
 
-var errOutrun = protocol.Errorf(protocol.CodeUnavailable, "others changed the same rows for %s without a pause; try again", raceTime)
+// failure of the transaction's engine, before its commit was asked for.
+func (tx *Tx) failure() failure {
+	if tx.broken == nil || tx.asked {
+		return failed
+	}
+	return classifyPostgres(tx.broken)
+}
+
+var (
+	errOutrun = protocol.Errorf(protocol.CodeUnavailable, "others changed the same rows for %s without a pause; try again", raceTime)
+	errHangs  = protocol.Errorf(protocol.CodeUnavailable, "PostgreSQL does not answer in time: it hangs, or is overloaded; look at pg_stat_activity there")
+)
 
 // pauseAfterRace waits with full jitter, so that those who raced do not meet
 // again. False: the caller no longer waits.
@@ -157,16 +206,22 @@ func pauseAfterRace(ctx context.Context, race int) bool {
 }
 
 // attempt runs fn and commits. The caller's context ends only the wait for a
-// connection: a commit whose answer is cut off would be reported as failed.
+// connection: a commit whose answer is cut off would be reported as failed. What
+// hangs is given up all the same, as what it then is.
 func (e *postgresEngine) attempt(ctx context.Context, tx *Tx, fn func(*Tx) error) error {
 	conn, err := e.db.Conn(ctx)
 	if err != nil {
+		tx.broken = err
 		return e.begin(ctx, err)
 	}
 	defer conn.Close()
+	var cancel context.CancelFunc
+	tx.ctx, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), e.patience, errHangs)
+	defer cancel()
 	on, err := conn.BeginTx(tx.ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
-		return e.begin(ctx, err)
+		tx.broken = err
+		return e.begin(tx.ctx, err)
 	}
 	defer func() {
 		tx.over = true
@@ -179,27 +234,43 @@ func (e *postgresEngine) attempt(ctx context.Context, tx *Tx, fn func(*Tx) error
 	if tx.broken != nil {
 		return e.store.explain(tx.broken)
 	}
-	if err := on.Commit(); err != nil {
-		tx.broken = err
-		var refusal *pgconn.PgError
-		if errors.As(err, &refusal) {
-			return e.store.explain(err)
-		}
-		return &protocol.Error{Code: protocol.CodeOutcomeUnknown, Err: err,
-			Message: "the connection to PostgreSQL broke during a commit: read the state again before you repeat the call"}
-	}
-	return nil
+	return e.commit(tx, on)
 }
 
+func (e *postgresEngine) commit(tx *Tx, on *sql.Tx) error {
+	err := on.Commit()
+	if err == nil {
+		return nil
+	}
+	tx.broken = err
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && classifyPostgres(err) != away {
+		return e.store.explain(err)
+	}
+	tx.asked = true
+	return &protocol.Error{Code: protocol.CodeOutcomeUnknown, Err: err,
+		Message: "the connection to PostgreSQL broke during a commit: read the state again before you repeat the call"}
+}
+
+// refresh gives every idle connection back: after one was lost to a server that
+// is gone or is no primary any more, the others are no better.
+func (e *postgresEngine) refresh() {
+	e.db.SetMaxIdleConns(-1)
+	e.db.SetMaxIdleConns(e.pool)
+}
+
+// begin explains why there is no transaction.
 func (e *postgresEngine) begin(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, sql.ErrConnDone) || err.Error() == "sql: database is closed":
 		return errClosed
+	case classifyPostgres(err) == failed || errors.Is(err, driver.ErrBadConn):
+		return &protocol.Error{Code: protocol.CodeUnavailable, Err: err, RetryAfter: time.Second,
+			Message: fmt.Sprintf("PostgreSQL does not answer (%v): it is tried again with the next call", err)}
 	}
-	return &protocol.Error{Code: protocol.CodeUnavailable, Err: err, RetryAfter: time.Second,
-		Message: fmt.Sprintf("PostgreSQL does not answer (%v): it is tried again with the next call", err)}
+	return e.store.explain(err)
 }
 
 func (e *postgresEngine) prepare(ctx context.Context, text string) error {
@@ -222,4 +293,14 @@ func (e *postgresEngine) migrating(ctx context.Context, fn func(plainSQL) error)
 	return on.Commit()
 }
 
-func (e *postgresEngine) close() error { return e.db.Close() }
+// run starts the two loops that hear and tell hints; close ends them.
+func (e *postgresEngine) run() { e.hints.start() }
+
+func (e *postgresEngine) shared() bool { return true }
+
+func (e *postgresEngine) close() error {
+	if e.hints != nil {
+		e.hints.close()
+	}
+	return e.db.Close()
+}

@@ -150,6 +150,11 @@ func (e *sqliteEngine) migrating(ctx context.Context, fn func(plainSQL) error) e
 	return e.writer.alone(ctx, fn)
 }
 
+func (e *sqliteEngine) run() {} // the writer runs since it was opened
+
+// shared: the data directory is locked, so nobody else is there.
+func (e *sqliteEngine) shared() bool { return false }
+
 // close waits for the writer and for every reader that is out.
 func (e *sqliteEngine) close() error {
 	if e.writer != nil {

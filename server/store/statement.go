@@ -92,6 +92,18 @@ const (
 	raced
 	// spoiled: the engine may have taken back the whole transaction.
 	spoiled
+	// away: the connection was lost; before a commit, nothing was changed.
+	away
+	// slow: the database gave the transaction up.
+	slow
+	// readOnly: the database takes no writes.
+	readOnly
+	// crowded: it takes no more connections.
+	crowded
+	// altered: its tables are not those of this build.
+	altered
+	// barred: it refuses this server's role.
+	barred
 )
 
 // sql is the text of a statement for this engine.

@@ -19,7 +19,11 @@ type Config struct {
 	Path string
 	// DSN of a PostgreSQL database, with the password in a file or a service entry.
 	DSN string
-	Log *slog.Logger
+	// MaxConnections to PostgreSQL; zero: 16. Two more carry wake-ups.
+	MaxConnections int
+	// Patience with one transaction on PostgreSQL; zero: 10 s.
+	Patience time.Duration
+	Log      *slog.Logger
 	// Entropy for ids and salts; crypto/rand when nil. A simulation sets it.
 	Entropy io.Reader
 }
@@ -44,6 +48,10 @@ type engine interface {
 	view(ctx context.Context, tx *Tx, fn func(*Tx) error) error
 	update(ctx context.Context, c Caller, fn func(*Tx) error) error
 	prepare(ctx context.Context, text string) error
+	// run starts the engine's own loops, once the schema is known to be good.
+	run()
+	// shared reports that other servers may use the same database.
+	shared() bool
 	close() error
 }
 
@@ -63,7 +71,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	case c.Path != "":
 		err = s.openSQLite(ctx, c.Path)
 	default:
-		err = s.openPostgres(ctx, c.DSN)
+		err = s.openPostgres(ctx, c)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -71,8 +79,12 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if s.epoch, err = s.migrate(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.engine.run()
 	return s, nil
 }
+
+// Shared reports a database that other servers may use too.
+func (s *Store) Shared() bool { return s.engine.shared() }
 
 // Close waits for running transactions and releases the lock.
 func (s *Store) Close() error {
@@ -151,6 +163,8 @@ func (s *Store) explain(err error) error {
 	case spoiled:
 		return &protocol.Error{Code: protocol.CodeUnavailable, Err: err,
 			Message: fmt.Sprintf("the database cannot write (%v): free disk space or memory where it lives, then try again", err)}
+	case away, slow, readOnly, crowded, altered, barred:
+		return explainPostgres(s.dialect.classify(err), err)
 	}
 	return fmt.Errorf("store: %w", err)
 }

@@ -55,6 +55,17 @@ func (t *topics) subscribe(topic Topic) (<-chan struct{}, func()) {
 	}
 }
 
+// wakeAll tells everybody, after a time in which wake-ups may have been missed.
+func (t *topics) wakeAll() {
+	t.mu.Lock()
+	all := make(map[Topic]bool, len(t.waiting))
+	for topic := range t.waiting {
+		all[topic] = true
+	}
+	t.mu.Unlock()
+	t.wake(all)
+}
+
 // wake tells every subscriber of the touched topics, without waiting for any.
 func (t *topics) wake(touched map[Topic]bool) {
 	if len(touched) == 0 {

@@ -22,6 +22,8 @@ type Tx struct {
 	writes  bool
 	over    bool
 	touched map[Topic]bool
+	// asked says that the commit was asked for and its answer did not come.
+	asked bool
 	// broken is the first refusal of the engine. PostgreSQL goes no further after
 	// one and SQLite would, so the whole call fails on both, even when the caller
 	// passes over the error.

@@ -20,10 +20,16 @@ func SQLite(t *testing.T) *store.Store {
 	return must(store.Open(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "bivouac.db")}))(t)
 }
 
-// Postgres opens a store in a schema of its own, in the database that
-// BIVOUAC_TEST_POSTGRES names, and drops the schema when the test ends. Without
-// the variable the test is skipped, and says so.
+// Postgres opens a store in a schema of its own; see PostgresDSN.
 func Postgres(t *testing.T) *store.Store {
+	t.Helper()
+	return must(store.Open(t.Context(), store.Config{DSN: PostgresDSN(t)}))(t)
+}
+
+// PostgresDSN makes a schema in the database that BIVOUAC_TEST_POSTGRES names, for
+// any number of stores, and drops it when the test ends. Without the variable the
+// test is skipped, and says so.
+func PostgresDSN(t *testing.T) string {
 	t.Helper()
 	dsn := os.Getenv("BIVOUAC_TEST_POSTGRES")
 	if dsn == "" {
@@ -44,7 +50,7 @@ func Postgres(t *testing.T) *store.Store {
 		}
 		admin.Close()
 	})
-	return must(store.Open(t.Context(), store.Config{DSN: inSchema(dsn, schema)}))(t)
+	return inSchema(dsn, schema)
 }
 
 // inSchema adds the search path to a DSN of either form.
