@@ -69,6 +69,15 @@ func (b *Broker) still(r *request) error {
 	return nil
 }
 
+// repeat is what must still hold before an admitted request goes out once more:
+// what flows must keep passing, under a feed that is as fresh as for a new one.
+func (b *Broker) repeat(r *request) error {
+	if err := b.feed.Check(b.cfg.FeedLimit); err != nil {
+		return err
+	}
+	return b.still(r)
+}
+
 func denied(format string, args ...any) error {
 	return protocol.Errorf(protocol.CodePermissionDenied, format, args...)
 }

@@ -3,11 +3,13 @@ package broker
 import (
 	"math"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac/server/broker/budget"
+	"bivouac/server/broker/provider"
 )
 
 // Config is broker.hcl: what this broker may reach and spend, which no server can
@@ -44,21 +46,31 @@ const DefaultSpendUSD = 10
 // Model is a route to a provider.
 type Model struct {
 	Name string `hcl:"name,label"`
-	// Type of the wire format: "openai-chat" (default).
-	Type string `hcl:"type,optional"`
-	// BaseURL such as https://api.openai.com/v1.
+	// Format of the wire: "openai-chat" (default), "openai-responses" or "anthropic".
+	Format string `hcl:"format,optional"`
+	// BaseURL such as https://api.openai.com/v1 or https://api.anthropic.com/v1.
 	BaseURL string `hcl:"base_url"`
 	// Model as the provider names it.
 	Model string `hcl:"model"`
 	// Credential in the keyring, of the tenant that asks or of CredentialTenant.
 	Credential       string `hcl:"credential,optional"`
 	CredentialTenant string `hcl:"credential_tenant,optional"`
+	// CredentialHeader that carries it, and CredentialFormat with {value} once.
+	// Default: as the format's own provider wants it: Authorization with
+	// "Bearer {value}", or x-api-key with "{value}" for anthropic. Either may stand
+	// with every format, for gateways that want the other.
+	CredentialHeader string `hcl:"credential_header,optional"`
+	CredentialFormat string `hcl:"credential_format,optional"`
 	// AllowPrivate admits loopback and private addresses, and http.
 	AllowPrivate bool `hcl:"allow_private,optional"`
 	// CAFile holds certificates (PEM) to trust instead of the machine's.
 	CAFile string `hcl:"ca_file,optional"`
-	// LimitField is "max_tokens" (default) or "max_completion_tokens".
+	// LimitField of openai-chat is "max_tokens" (default) or "max_completion_tokens".
 	LimitField string `hcl:"limit_field,optional"`
+	// FirstTimeout bounds the wait for an answer's beginning, IdleTimeout the wait
+	// between two pieces of it. Defaults "10m" and "2m".
+	FirstTimeout string `hcl:"first_timeout,optional"`
+	IdleTimeout  string `hcl:"idle_timeout,optional"`
 	// MaxOutputTokens of one call. Default 4096.
 	MaxOutputTokens int32 `hcl:"max_output_tokens,optional"`
 	// DataBoundaries that may be sent there. Required.
@@ -72,6 +84,10 @@ type Model struct {
 type Price struct {
 	Input  float64 `hcl:"input_usd_per_mtok"`
 	Output float64 `hcl:"output_usd_per_mtok"`
+	// Of input that the provider's cache served, and that it stored there. Default:
+	// the price of input.
+	CacheRead  *float64 `hcl:"cache_read_usd_per_mtok,optional"`
+	CacheWrite *float64 `hcl:"cache_write_usd_per_mtok,optional"`
 }
 
 // Destination of http tools.
@@ -149,11 +165,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.Models = append([]Model(nil), c.Models...)
 	for i := range c.Models {
-		or(&c.Models[i].Type, typeChat)
-		or(&c.Models[i].LimitField, "max_tokens")
-		if c.Models[i].MaxOutputTokens == 0 {
-			c.Models[i].MaxOutputTokens = 4096
-		}
+		c.Models[i] = c.Models[i].withDefaults()
 	}
 	c.Destinations = append([]Destination(nil), c.Destinations...)
 	for i := range c.Destinations {
@@ -167,7 +179,30 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-const typeChat = "openai-chat"
+func (m Model) withDefaults() Model {
+	or := func(s *string, d string) {
+		if *s == "" {
+			*s = d
+		}
+	}
+	or(&m.Format, provider.OpenAIChat)
+	or(&m.LimitField, "max_tokens")
+	or(&m.FirstTimeout, provider.DefaultFirst.String())
+	or(&m.IdleTimeout, provider.DefaultIdle.String())
+	if m.MaxOutputTokens == 0 {
+		m.MaxOutputTokens = 4096
+	}
+	if m.CredentialHeader == "" && m.CredentialFormat == "" {
+		b := provider.DefaultBinding(m.Format)
+		m.CredentialHeader, m.CredentialFormat = b.Header, b.Format
+	}
+	or(&m.CredentialHeader, "Authorization")
+	if strings.EqualFold(m.CredentialHeader, "Authorization") {
+		or(&m.CredentialFormat, "Bearer {value}")
+	}
+	or(&m.CredentialFormat, "{value}")
+	return m
+}
 
 // Path of a file that the configuration names.
 func (c Config) Path(name string) string {
@@ -178,14 +213,6 @@ func (c Config) Path(name string) string {
 }
 
 func micro(usd float64) int64 { return int64(math.Round(usd * 1e6)) }
-
-// price of the route.
-func (m Model) price() budget.Price {
-	if m.Price == nil {
-		return budget.Price{}
-	}
-	return budget.Price{InputPerMTok: micro(m.Price.Input), OutputPerMTok: micro(m.Price.Output), Known: true}
-}
 
 // budgetCaps are the caps in the words of package budget.
 func (c *Caps) budgetCaps() budget.Caps {

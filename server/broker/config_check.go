@@ -6,6 +6,8 @@ import (
 	"net"
 	"regexp"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/hashicorp/hcl/v2"
 
@@ -13,6 +15,8 @@ import (
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/provider"
+	"bivouac/server/broker/secret"
 )
 
 // Validate lists every problem of a configuration that was made in code.
@@ -92,8 +96,14 @@ func strippedModel(destination string) string {
 func (k *check) model(m Model) {
 	_, err := egress.CheckBase(m.BaseURL, m.AllowPrivate)
 	k.err(m.Range, "base_url", err)
-	if m.Type != typeChat {
-		k.bad(m.Range, "type %q is not known: use %q", m.Type, typeChat)
+	if !provider.Known(m.Format) {
+		k.bad(m.Range, "format %q is not known: use one of %s", m.Format, strings.Join(provider.Formats, ", "))
+	}
+	k.err(m.Range, "credential_header", secret.Binding{Header: m.CredentialHeader, Format: m.CredentialFormat}.Check())
+	for field, text := range map[string]string{"first_timeout": m.FirstTimeout, "idle_timeout": m.IdleTimeout} {
+		if d, err := time.ParseDuration(text); err != nil || d < time.Second || d > time.Hour {
+			k.bad(m.Range, "%s %q: a duration from \"1s\" to \"1h\"", field, text)
+		}
 	}
 	if m.Model == "" {
 		k.bad(m.Range, "model is empty: name it as the provider does")
@@ -114,8 +124,12 @@ func (k *check) model(m Model) {
 	if len(m.DataBoundaries) == 0 {
 		k.bad(m.Range, "data_boundaries is empty: nothing could be sent there")
 	}
-	if p := m.Price; p != nil && (p.Input < 0 || p.Output < 0 || p.Input > 1e6 || p.Output > 1e6) {
-		k.bad(m.Range, "price: US dollars for a million tokens, from 0 to 1000000")
+	if p := m.Price; p != nil {
+		for _, usd := range []*float64{&p.Input, &p.Output, p.CacheRead, p.CacheWrite} {
+			if usd != nil && (*usd < 0 || *usd > 1e6) {
+				k.bad(m.Range, "price: US dollars for a million tokens, from 0 to 1000000")
+			}
+		}
 	}
 }
 

@@ -2,7 +2,11 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math"
+	"math/rand/v2"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -36,7 +40,7 @@ func (b *Broker) callModel(ctx context.Context, in *brokerv1.CallModelRequest, s
 	if err != nil {
 		return err
 	}
-	answer, err := c.run(ctx, send)
+	answer, err := c.complete(ctx, req, send)
 	done, err := c.settle(answer, err)
 	if err != nil {
 		return because(ctx, err)
@@ -79,7 +83,6 @@ type modelCall struct {
 	hold  *budget.Hold
 	cap   *budget.SpendHold
 	sent  bool // the first delta went out
-	text  int  // bytes of deltas
 }
 
 // prepareModel finds the key and reserves what the call may cost at most. INV-19.
@@ -94,7 +97,7 @@ func (b *Broker) prepareModel(ctx context.Context, r *request, in *runtimev1.Mod
 	if c.call.Key, err = b.routeKey(ctx, rt, r); err != nil {
 		return nil, err
 	}
-	most, err := rt.price.Cost(budget.Tokens{Input: c.input, Output: int64(in.MaxOutputTokens)})
+	most, err := rt.price.most(c.input, int64(in.MaxOutputTokens))
 	if err != nil {
 		return nil, err
 	}
@@ -128,12 +131,43 @@ func (b *Broker) routeKey(ctx context.Context, rt *route, r *request) (secret.Va
 	return b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential)
 }
 
-func (c *modelCall) run(ctx context.Context, send func(*brokerv1.CallModelResponse) error) (*provider.Answer, error) {
+// complete tries the call until it is answered, fails for good, or there is no
+// time for another try. What is tried again brought nothing and owes nothing
+// (provider.Rules), so one reservation covers every try. INV-19.
+func (c *modelCall) complete(ctx context.Context, r *request, send func(*brokerv1.CallModelResponse) error) (*provider.Answer, error) {
+	var waited time.Duration
+	for tries := 1; ; tries++ {
+		answer, err := c.try(ctx, send)
+		var f *provider.Failure
+		if !errors.As(err, &f) {
+			return answer, err
+		}
+		left := time.Duration(math.MaxInt64)
+		if end, ok := ctx.Deadline(); ok {
+			left = time.Until(end)
+		}
+		pause, again := provider.DefaultRetry.Pause(f, tries, waited, left, rand.Float64())
+		if !again {
+			return nil, err
+		}
+		c.b.log.Info("a model call is tried again", "model", c.route.cfg.Name, "turn", r.claims.Turn, "after", f.Rule().What, "pause", pause)
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		waited += pause
+		if err := c.b.repeat(r); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *modelCall) try(ctx context.Context, send func(*brokerv1.CallModelResponse) error) (*provider.Answer, error) {
 	return c.route.provider.Complete(ctx, c.call, func(text string) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		c.text += len(text)
 		err := send(&brokerv1.CallModelResponse{Event: &runtimev1.ModelResponse{Kind: &runtimev1.ModelResponse_TextDelta{TextDelta: text}}})
 		if !c.sent {
 			c.sent = true
@@ -143,23 +177,14 @@ func (c *modelCall) run(ctx context.Context, send func(*brokerv1.CallModelRespon
 	})
 }
 
-// settle replaces the reservation by what was used. A call that broke off is
-// charged for what is known to have come; a call that was refused costs nothing.
+// settle replaces the reservation by what was used.
 func (c *modelCall) settle(a *provider.Answer, failure error) (*runtimev1.ModelDone, error) {
-	used := budget.Tokens{}
-	switch {
-	case a != nil && a.Counted:
-		used = budget.Tokens{Input: a.InputTokens, Output: a.OutputTokens}
-	case a != nil:
-		used = budget.Tokens{Input: c.input, Output: budget.Estimate(answerBytes(a))}
-	case c.sent:
-		used = budget.Tokens{Input: c.input, Output: budget.Estimate(c.text)}
-	}
-	cost, err := c.route.price.Cost(used)
+	used := c.used(a, failure)
+	cost, err := c.route.price.cost(used)
 	if err != nil { // a provider that counts beyond reason: the whole reservation is gone
 		cost = c.hold.Amount()
 	}
-	c.hold.Settle(cost, used)
+	c.hold.Settle(cost, budget.Tokens{Input: used.Input, Output: used.Output})
 	if err := c.cap.Settle(cost); err != nil {
 		c.b.log.Error("the spend of this hour was not saved", "error", err)
 	}
@@ -168,7 +193,36 @@ func (c *modelCall) settle(a *provider.Answer, failure error) (*runtimev1.ModelD
 	}
 	return &runtimev1.ModelDone{Message: a.Message, StopReason: a.Stop, Usage: &runtimev1.Usage{
 		InputTokens: used.Input, OutputTokens: used.Output, CostMicroUsd: cost,
+		CacheReadTokens: used.CacheRead, CacheWriteTokens: used.CacheWrite,
 	}}, nil
+}
+
+// used is what the provider counted. Where it did not, what left and what came is
+// estimated, so that an answer that broke off is never free.
+func (c *modelCall) used(a *provider.Answer, failure error) provider.Usage {
+	var f *provider.Failure
+	switch {
+	case a != nil && a.Usage.Counted:
+		return a.Usage
+	case a != nil:
+		return provider.Usage{Input: c.input, Output: budget.Estimate(answerBytes(a))}
+	case !errors.As(failure, &f):
+		return provider.Usage{}
+	}
+	switch f.Rule().Owed {
+	case provider.Nothing:
+		return provider.Usage{}
+	case provider.TheInput:
+		return provider.Usage{Input: c.input}
+	}
+	u := f.Usage
+	if u.Input == 0 {
+		u.Input = c.input
+	}
+	if !u.Counted {
+		u.Output = max(u.Output, budget.Estimate(f.Bytes))
+	}
+	return u
 }
 
 func answerBytes(a *provider.Answer) (n int) {

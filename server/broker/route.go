@@ -1,21 +1,23 @@
 package broker
 
 import (
+	"errors"
 	"os"
+	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/broker/budget"
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/gateway"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/provider"
+	"bivouac/server/broker/secret"
 )
 
 // route is one model route with its provider.
 type route struct {
 	cfg      Model
-	price    budget.Price
-	provider *provider.ChatCompletions
+	price    tariff
+	provider *provider.Client
 	close    func()
 }
 
@@ -38,9 +40,19 @@ func (c Config) openRoute(m Model, n egress.Network) (*route, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &route{cfg: m, price: m.price(), close: client.CloseIdleConnections, provider: provider.NewChatCompletions(provider.Config{
-		Route: m.Name, Base: base, Client: client, Credential: m.Credential, LimitField: m.LimitField,
-	})}, nil
+	first, e1 := time.ParseDuration(m.FirstTimeout)
+	idle, e2 := time.ParseDuration(m.IdleTimeout)
+	if err := errors.Join(e1, e2); err != nil {
+		return nil, err
+	}
+	p, err := provider.New(provider.Config{
+		Route: m.Name, Format: m.Format, Base: base, Client: client, Credential: m.Credential, LimitField: m.LimitField,
+		Binding: secret.Binding{Header: m.CredentialHeader, Format: m.CredentialFormat}, First: first, Idle: idle,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &route{cfg: m, price: m.tariff(), close: client.CloseIdleConnections, provider: p}, nil
 }
 
 func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error) {
@@ -79,6 +91,6 @@ func (c Config) readCA(name string) ([]byte, error) {
 func (r *route) describe() *brokerv1.ModelRoute {
 	return &brokerv1.ModelRoute{
 		Name: r.cfg.Name, ProviderModel: r.cfg.Model, DataBoundaries: r.cfg.DataBoundaries,
-		InputMicroUsdPerMtok: r.price.InputPerMTok, OutputMicroUsdPerMtok: r.price.OutputPerMTok, Priced: r.price.Known,
+		InputMicroUsdPerMtok: r.price.plain.InputPerMTok, OutputMicroUsdPerMtok: r.price.plain.OutputPerMTok, Priced: r.price.plain.Known,
 	}
 }

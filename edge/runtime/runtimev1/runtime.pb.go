@@ -986,12 +986,15 @@ func (x *Limits) GetMaxResultBytes() int32 {
 }
 
 type Usage struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	InputTokens   int64                  `protobuf:"varint,1,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
-	OutputTokens  int64                  `protobuf:"varint,2,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	CostMicroUsd  int64                  `protobuf:"varint,3,opt,name=cost_micro_usd,json=costMicroUsd,proto3" json:"cost_micro_usd,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	InputTokens  int64                  `protobuf:"varint,1,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
+	OutputTokens int64                  `protobuf:"varint,2,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	CostMicroUsd int64                  `protobuf:"varint,3,opt,name=cost_micro_usd,json=costMicroUsd,proto3" json:"cost_micro_usd,omitempty"`
+	// Parts of input_tokens that the provider's cache served, and that it stored.
+	CacheReadTokens  int64 `protobuf:"varint,4,opt,name=cache_read_tokens,json=cacheReadTokens,proto3" json:"cache_read_tokens,omitempty"`
+	CacheWriteTokens int64 `protobuf:"varint,5,opt,name=cache_write_tokens,json=cacheWriteTokens,proto3" json:"cache_write_tokens,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -1041,6 +1044,20 @@ func (x *Usage) GetOutputTokens() int64 {
 func (x *Usage) GetCostMicroUsd() int64 {
 	if x != nil {
 		return x.CostMicroUsd
+	}
+	return 0
+}
+
+func (x *Usage) GetCacheReadTokens() int64 {
+	if x != nil {
+		return x.CacheReadTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetCacheWriteTokens() int64 {
+	if x != nil {
+		return x.CacheWriteTokens
 	}
 	return 0
 }
@@ -2287,11 +2304,13 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"max_tokens\x18\x04 \x01(\x03R\tmaxTokens\x12+\n" +
 	"\x12max_cost_micro_usd\x18\x05 \x01(\x03R\x0fmaxCostMicroUsd\x12\x1e\n" +
 	"\vmax_wall_ms\x18\x06 \x01(\x03R\tmaxWallMs\x12(\n" +
-	"\x10max_result_bytes\x18\a \x01(\x05R\x0emaxResultBytes\"u\n" +
+	"\x10max_result_bytes\x18\a \x01(\x05R\x0emaxResultBytes\"\xcf\x01\n" +
 	"\x05Usage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12#\n" +
 	"\routput_tokens\x18\x02 \x01(\x03R\foutputTokens\x12$\n" +
-	"\x0ecost_micro_usd\x18\x03 \x01(\x03R\fcostMicroUsd\"\xb9\x01\n" +
+	"\x0ecost_micro_usd\x18\x03 \x01(\x03R\fcostMicroUsd\x12*\n" +
+	"\x11cache_read_tokens\x18\x04 \x01(\x03R\x0fcacheReadTokens\x12,\n" +
+	"\x12cache_write_tokens\x18\x05 \x01(\x03R\x10cacheWriteTokens\"\xb9\x01\n" +
 	"\fModelRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.bivouac.runtime.v1.MessageR\bmessages\x12.\n" +

@@ -3,7 +3,6 @@ package gateway
 import (
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -24,11 +23,7 @@ const (
 )
 
 // Binding says how a credential is sent to a destination.
-type Binding struct {
-	Header string
-	// Format holds {value} exactly once, such as "Bearer {value}".
-	Format string
-}
+type Binding = secret.Binding
 
 // Methods that a tool may use when a destination names none.
 var Methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
@@ -73,24 +68,6 @@ func (d *Destination) Credentials() []string {
 
 // Close its idle connections.
 func (d *Destination) Close() { d.cfg.Client.CloseIdleConnections() }
-
-const valueMark = "{value}"
-
-// reserved headers belong to the connection or to the gateway.
-var reserved = regexp.MustCompile(`(?i)^(host|connection|content-length|content-type|transfer-encoding|te|trailer|upgrade|expect|accept|accept-encoding|keep-alive|proxy-.*|cookie2|user-agent)$`)
-
-// Check refuses a binding that could not be sent.
-func (b Binding) Check() error {
-	switch {
-	case !httpguts.ValidHeaderFieldName(b.Header) || reserved.MatchString(b.Header):
-		return protocol.Errorf(protocol.CodeInvalidArgument, "%q is no header that may carry a credential", b.Header)
-	case strings.Count(b.Format, valueMark) != 1 || strings.ContainsAny(strings.Replace(b.Format, valueMark, "", 1), "{}"):
-		return protocol.Errorf(protocol.CodeInvalidArgument, `format %q must hold {value} exactly once, such as "Bearer {value}"`, b.Format)
-	case !httpguts.ValidHeaderFieldValue(b.Format):
-		return protocol.Errorf(protocol.CodeInvalidArgument, "format %q cannot stand in a header", b.Format)
-	}
-	return nil
-}
 
 // Request is a filled template that waits for its credential.
 type Request struct {
@@ -200,7 +177,7 @@ func (r *Request) idempotency(header, key string) error {
 		return nil
 	}
 	switch {
-	case !httpguts.ValidHeaderFieldName(header) || reserved.MatchString(header) || (r.binding != nil && strings.EqualFold(header, r.binding.Header)):
+	case !httpguts.ValidHeaderFieldName(header) || secret.ReservedHeader(header) || (r.binding != nil && strings.EqualFold(header, r.binding.Header)):
 		return invalid("%q is no header for an idempotency key", header)
 	case key == "" || len(key) > 256 || !httpguts.ValidHeaderFieldValue(key):
 		return invalid("the idempotency key is missing or cannot stand in a header")
@@ -218,10 +195,5 @@ func (r *Request) inject(v secret.Value) error {
 	case r.binding == nil || v.IsZero():
 		return protocol.Errorf(protocol.CodePolicyDenied, "credential and binding of destination %s do not meet: nothing was sent", r.d.cfg.Name)
 	}
-	header := strings.Replace(r.binding.Format, valueMark, v.Reveal(), 1)
-	if strings.Contains(header, valueMark) || !httpguts.ValidHeaderFieldValue(header) {
-		return protocol.Errorf(protocol.CodePolicyDenied, "the credential of destination %s cannot stand in a header: nothing was sent", r.d.cfg.Name)
-	}
-	r.http.Header.Set(r.binding.Header, header)
-	return nil
+	return r.binding.Put(r.http.Header, v, "destination "+r.d.cfg.Name)
 }

@@ -28,8 +28,9 @@ rule "plain" {
   text = "Hello, you."
   chunk_runes = 2
   usage {
-    input  = 11
-    output = 7
+    input      = 11
+    output     = 7
+    cache_read = 4
   }
 }
 rule "calls" {
@@ -96,6 +97,17 @@ rule "half" {
   chunk_runes = 4
   cut_after = 2
 }
+rule "early" {
+  when { user_contains = "ends early" }
+  text = "this will not be whole"
+  chunk_runes = 4
+  end_after = 3
+}
+rule "cut call" {
+  when { user_contains = "cut call" }
+  call "read_a" { arguments = { path = "abcdefghijklmnopqrstuvwxyz" } }
+  end_after = 1
+}
 rule "slow" {
   when { user_contains = "slowly" }
   text = "abcdefgh"
@@ -132,6 +144,7 @@ func Run(t *testing.T, open Open) {
 	t.Run("Length", m.length)
 	t.Run("KeyNeverComesBack", m.echo)
 	t.Run("Failures", m.failures)
+	t.Run("HalfAnswers", m.halves)
 	t.Run("WrongKey", m.wrongKey)
 	t.Run("Cancel", m.cancel)
 	t.Run("DeltaError", m.deltaError)
@@ -181,7 +194,7 @@ func (m suite) text(t *testing.T) {
 	if got := a.Message.GetBlocks(); len(got) != 1 || got[0].GetText() != "Hello, you." || a.Message.GetRole() != runtimev1.Role_ROLE_ASSISTANT {
 		t.Errorf("message %v", a.Message)
 	}
-	if a.Stop != runtimev1.StopReason_STOP_REASON_END || !a.Counted || a.InputTokens != 11 || a.OutputTokens != 7 {
+	if want := (provider.Usage{Input: 11, CacheRead: 4, Output: 7, Counted: true}); a.Stop != runtimev1.StopReason_STOP_REASON_END || a.Usage != want {
 		t.Errorf("%+v", a)
 	}
 }
@@ -278,6 +291,30 @@ func (m suite) failures(t *testing.T) {
 		var e *protocol.Error
 		if errors.As(err, &e) && want == protocol.CodeRateLimited && e.RetryAfter != 3*time.Second {
 			t.Errorf("retry after %s", e.RetryAfter)
+		}
+	}
+}
+
+// halves: an answer that does not end as its format ends is no answer. The failure
+// says how it ended, what came, and that it is not repeated as it is.
+func (m suite) halves(t *testing.T) {
+	for prompt, want := range map[string]struct {
+		fault provider.Fault
+		bytes int
+	}{
+		"half": {provider.BrokeOff, 8}, "ends early": {provider.EndedEarly, 12}, "a cut call": {provider.EndedEarly, 18},
+	} {
+		a, deltas, err := m.ask(t, t.Context(), Key, User(prompt))
+		var f *provider.Failure
+		if a != nil || !errors.As(err, &f) || f.Stage != provider.Begun || f.Fault != want.fault || f.Bytes != want.bytes {
+			t.Errorf("%s: %+v, %v", prompt, f, err)
+			continue
+		}
+		if protocol.CodeOf(err) != protocol.CodeUnavailable || f.Rule().Again || f.Rule().Owed != provider.WhatCame {
+			t.Errorf("%s: %v by rule %+v", prompt, err, f.Rule())
+		}
+		if got := strings.Join(deltas, ""); prompt != "a cut call" && len(got) != want.bytes {
+			t.Errorf("%s: %q was streamed", prompt, got)
 		}
 	}
 }

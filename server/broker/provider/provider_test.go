@@ -19,21 +19,40 @@ import (
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/modeltest"
 	"bivouac/server/broker/provider"
+	"bivouac/server/broker/secret"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden requests")
 
 func open(t *testing.T, base *url.URL) provider.Port {
+	return openAs(t, base, provider.OpenAIChat, secret.Binding{})
+}
+
+func openAs(t *testing.T, base *url.URL, format string, binding secret.Binding) provider.Port {
 	t.Helper()
 	client, err := egress.NewClient(egress.Config{Name: "model route r", Base: base, AllowPrivate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.CloseIdleConnections)
-	return provider.NewChatCompletions(provider.Config{Route: "r", Base: base, Client: client, Credential: "openai"})
+	c, err := provider.New(provider.Config{Route: "r", Format: format, Base: base, Client: client, Credential: "openai", Binding: binding})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
-func TestChatCompletions(t *testing.T) { modeltest.Run(t, open) }
+// Every format passes the suite, with its own header for the key and with the
+// other's.
+func TestFormats(t *testing.T) {
+	for _, format := range provider.Formats {
+		for _, b := range []secret.Binding{{}, {Header: "Authorization", Format: "Bearer {value}"}, {Header: "x-api-key", Format: "{value}"}} {
+			t.Run(format+" "+b.Header, func(t *testing.T) {
+				modeltest.Run(t, func(t *testing.T, base *url.URL) provider.Port { return openAs(t, base, format, b) })
+			})
+		}
+	}
+}
 
 // The golden request proves the role that each source enters in.
 func TestGoldenRequest(t *testing.T) {
@@ -46,8 +65,17 @@ func TestGoldenRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	base, _ := url.Parse("https://x.example/v1")
-	for file, field := range map[string]string{"chat.golden.json": "max_tokens", "chat_completion_limit.golden.json": "max_completion_tokens"} {
-		c := provider.NewChatCompletions(provider.Config{Route: "r", Base: base, LimitField: field})
+	for file, cfg := range map[string]provider.Config{
+		"chat.golden.json":                  {},
+		"chat_completion_limit.golden.json": {LimitField: "max_completion_tokens"},
+		"responses.golden.json":             {Format: provider.OpenAIResponses},
+		"anthropic.golden.json":             {Format: provider.Anthropic},
+	} {
+		cfg.Base = base
+		c, err := provider.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
 		got, err := c.Encode("gpt-x", &req)
 		if err != nil {
 			t.Fatal(err)
@@ -72,15 +100,16 @@ func TestGoldenRequest(t *testing.T) {
 	}
 }
 
+// answer of a server that sends one body, in Chat Completions.
 func answer(t *testing.T, contentType, body string) (*provider.Answer, error) {
 	t.Helper()
-	return against(t, func(w http.ResponseWriter, _ *http.Request) {
+	return against(t, provider.OpenAIChat, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
 		io.WriteString(w, body)
 	})
 }
 
-func against(t *testing.T, h http.HandlerFunc) (*provider.Answer, error) {
+func against(t *testing.T, format string, h http.HandlerFunc) (*provider.Answer, error) {
 	t.Helper()
 	server := httptest.NewServer(h)
 	defer server.Close()
@@ -89,7 +118,16 @@ func against(t *testing.T, h http.HandlerFunc) (*provider.Answer, error) {
 		t.Fatal(err)
 	}
 	req := &runtimev1.ModelRequest{Messages: []*runtimev1.Message{modeltest.User("x")}, MaxOutputTokens: 5}
-	return open(t, base).Complete(t.Context(), provider.Call{Model: "m", Request: req}, func(string) error { return nil })
+	return openAs(t, base, format, secret.Binding{}).Complete(t.Context(), provider.Call{Model: "m", Request: req, Key: testKey(t)}, func(string) error { return nil })
+}
+
+func testKey(t *testing.T) secret.Value {
+	t.Helper()
+	v, err := secret.New("sk-provider-test-0123")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 func sse(events ...string) string { return "data: " + strings.Join(events, "\n\ndata: ") + "\n\n" }
@@ -120,7 +158,7 @@ func TestCompatibleServers(t *testing.T) {
 				calls = append(calls, c.GetId()+" "+c.GetAlias()+" "+c.GetArguments())
 			}
 		}
-		if text != tc.text || strings.Join(calls, "|") != strings.Join(tc.calls, "|") || a.Counted != tc.counted {
+		if text != tc.text || strings.Join(calls, "|") != strings.Join(tc.calls, "|") || a.Usage.Counted != tc.counted {
 			t.Errorf("%s: %q %q %+v", name, text, calls, a)
 		}
 		if len(calls) > 0 && a.Stop != runtimev1.StopReason_STOP_REASON_TOOL_CALLS {
@@ -156,7 +194,7 @@ func TestBadAnswers(t *testing.T) {
 
 func TestRedirectIsNotFollowed(t *testing.T) {
 	followed := false
-	_, err := against(t, func(w http.ResponseWriter, r *http.Request) {
+	_, err := against(t, provider.OpenAIChat, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/chat/completions" {
 			followed = true
 		}
@@ -171,7 +209,7 @@ func TestUnreachable(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	base, _ := url.Parse(server.URL)
 	server.Close()
-	_, err := open(t, base).Complete(t.Context(), provider.Call{Request: &runtimev1.ModelRequest{Messages: []*runtimev1.Message{modeltest.User("x")}}}, nil)
+	_, err := open(t, base).Complete(t.Context(), provider.Call{Key: testKey(t), Request: &runtimev1.ModelRequest{Messages: []*runtimev1.Message{modeltest.User("x")}}}, nil)
 	if protocol.CodeOf(err) != protocol.CodeUnavailable {
 		t.Errorf("%v", err)
 	}

@@ -18,7 +18,7 @@ const maxRetryAfter = 10 * time.Minute
 
 // statusError turns a refusal into our code. The provider's words are clipped,
 // cleaned and redacted.
-func (c *ChatCompletions) statusError(res *http.Response, r *secret.Redactor) error {
+func (c *Client) statusError(res *http.Response, r *secret.Redactor) error {
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) //nolint:errcheck // what came is enough
 	said := providerText(body, r)
 	route := c.cfg.Route
@@ -48,7 +48,7 @@ func (c *ChatCompletions) statusError(res *http.Response, r *secret.Redactor) er
 	case code >= 400:
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the provider of model route %s refuses the request (status %d): %s", route, code, said)
 	}
-	return c.garbage("it answered with status %d", res.StatusCode)
+	return garbage(c.cfg.Route, c.format.speaks, "it answered with status %d", res.StatusCode)
 }
 
 // providerText is the message of an error body, safe to show.

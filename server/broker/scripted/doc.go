@@ -1,7 +1,8 @@
 // Package scripted is a model provider that answers from a script: a real HTTP
-// server that speaks OpenAI Chat Completions, streaming and not, for demos,
-// tests and agents under development. It is no mock: whoever calls it goes
-// through TLS, keys, prices and streams as with any provider.
+// server that speaks OpenAI Chat Completions, OpenAI Responses and Anthropic
+// Messages, streaming and not, for demos, tests and agents under development. It
+// is no mock: whoever calls it goes through TLS, keys, prices and streams as with
+// any provider.
 //
 // A script is HCL: rules, of which the first that matches the conversation
 // answers. Matching looks only at what was sent, so a restarted turn gets the
@@ -39,12 +40,15 @@
 //
 // and the functions upper, lower, trimspace, replace, split, join, jsonencode,
 // jsondecode. Manner: `delay` before the first byte, `chunk_delay` between
-// pieces, `chunk_runes` per piece (default 12), `usage { input = 10, output = 5 }`.
+// pieces, `chunk_runes` per piece (default 12), `usage { input = 10, output = 5 }`
+// (cache_read and cache_write are parts of input).
 //
 // Failures: `error { status = 429, retry_after = "2s", message = "…" }`,
-// `garbage = true` (no JSON), `cut_after = 2` (the connection breaks after that
-// many pieces).
+// `garbage = true` (no JSON), and after so many pieces `cut_after = 2` (the
+// connection breaks), `end_after = 2` (the stream ends without its end marker),
+// `stall_after = 2` (nothing comes any more).
 //
 // What no rule matches is answered with status 422 and a text that says what was
-// looked for. With a key the server demands `Authorization: Bearer <key>`.
+// looked for. With a key the server demands `Authorization: Bearer <key>` or
+// `x-api-key: <key>`.
 package scripted

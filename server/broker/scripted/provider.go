@@ -38,13 +38,15 @@ type Config struct {
 type Received struct {
 	At            time.Time // when it was there
 	EndedAt       time.Time // when its answer ended, whole or broken off; zero while it goes on
-	Authorization bool      // a bearer was presented
+	Authorization bool      // a key was presented
+	KeyHeader     string    // in which header
+	Path          string
 	Body          json.RawMessage
 	Rule          string // that answered; empty for none
 }
 
-// Provider answers from a script. It is an http.Handler for /v1/chat/completions
-// and /v1/models.
+// Provider answers from a script. It is an http.Handler for
+// /v1/chat/completions, /v1/responses, /v1/messages and /v1/models.
 type Provider struct {
 	cfg Config
 	mux *http.ServeMux
@@ -59,7 +61,9 @@ func New(cfg Config) *Provider {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Provider{cfg: cfg, mux: http.NewServeMux()}
-	p.mux.HandleFunc("POST /v1/chat/completions", p.complete)
+	for pattern, d := range dialects {
+		p.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { p.complete(w, r, d) })
+	}
 	p.mux.HandleFunc("GET /v1/models", p.models)
 	return p
 }
@@ -76,16 +80,30 @@ func (p *Provider) Run(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// ServeHTTP checks the key first.
+// ServeHTTP checks the key first. Either header will do, but not both: which one a
+// client means is no guess.
 func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !p.cfg.Key.IsZero() {
-		bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !ok || !p.cfg.Key.Equal(bearer) {
-			refuse(w, http.StatusUnauthorized, "invalid_api_key", "the key is missing or wrong")
+		key, name := presented(r)
+		if name == "" || !p.cfg.Key.Equal(key) {
+			refuse(w, openAIFault, http.StatusUnauthorized, "invalid_api_key", "the key is missing or wrong")
 			return
 		}
 	}
 	p.mux.ServeHTTP(w, r)
+}
+
+// presented is the key of a request and the header that carried it.
+func presented(r *http.Request) (key, header string) {
+	bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	plain := r.Header.Get("x-api-key")
+	switch {
+	case ok && plain == "":
+		return bearer, "Authorization"
+	case plain != "" && r.Header.Get("Authorization") == "":
+		return plain, "x-api-key"
+	}
+	return "", ""
 }
 
 // Received are the newest requests, oldest first.
@@ -120,57 +138,53 @@ func (p *Provider) models(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, `{"object":"list","data":[{"id":"scripted","object":"model","owned_by":"bivouac"}]}`+"\n") //nolint:errcheck // the client went
 }
 
-func (p *Provider) complete(w http.ResponseWriter, r *http.Request) {
+func (p *Provider) complete(w http.ResponseWriter, r *http.Request, d dialect) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-	var req request
-	if err == nil {
-		err = json.Unmarshal(body, &req)
+	var in *asked
+	if err == nil && (d.header == "" || r.Header.Get(d.header) != "") {
+		in = d.read(body)
 	}
-	if err != nil || len(req.Messages) == 0 {
-		refuse(w, http.StatusBadRequest, "invalid_request_error", "the request is no chat completion")
+	if in == nil {
+		refuse(w, d.fault, http.StatusBadRequest, "invalid_request_error", "the request is none of the format of "+r.URL.Path)
 		return
 	}
-	c := req.conversation()
-	rule, vars := p.cfg.Script.match(c)
-	got := &Received{Authorization: r.Header.Get("Authorization") != "", Body: body}
+	rule, vars := p.cfg.Script.match(in.conversation)
+	got := &Received{Path: r.URL.Path, Body: body}
+	_, got.KeyHeader = presented(r)
+	got.Authorization = got.KeyHeader != ""
 	if rule != nil {
 		got.Rule = rule.Name
 	}
 	defer p.remember(got)()
-	p.cfg.Log.Debug("scripted answer", "rule", got.Rule, "results", len(c.results))
+	p.cfg.Log.Debug("scripted answer", "rule", got.Rule, "results", len(in.results))
 	if rule == nil {
-		refuse(w, http.StatusUnprocessableEntity, "no_rule",
-			"no rule of "+p.cfg.Script.Name+" matches: "+c.describe()+"; add a rule for it")
+		refuse(w, d.fault, http.StatusUnprocessableEntity, "no_rule",
+			"no rule of "+p.cfg.Script.Name+" matches: "+in.describe()+"; add a rule for it")
 		return
 	}
 	a, err := rule.answer(vars)
 	if err != nil {
-		refuse(w, http.StatusUnprocessableEntity, "bad_rule", "rule "+rule.Name+" cannot be filled in: "+err.Error())
+		refuse(w, d.fault, http.StatusUnprocessableEntity, "bad_rule", "rule "+rule.Name+" cannot be filled in: "+err.Error())
 		return
 	}
 	if !wait(r.Context(), rule.delay) {
 		return
 	}
-	p.respond(w, r, req, rule, a, body)
+	p.respond(w, d, newStream(w, r.Context(), in, rule, a, len(body)))
 }
 
-func (p *Provider) respond(w http.ResponseWriter, r *http.Request, req request, rule *rule, a answer, body []byte) {
-	switch {
+func (p *Provider) respond(w http.ResponseWriter, d dialect, s *stream) {
+	switch rule := s.rule; {
 	case rule.Error != nil:
-		if s := rule.Error.retryAfter; s > 0 {
-			w.Header().Set("Retry-After", strconv.FormatInt(int64((s+time.Second-1)/time.Second), 10))
+		if after := rule.Error.retryAfter; after > 0 {
+			w.Header().Set("Retry-After", strconv.FormatInt(int64((after+time.Second-1)/time.Second), 10))
 		}
-		refuse(w, rule.Error.Status, rule.Error.Code, rule.Error.Message)
+		refuse(w, d.fault, rule.Error.Status, rule.Error.Code, rule.Error.Message)
 	case rule.Garbage:
 		w.Header().Set("Content-Type", "text/event-stream")
 		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"half a \n\n<html>bad gateway</html>\n\n") //nolint:errcheck // the client went
 	default:
-		s := newStream(w, r.Context(), req, rule, a, len(body))
-		if req.Stream {
-			s.stream()
-		} else {
-			s.whole()
-		}
+		s.respond(d.pen(s))
 	}
 }
 
@@ -188,21 +202,19 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func refuse(w http.ResponseWriter, status int, code, text string) {
-	var e wireError
-	e.Error.Message, e.Error.Type, e.Error.Code = text, "error", code
+func refuse(w http.ResponseWriter, body func(int, string, string) any, status int, code, text string) {
 	if text == "" {
-		e.Error.Message = http.StatusText(status)
+		text = http.StatusText(status)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(e) //nolint:errcheck // the client went
+	json.NewEncoder(w).Encode(body(status, code, text)) //nolint:errcheck // the client went
 }
 
-func callID() string {
+func randomHex() string {
 	var b [9]byte
 	rand.Read(b[:]) //nolint:errcheck // never fails
-	return "call_" + hex.EncodeToString(b[:])
+	return hex.EncodeToString(b[:])
 }
 
 // KeyFromFile reads the key that callers must present.

@@ -39,6 +39,8 @@ type rule struct {
 	Error      *failure       `hcl:"error,block"`
 	Garbage    bool           `hcl:"garbage,optional"`
 	CutAfter   *int           `hcl:"cut_after,optional"`
+	EndAfter   *int           `hcl:"end_after,optional"`
+	StallAfter *int           `hcl:"stall_after,optional"`
 	Range      hcl.Range      `hcl:",def_range"`
 
 	delay, chunkDelay time.Duration
@@ -69,6 +71,9 @@ type call struct {
 type usage struct {
 	Input  int64 `hcl:"input"`
 	Output int64 `hcl:"output"`
+	// Parts of Input. Chat Completions and Responses tell of reads alone.
+	CacheRead  int64 `hcl:"cache_read,optional"`
+	CacheWrite int64 `hcl:"cache_write,optional"`
 }
 
 type failure struct {
@@ -139,8 +144,13 @@ func (r *rule) check() (problems []error) {
 	if r.ChunkRunes == 0 {
 		r.ChunkRunes = 12
 	}
-	if r.ChunkRunes < 0 || (r.CutAfter != nil && *r.CutAfter < 0) {
-		bad("chunk_runes and cut_after must be positive")
+	for _, n := range []*int{&r.ChunkRunes, r.CutAfter, r.EndAfter, r.StallAfter} {
+		if n != nil && *n < 0 {
+			bad("chunk_runes, cut_after, end_after and stall_after must be positive")
+		}
+	}
+	if u := r.Usage; u != nil && u.CacheRead+u.CacheWrite > u.Input {
+		bad("usage: cache_read and cache_write are parts of input")
 	}
 	if r.When == nil {
 		r.When = &when{}

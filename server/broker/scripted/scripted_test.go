@@ -56,7 +56,7 @@ func ask(t *testing.T, h http.Handler, stream bool, messages ...msg) (int, http.
 }
 
 // assemble reads a stream as a client does.
-func assemble(t *testing.T, body string) (text string, calls []functionCall, finish string, u used, done bool) {
+func assemble(t *testing.T, body string) (text string, calls []chatFunction, finish string, u chatUsage, done bool) {
 	t.Helper()
 	for sc := bufio.NewScanner(strings.NewReader(body)); sc.Scan(); {
 		data, ok := strings.CutPrefix(sc.Text(), "data: ")
@@ -66,7 +66,7 @@ func assemble(t *testing.T, body string) (text string, calls []functionCall, fin
 		if data == "[DONE]" {
 			return text, calls, finish, u, true
 		}
-		var c completion
+		var c chatCompletion
 		if err := json.Unmarshal([]byte(data), &c); err != nil {
 			t.Fatalf("%q: %v", data, err)
 		}
@@ -82,7 +82,7 @@ func assemble(t *testing.T, body string) (text string, calls []functionCall, fin
 			}
 			for _, tc := range ch.Delta.ToolCalls {
 				if *tc.Index == len(calls) {
-					calls = append(calls, functionCall{Name: tc.Function.Name})
+					calls = append(calls, chatFunction{Name: tc.Function.Name})
 				}
 				calls[*tc.Index].Arguments += tc.Function.Arguments
 			}
@@ -97,7 +97,7 @@ func TestExampleConversation(t *testing.T) {
 	_, _, body, _ := ask(t, p, true, prompt)
 	text, calls, finish, _, done := assemble(t, body)
 	if text != "I will look into notes/2026." || finish != "tool_calls" || !done || len(calls) != 1 ||
-		calls[0] != (functionCall{"files_list", `{"path":"notes/2026"}`}) {
+		calls[0] != (chatFunction{"files_list", `{"path":"notes/2026"}`}) {
 		t.Errorf("first: %q %v %s", text, calls, finish)
 	}
 
@@ -127,7 +127,7 @@ func TestResultsAreOfTheTurn(t *testing.T) {
 
 func TestWholeAnswer(t *testing.T) {
 	status, _, body, _ := ask(t, example(t), false, user("What is in notes?"))
-	var c completion
+	var c chatCompletion
 	if err := json.Unmarshal([]byte(body), &c); err != nil || status != 200 {
 		t.Fatal(status, err)
 	}

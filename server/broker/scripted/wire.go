@@ -2,93 +2,83 @@ package scripted
 
 import (
 	"encoding/json"
+	"net/http"
 	"strings"
 )
 
-// request is the part of a Chat Completions request that matters here.
-type request struct {
-	Model         string    `json:"model"`
-	Messages      []message `json:"messages"`
-	Tools         []tool    `json:"tools"`
-	Stream        bool      `json:"stream"`
-	StreamOptions struct {
-		IncludeUsage bool `json:"include_usage"`
-	} `json:"stream_options"`
+// dialect is one wire format of the provider.
+type dialect struct {
+	// header that must be there, besides the key.
+	header string
+	// read understands a request; nil when it is none.
+	read func(body []byte) *asked
+	// pen writes answers.
+	pen func(s *stream) pen
+	// fault is the body of an error.
+	fault func(status int, code, text string) any
 }
 
-type message struct {
-	Role       string          `json:"role"`
-	Content    json.RawMessage `json:"content"`
-	ToolCalls  []toolCall      `json:"tool_calls,omitempty"`
-	ToolCallID string          `json:"tool_call_id,omitempty"`
+// asked is what matters of a request, in every format.
+type asked struct {
+	conversation
+	streamed     bool
+	includeUsage bool
 }
 
-type tool struct {
-	Function struct {
-		Name string `json:"name"`
-	} `json:"function"`
+// pen writes one answer in a format: the events of a stream, or the whole.
+type pen interface {
+	begin() bool
+	text(piece string) bool
+	// call writes one half of a call's arguments; first says which.
+	call(i int, c *calling, half string, first bool) bool
+	end()
+	whole() any
 }
 
-type toolCall struct {
-	Index    *int         `json:"index,omitempty"`
-	ID       string       `json:"id,omitempty"`
-	Type     string       `json:"type,omitempty"`
-	Function functionCall `json:"function"`
+// calling is a call with the id that it got.
+type calling struct {
+	answerCall
+	id   string
+	open bool
 }
 
-type functionCall struct {
-	Name      string `json:"name,omitempty"`
-	Arguments string `json:"arguments"`
+var dialects = map[string]dialect{
+	"POST /v1/chat/completions": {read: readChat, pen: func(s *stream) pen { return &chatPen{stream: s} }, fault: openAIFault},
+	"POST /v1/responses":        {read: readResponses, pen: func(s *stream) pen { return &responsesPen{stream: s} }, fault: openAIFault},
+	"POST /v1/messages": {header: "anthropic-version", read: readAnthropic,
+		pen: func(s *stream) pen { return &anthropicPen{stream: s} }, fault: anthropicFault},
 }
 
-type completion struct {
-	ID      string   `json:"id"`
-	Object  string   `json:"object"`
-	Created int64    `json:"created"`
-	Model   string   `json:"model"`
-	Choices []choice `json:"choices"`
-	Usage   *used    `json:"usage,omitempty"`
+func openAIFault(_ int, code, text string) any {
+	return map[string]any{"error": map[string]any{"message": text, "type": "error", "code": code}}
 }
 
-type choice struct {
-	Index        int     `json:"index"`
-	Message      *reply  `json:"message,omitempty"`
-	Delta        *reply  `json:"delta,omitempty"`
-	FinishReason *string `json:"finish_reason"`
+func anthropicFault(status int, _, text string) any {
+	kind := "api_error"
+	switch {
+	case status == http.StatusUnauthorized:
+		kind = "authentication_error"
+	case status == http.StatusTooManyRequests:
+		kind = "rate_limit_error"
+	case status == 529:
+		kind = "overloaded_error"
+	case status < 500:
+		kind = "invalid_request_error"
+	}
+	return map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": text}}
 }
 
-type reply struct {
-	Role      string     `json:"role,omitempty"`
-	Content   *string    `json:"content,omitempty"`
-	ToolCalls []toolCall `json:"tool_calls,omitempty"`
-}
-
-type used struct {
-	PromptTokens     int64 `json:"prompt_tokens"`
-	CompletionTokens int64 `json:"completion_tokens"`
-	TotalTokens      int64 `json:"total_tokens"`
-}
-
-// wireError is OpenAI's error body.
-type wireError struct {
-	Error struct {
-		Message string `json:"message"`
-		Type    string `json:"type"`
-		Code    string `json:"code,omitempty"`
-	} `json:"error"`
-}
-
-// text of a content that is a string or a list of text parts.
-func (m message) text() string {
+// textOf a content that is a string or a list of text parts.
+func textOf(content json.RawMessage) string {
 	var s string
-	if json.Unmarshal(m.Content, &s) == nil {
+	if json.Unmarshal(content, &s) == nil {
 		return s
 	}
 	var parts []struct {
 		Text string `json:"text"`
 	}
 	var b strings.Builder
-	if json.Unmarshal(m.Content, &parts) == nil {
+	if json.Unmarshal(content, &parts) == nil {
 		for _, p := range parts {
 			b.WriteString(p.Text)
 		}
@@ -96,26 +86,21 @@ func (m message) text() string {
 	return b.String()
 }
 
-// conversation reads what rules look at.
-func (r request) conversation() conversation {
-	c := conversation{model: r.Model}
-	aliases := map[string]string{}
-	for _, m := range r.Messages {
-		switch m.Role {
-		case "system", "developer":
-			c.system += m.text()
-		case "user":
-			c.user, c.results = m.text(), nil
-		case "assistant":
-			for _, call := range m.ToolCalls {
-				aliases[call.ID] = call.Function.Name
-			}
-		case "tool":
-			c.results = append(c.results, result{aliases[m.ToolCallID], m.text()})
-		}
+// seen puts a conversation together, whatever the format.
+type seen struct {
+	conversation
+	aliases map[string]string
+}
+
+func (c *seen) called(id, alias string) {
+	if c.aliases == nil {
+		c.aliases = map[string]string{}
 	}
-	for _, t := range r.Tools {
-		c.offers = append(c.offers, t.Function.Name)
-	}
-	return c
+	c.aliases[id] = alias
+}
+
+func (c *seen) said(text string) { c.user, c.results = text, nil }
+
+func (c *seen) returned(id, text string) {
+	c.results = append(c.results, result{c.aliases[id], text})
 }
