@@ -63,8 +63,9 @@ func (c Config) withDefaults() (Config, error) {
 const (
 	// callTimeout bounds one unary call to the server.
 	callTimeout = 10 * time.Second
-	// silence ends an attached stream that brought not even a heartbeat.
-	silence = 20 * time.Second
+	// silence ends an attached stream that brought not even a heartbeat. Each one
+	// says that the server read the mailbox.
+	silence = 15 * time.Second
 	// watchEvery is how often leases are looked at: timers do not count suspend.
 	watchEvery = time.Second
 	// suspendGap between the two clocks means that the machine slept.

@@ -21,7 +21,43 @@ type connection struct {
 	cancel context.CancelCauseFunc
 	quiet  *time.Timer // ends it when nothing comes
 	heard  bool        // something came: the link works
+	first  *runnerv1.AttachResponse
 }
+
+// hear waits for the first word.
+func (c *connection) hear() bool {
+	if !c.stream.Receive() {
+		return false
+	}
+	c.first = c.stream.Msg()
+	return true
+}
+
+// next is what the server said, in order; ok is false at the end of the stream.
+func (c *connection) next() (m *runnerv1.AttachResponse, ok bool) {
+	if m, c.first = c.first, nil; m == nil {
+		if !c.stream.Receive() {
+			return nil, false
+		}
+		m = c.stream.Msg()
+	}
+	c.quiet.Reset(silence)
+	return m, c.ctx.Err() == nil
+}
+
+// single lets one caller at a time do what takes a while.
+type single chan struct{}
+
+func (s single) enter(ctx context.Context) bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s single) leave() { <-s }
 
 // line is the current connection, and who waits for one.
 type line struct {
@@ -34,16 +70,6 @@ func (l *line) get() *connection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current
-}
-
-func (l *line) set(c *connection) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.current = c
-	if l.changed != nil {
-		close(l.changed)
-		l.changed = nil
-	}
 }
 
 // wait returns the current connection, or waits for one until ctx ends.
@@ -65,6 +91,18 @@ func (l *line) wait(ctx context.Context) (*connection, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// replace makes c the current connection and returns the one before.
+func (l *line) replace(c *connection) (old *connection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old, l.current = l.current, c
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+	return old
 }
 
 // drop ends a connection; the link loop makes the next one.

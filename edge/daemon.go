@@ -56,7 +56,10 @@ type Daemon struct {
 	sawClock   time.Time
 
 	backoff                             link.Backoff
+	taking                              single      // a new epoch
+	moving                              atomic.Bool // one is taken beside the last
 	wakeRenew, wakeReport, wakeAnnounce signal
+	wakeLink, wakeProbe                 signal
 	renewed                             time.Duration // when the last renewal was sent; the renew loop's own
 	end                                 chan error    // ends Run: fenced, left
 }
@@ -70,7 +73,8 @@ func New(cfg Config) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, log: cfg.Logger,
 		backoff:   link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
-		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(),
+		taking:    make(single, 1),
+		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(), wakeLink: newSignal(), wakeProbe: newSignal(),
 		end: make(chan error, 1),
 	}
 	var b [16]byte
@@ -130,7 +134,7 @@ func (d *Daemon) loops() []loop {
 		{"watch", d.tickWatch, nil, every(watchEvery)},
 		{"announce", d.tickAnnounce, d.wakeAnnounce, every(0)},
 		{"certificate", d.tickCertificate, nil, d.certificateIn},
-		{"probe", d.tickProbe, nil, d.probeIn},
+		{"probe", d.tickProbe, d.wakeProbe, d.probeIn},
 	}
 }
 

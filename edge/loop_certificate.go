@@ -26,11 +26,7 @@ func (d *Daemon) tickCertificate(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	d.log.InfoContext(ctx, "certificate renewed")
-	if err := d.link.Redial(ctx); err != nil {
-		return false, err // the running connection still serves
-	}
-	d.relink()
-	return false, nil
+	return false, d.link.Redial(ctx, d.settle) // when it fails the running connection still serves
 }
 
 // certificateDue is when the certificate should be renewed.

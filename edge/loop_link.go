@@ -15,16 +15,18 @@ import (
 func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
 	c := d.line.get()
 	if c == nil {
-		return true, d.connect(ctx)
+		if err := d.take(ctx, false); err != nil {
+			return true, d.lost(ctx, err)
+		}
+		return true, nil
 	}
-	if c.stream.Receive() {
-		c.quiet.Reset(silence)
+	if m, ok := c.next(); ok {
 		if !c.heard {
 			c.heard = true
 			d.backoff.Reset()
 			d.problems.note("connection", nil)
 		}
-		return true, d.deliver(ctx, c, c.stream.Msg())
+		return true, d.deliver(ctx, c, m)
 	}
 	err := protocol.FromConnect(c.stream.Err())
 	if cause := context.Cause(c.ctx); cause != nil {
@@ -32,6 +34,9 @@ func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
 	}
 	c.stream.Close()
 	d.line.drop(c, err)
+	if d.moving.Load() || d.line.get() != nil {
+		return true, nil // the next connection took over, or is about to
+	}
 	return true, d.lost(ctx, err)
 }
 
@@ -47,23 +52,49 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 	}
 	d.problems.note("connection", err)
 	d.log.InfoContext(ctx, "the link is down", "error", err, "transport", d.link.Transport())
-	sleep(ctx, d.backoff.Next())
+	d.wakeLink.wait(ctx, max(time.Millisecond, d.backoff.Next()))
 	return nil
 }
 
-// errRelink ends a connection that should be made anew at once.
-var errRelink = protocol.Errorf(protocol.CodeUnavailable, "the link moves to another connection")
+// errRelink ends a connection that another one has replaced.
+var errRelink = protocol.Errorf(protocol.CodeUnavailable, "the link moved to another connection")
 
-// relink takes a new epoch, over whatever transport the link has now.
-func (d *Daemon) relink() {
-	if c := d.line.get(); c != nil {
-		d.line.drop(c, errRelink)
-	}
+// settle takes the next epoch over the connection that ctx is bound to, before
+// anything else goes over it: make before break. It is a link.SettleFunc.
+func (d *Daemon) settle(ctx context.Context) error {
+	d.moving.Store(true)
+	defer d.moving.Store(false)
+	return d.take(ctx, true)
 }
 
-// connect takes the connection row (epoch by compare-and-set), learns what the
-// server knows of each lease, and attaches to the mailbox from its cursor.
-func (d *Daemon) connect(ctx context.Context) error {
+// take makes the next connection and then drops the one before it. Unless over
+// says that one is to be replaced, it does nothing where there is one.
+func (d *Daemon) take(ctx context.Context, over bool) error {
+	if !d.taking.enter(ctx) {
+		return context.Cause(ctx)
+	}
+	defer d.taking.leave()
+	if !over && d.line.get() != nil {
+		return nil // the link moved meanwhile
+	}
+	c, err := d.session(ctx)
+	if err != nil {
+		return err
+	}
+	if old := d.line.replace(c); old != nil {
+		d.line.drop(old, errRelink) // its stream: calls that are under way end by themselves
+	}
+	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", c.epoch)
+	d.wakeRenew.set()
+	d.wakeReport.set()
+	d.wakeAnnounce.set()
+	return nil
+}
+
+// session takes the connection row (epoch by compare-and-set), learns what the
+// server knows of each lease, and attaches to the mailbox from its cursor. It
+// returns when the server has said its first word there.
+func (d *Daemon) session(ctx context.Context) (*connection, error) {
 	all := d.table.all()
 	facts := d.factsNow()
 	sent := d.cfg.Elapsed()
@@ -72,38 +103,38 @@ func (d *Daemon) connect(ctx context.Context) error {
 		BootNonce: d.boot, LastEpoch: d.cfg.State.Epoch(), Facts: facts, Held: held(all),
 	})
 	if err != nil {
-		return d.lost(ctx, err)
+		return nil, err
 	}
 	if err := d.cfg.State.SaveEpoch(res.GetEpoch()); err != nil {
-		return err
+		return nil, err
 	}
 	d.announced.Store(proto.Equal(facts, d.factsNow()))
 	d.rememberBroker(res.GetBrokerAddress())
 	d.judge(all, sent, res.GetLeases())
-	d.mailbox.resume(res.GetMailboxCursor())
-	return d.attach(ctx, res)
+	return d.attach(ctx, res.GetEpoch(), d.mailbox.resume(res.GetMailboxCursor()))
 }
 
-func (d *Daemon) attach(ctx context.Context, res *runnerv1.ConnectResponse) error {
-	c := &connection{epoch: res.GetEpoch()}
+func (d *Daemon) attach(ctx context.Context, epoch, after int64) (*connection, error) {
+	c := &connection{epoch: epoch}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
-	c.quiet = time.AfterFunc(silence, func() {
-		c.cancel(protocol.Errorf(protocol.CodeUnavailable, "the server was silent for %s", silence))
-		d.link.Drop()
+	c.quiet = time.AfterFunc(callTimeout, func() {
+		d.line.drop(c, protocol.Errorf(protocol.CodeUnavailable, "the server was silent for too long"))
+		d.link.Stalled("the server was silent")
 	})
 	var err error
-	c.stream, err = d.client.Attach(c.ctx, &runnerv1.AttachRequest{Epoch: c.epoch, Cursor: max(0, res.GetMailboxCursor()-1)})
-	if err != nil {
-		c.quiet.Stop()
-		c.cancel(nil)
-		return d.lost(ctx, protocol.FromConnect(err))
+	c.stream, err = d.client.Attach(c.ctx, &runnerv1.AttachRequest{Epoch: epoch, Cursor: after})
+	if err == nil && !c.hear() {
+		err = c.stream.Err()
+		c.stream.Close()
 	}
-	d.line.set(c)
-	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", c.epoch)
-	d.wakeRenew.set()
-	d.wakeReport.set()
-	d.wakeAnnounce.set()
-	return nil
+	if err == nil {
+		return c, nil
+	}
+	if cause := context.Cause(c.ctx); cause != nil {
+		err = cause
+	}
+	d.line.drop(c, nil)
+	return nil, protocol.FromConnect(err)
 }
 
 // rememberBroker keeps the newest address for supervisors and restarts.
@@ -162,7 +193,11 @@ func (d *Daemon) deliver(ctx context.Context, c *connection, m *runnerv1.AttachR
 	switch k := m.GetKind().(type) {
 	case *runnerv1.AttachResponse_Offer:
 		if err := d.offer(ctx, c, k.Offer); err != nil {
-			d.line.drop(c, err) // not dealt with: it comes again after the next connect
+			d.mailbox.miss(m.GetSeq()) // it comes again after the next connect
+			d.line.drop(c, err)
+			if d.moving.Load() || d.line.get() != nil {
+				return nil
+			}
 			return d.lost(ctx, err)
 		}
 	case *runnerv1.AttachResponse_Stop:

@@ -41,6 +41,7 @@ func (d *Daemon) noticeSuspend() {
 	if !d.sawClock.IsZero() && elapsed-d.sawElapsed > clock.Sub(d.sawClock)+suspendGap {
 		d.log.Info("the machine slept; the link is made anew", "for", elapsed-d.sawElapsed)
 		d.link.Drop()
+		d.wakeLink.set()
 	}
 	d.sawElapsed, d.sawClock = elapsed, clock
 }

@@ -77,11 +77,12 @@ func (d *Daemon) claim(ctx context.Context, c *connection, id protocol.AttemptID
 	return a, res, nil
 }
 
-// onlyTransient keeps errors that a new connection may mend. Any other refusal is
+// onlyTransient keeps errors that a new connection may mend, as when the link
+// moved to a later epoch under the call. Any other refusal is
 // of one attempt, which was taken back or went elsewhere meanwhile: whether the
 // server still knows this machine is what the next connect says.
 func onlyTransient(err error) error {
-	if transient(err) {
+	if transient(err) || isStaleEpoch(err) {
 		return err
 	}
 	return nil
@@ -97,12 +98,12 @@ func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.Attem
 	}
 	a, res, err := d.claim(ctx, c, id, protocol.KindTurn, nonce)
 	if err != nil {
-		if transient(err) {
+		if onlyTransient(err) != nil {
 			return err // the same nonce claims again
 		}
 		d.log.InfoContext(ctx, "claim refused", "attempt", id, "error", err)
 		_ = dir.Remove()
-		return onlyTransient(err)
+		return nil
 	}
 	begin := &supervisev1.BeginRequest{Work: res.GetWork(), SpecDigest: res.GetSpecDigest(), Terms: res.GetTerms(), BrokerAddress: d.broker()}
 	if err := errors.Join(dir.SaveSandbox(*d.seen.Load()), dir.SaveClaim(begin)); err != nil {
@@ -124,7 +125,7 @@ func (d *Daemon) claimAction(ctx context.Context, c *connection, id protocol.Att
 	}
 	a, res, err := d.claim(ctx, c, id, protocol.KindAction, nonce)
 	if err != nil {
-		if transient(err) {
+		if onlyTransient(err) != nil {
 			return err
 		}
 		d.log.InfoContext(ctx, "claim refused", "attempt", id, "error", err)

@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -28,7 +29,8 @@ type Config struct {
 // Client is an http.RoundTripper and a connect.HTTPClient over one connection,
 // which is dialled when first needed and again when it died.
 type Client struct {
-	cfg Config
+	cfg     Config
+	traffic *meter
 
 	mu      sync.Mutex // guards the fields below; never held over I/O
 	current *conn
@@ -39,10 +41,18 @@ type Client struct {
 
 // flight is a dial in progress, shared by all who wait for it.
 type flight struct {
-	ctx  context.Context
-	done chan struct{}
-	err  error
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	err    error
 }
+
+// again reports a dial whose end says nothing to who waited for it: it ended
+// with its own caller, or was broken off by Drop.
+func (f *flight) again() bool { return f.ctx.Err() != nil }
+
+// errDropped breaks off a dial over a path that is known to be stale.
+var errDropped = protocol.Errorf(protocol.CodeUnavailable, "the dial was begun anew")
 
 // NewClient checks cfg and dials nothing.
 func NewClient(cfg Config) (*Client, error) {
@@ -59,7 +69,7 @@ func NewClient(cfg Config) (*Client, error) {
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = 10 * time.Second
 	}
-	return &Client{cfg: cfg}, nil
+	return &Client{cfg: cfg, traffic: newMeter()}, nil
 }
 
 // Dial is NewClient and a first connection.
@@ -92,16 +102,32 @@ func (c *Client) Transport() string {
 
 // RoundTrip sends one request. It never sends it twice.
 func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	conn, err := c.reserve(req.Context())
+	if err != nil {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, err
+	}
+	return conn.do(req, c.traffic.open(kindOf(req.URL.Path)))
+}
+
+// reserve returns the connection for one more request: the live one, or the one
+// that the context is bound to.
+func (c *Client) reserve(ctx context.Context) (*conn, error) {
+	if bound, ok := ctx.Value(overKey{}).(*conn); ok {
+		if !bound.begin() {
+			return nil, protocol.Errorf(protocol.CodeUnavailable, "the connection to %s ended", c.cfg.Address)
+		}
+		return bound, nil
+	}
 	for {
-		conn, err := c.connected(req.Context())
+		conn, err := c.connected(ctx)
 		if err != nil {
-			if req.Body != nil {
-				req.Body.Close()
-			}
 			return nil, err
 		}
 		if conn.begin() {
-			return conn.do(req)
+			return conn, nil
 		}
 	}
 }
@@ -110,22 +136,19 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 // followed.
 func (c *Client) Do(req *http.Request) (*http.Response, error) { return c.RoundTrip(req) }
 
-// Drop closes the connection; the next request dials. Use it when the path is
-// known to be stale: after sleep, or when a peer stopped answering.
+// Drop closes the connection and breaks off a dial that is under way; the next
+// request dials anew. Use it when the path is known to be stale: after sleep, or
+// when a peer stopped answering.
 func (c *Client) Drop() {
+	c.mu.Lock()
+	f := c.flight
+	c.mu.Unlock()
+	if f != nil {
+		f.cancel(errDropped)
+	}
 	if conn := c.swap(nil); conn != nil {
 		conn.close()
 	}
-}
-
-// Redial connects anew, with the certificate of now, moves new requests over
-// and lets running ones finish on the old connection.
-func (c *Client) Redial(ctx context.Context) error {
-	conn, err := c.race(ctx)
-	if err != nil {
-		return err
-	}
-	return c.install(conn)
 }
 
 // Close ends the connection and all its requests.
@@ -178,30 +201,37 @@ func (c *Client) connected(ctx context.Context) (*conn, error) {
 			c.mu.Unlock()
 			select {
 			case <-f.done:
-				// A dial that ended with its own caller says nothing to this one.
-				if f.err != nil && f.ctx.Err() == nil {
+				if f.err != nil && !f.again() {
 					return nil, f.err
 				}
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
 		default:
-			f := &flight{ctx: ctx, done: make(chan struct{})}
+			f := &flight{done: make(chan struct{})}
+			f.ctx, f.cancel = context.WithCancelCause(ctx)
 			c.flight = f
 			c.mu.Unlock()
-			conn, err := c.race(ctx)
-			if err == nil {
-				err = c.install(conn)
-			}
-			c.mu.Lock()
-			f.err, c.flight = err, nil
-			c.mu.Unlock()
-			close(f.done)
-			if err != nil {
+			err := c.fly(f)
+			if err != nil && (ctx.Err() != nil || !errors.Is(err, errDropped)) {
 				return nil, err
 			}
 		}
 	}
+}
+
+// fly makes one dial for all who wait for it.
+func (c *Client) fly(f *flight) error {
+	conn, err := c.race(f.ctx)
+	if err == nil {
+		err = c.install(conn)
+	}
+	c.mu.Lock()
+	f.err, c.flight = err, nil
+	c.mu.Unlock()
+	close(f.done)
+	f.cancel(nil)
+	return err
 }
 
 func errClosed() error {

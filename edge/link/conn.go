@@ -4,6 +4,8 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"github.com/quic-go/quic-go/http3"
 )
 
 // Names of the transports as Transport reports them.
@@ -18,8 +20,10 @@ type conn struct {
 	transport string
 	remote    string
 	roundTrip func(*http.Request) (*http.Response, error)
-	dead      func() bool
-	shut      func()
+	// h3 is nil over TCP.
+	h3   *http3.ClientConn
+	dead func() bool
+	shut func()
 
 	mu       sync.Mutex // guards the fields below
 	requests int
@@ -77,23 +81,30 @@ func (c *conn) alive() bool {
 }
 
 // do runs one reserved request; it ends when the response body is closed.
-func (c *conn) do(req *http.Request) (*http.Response, error) {
-	resp, err := c.roundTrip(req)
-	if err != nil {
+func (c *conn) do(req *http.Request, count *metered) (*http.Response, error) {
+	sent := *req // a RoundTripper leaves the caller's request alone
+	sent.Body = body(req.Body, &count.out)
+	end := func() {
+		count.close()
 		c.end()
+	}
+	resp, err := c.roundTrip(&sent)
+	if err != nil {
+		end()
 		return nil, err
 	}
-	resp.Body = &countedBody{ReadCloser: resp.Body, end: c.end}
+	resp.Body = &lastBody{ReadCloser: body(resp.Body, &count.in), end: end}
 	return resp, nil
 }
 
-type countedBody struct {
+// lastBody ends its request when it is closed.
+type lastBody struct {
 	io.ReadCloser
 	once sync.Once
 	end  func()
 }
 
-func (b *countedBody) Close() error {
+func (b *lastBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.once.Do(b.end)
 	return err

@@ -14,31 +14,38 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// Keep-alive of both transports: a dead peer is noticed within idleTimeout.
+// Keep-alive of both transports: a dead peer is noticed within idleTimeout. Who
+// dials asks; who listens has been asked a second ago, or notices the silence.
 const (
-	keepAlive   = 3 * time.Second
-	idleTimeout = 10 * time.Second
-	maxStreams  = 1024
+	keepAlive   = time.Second
+	idleTimeout = 3 * time.Second
+	// headerTimeout bounds the first bytes of a connection that is listened for.
+	headerTimeout = 10 * time.Second
+	maxStreams    = 1024
 	// lastCall is how long the second transport may try when the first failed.
 	lastCall = 2 * time.Second
 )
 
-func quicConfig() *quic.Config {
-	return &quic.Config{
+// quicConfig asks after keepAlive when ask is set, and else never.
+func quicConfig(ask bool) *quic.Config {
+	c := &quic.Config{
 		HandshakeIdleTimeout: 5 * time.Second,
 		// It runs from the keep-alive that got no answer.
 		MaxIdleTimeout:     idleTimeout - keepAlive,
-		KeepAlivePeriod:    keepAlive,
 		MaxIncomingStreams: maxStreams,
 		Allow0RTT:          false,
 	}
+	if ask {
+		c.KeepAlivePeriod = keepAlive
+	}
+	return c
 }
 
-func http2Config() *http.HTTP2Config {
+func http2Config(quiet time.Duration) *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxConcurrentStreams: maxStreams,
-		SendPingTimeout:      keepAlive,
-		PingTimeout:          idleTimeout - keepAlive,
+		SendPingTimeout:      quiet,
+		PingTimeout:          idleTimeout - quiet,
 	}
 }
 
@@ -59,7 +66,11 @@ func (c *Client) race(parent context.Context) (*conn, error) {
 		tcpErr   error
 	)
 	wg.Go(func() {
-		conn, err := c.dialQUIC(ctx)
+		var conn *conn
+		var err error = errShunned
+		if !c.shuns() {
+			conn, err = c.dialQUIC(ctx)
+		}
 		if quicErr = err; err != nil {
 			close(noQUIC)
 		}
@@ -101,6 +112,8 @@ func (c *Client) race(parent context.Context) (*conn, error) {
 	}
 	return winner, nil
 }
+
+var errShunned = protocol.Errorf(protocol.CodeUnavailable, "QUIC connects and lets nothing through: it is tried again later")
 
 // unreachable picks the error that tells most: a peer that is not the right one
 // is final, the rest is a network that may come back.
@@ -158,7 +171,7 @@ func (c *Client) dialQUIC(ctx context.Context) (*conn, error) {
 	config := c.tlsConfig(&refusal)
 	config.NextProtos = []string{http3.NextProtoH3}
 	// Dial, not DialEarly: no request leaves before the peer is proven.
-	qc, err := transport.Dial(ctx, remote, config, quicConfig())
+	qc, err := transport.Dial(ctx, remote, config, quicConfig(true))
 	if err != nil {
 		shut()
 		if refusal != nil {
@@ -173,6 +186,7 @@ func (c *Client) dialQUIC(ctx context.Context) (*conn, error) {
 		transport: HTTP3,
 		remote:    remote.String(),
 		roundTrip: h.RoundTrip,
+		h3:        h,
 		dead:      func() bool { return qc.Context().Err() != nil },
 		shut: func() {
 			qc.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
@@ -191,7 +205,7 @@ func (c *Client) dialTCP(ctx context.Context) (*conn, error) {
 		},
 		TLSClientConfig:    c.tlsConfig(&refusal),
 		Protocols:          protocols,
-		HTTP2:              http2Config(),
+		HTTP2:              http2Config(keepAlive),
 		DisableCompression: true,
 	}
 	cc, err := t.NewClientConn(ctx, "https", c.cfg.Address)

@@ -6,7 +6,7 @@
 // listener for both. It guarantees that a Client talks only to a peer whose
 // chain ends at the pinned root and whose certificate names the expected role,
 // that a network without UDP costs a short head start, that a dead peer is
-// noticed in about ten seconds, and that a handler learns who calls from
+// noticed in about three seconds, and that a handler learns who calls from
 // PeerFrom alone. QUIC 0-RTT and TLS session tickets are off: every connection
 // proves its key again.
 //

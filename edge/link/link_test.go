@@ -29,6 +29,7 @@ type fixture struct {
 	id      protocol.RunnerID
 	server  atomic.Pointer[tls.Certificate]
 	address string
+	link    *link.Server
 	stop    func()
 }
 
@@ -79,12 +80,13 @@ func (f *fixture) serve(t *testing.T, address string) {
 	listener, packets := listenBoth(t, address)
 	f.address = listener.Addr().String()
 	s, err := link.NewServer(link.ServerConfig{
-		Handler: http.HandlerFunc(whoCalls), Root: f.root.Certificate, ResetKey: &[32]byte{1}, Grace: 200 * time.Millisecond,
+		Handler: http.HandlerFunc(tunnels), Root: f.root.Certificate, ResetKey: &[32]byte{1}, Grace: 200 * time.Millisecond,
 		Certificate: func() (*tls.Certificate, error) { return f.server.Load(), nil },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.link = s
 	ctx, cancel := context.WithCancel(context.Background())
 	var g errgroup.Group
 	g.Go(func() error { return s.Serve(ctx, packets, listener) })
@@ -350,11 +352,11 @@ func TestUpgradeKeepsRunningRequests(t *testing.T) {
 	if wait, ok := c.NextProbe(); !ok || wait <= 0 {
 		t.Fatalf("over TCP a probe is due later: %v %v", wait, ok)
 	}
-	if moved, err := c.Upgrade(ctx); moved || err == nil {
+	if moved, err := c.Upgrade(ctx, nil); moved || err == nil {
 		t.Fatal("moved to QUIC through a shut gate")
 	}
 	g.shut.Store(false)
-	if moved, err := c.Upgrade(ctx); !moved || err != nil {
+	if moved, err := c.Upgrade(ctx, nil); !moved || err != nil {
 		t.Fatalf("upgrade: %v", err)
 	}
 	if body, err := get(c, "/"); err != nil || !strings.HasPrefix(body, "HTTP/3") {
@@ -380,7 +382,7 @@ func TestRenewedCertificateServesAfterRedial(t *testing.T) {
 	if again, _ := get(c, "/"); again != before {
 		t.Errorf("the connection changed its caller: %q, then %q", before, again)
 	}
-	if err := c.Redial(context.Background()); err != nil {
+	if err := c.Redial(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := get(c, "/"); err != nil || !strings.Contains(after, f.id.String()) {

@@ -35,9 +35,10 @@ type ServerConfig struct {
 
 // Server answers the same handler over HTTP/3 and HTTP/2.
 type Server struct {
-	cfg   ServerConfig
-	tls   *tls.Config
-	drain chan struct{}
+	cfg     ServerConfig
+	tls     *tls.Config
+	traffic *meter
+	drain   chan struct{}
 }
 
 // NewServer checks cfg and listens nowhere.
@@ -51,7 +52,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, drain: make(chan struct{})}
+	s := &Server{cfg: cfg, traffic: newMeter(), drain: make(chan struct{})}
 	s.tls = &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// Callers are judged by authenticate, per connection: crypto/tls can
@@ -88,7 +89,7 @@ func Draining(ctx context.Context) <-chan struct{} {
 func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	handler := authenticate(s.cfg.Root, s.cfg.Handler)
+	handler := authenticate(s.cfg.Root, s.traffic.count(s.cfg.Handler))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		<-ctx.Done()
@@ -113,7 +114,7 @@ func (s *Server) serveQUIC(ctx context.Context, packets net.PacketConn, handler 
 	transport := &quic.Transport{Conn: packets, StatelessResetKey: (*quic.StatelessResetKey)(s.cfg.ResetKey)}
 	defer transport.Close()
 	config := http3.ConfigureTLSConfig(s.tls)
-	listener, err := transport.Listen(config, quicConfig())
+	listener, err := transport.Listen(config, quicConfig(false))
 	if err != nil {
 		return err
 	}
@@ -138,8 +139,8 @@ func (s *Server) serveTCP(ctx context.Context, listener net.Listener, handler ht
 		Handler:           handler,
 		TLSConfig:         s.tls.Clone(),
 		Protocols:         protocols,
-		HTTP2:             http2Config(),
-		ReadHeaderTimeout: idleTimeout,
+		HTTP2:             http2Config(2 * keepAlive),
+		ReadHeaderTimeout: headerTimeout,
 		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return s.connContext(ctx) },
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}

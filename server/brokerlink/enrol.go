@@ -178,7 +178,7 @@ func (l *Link) renew(ctx context.Context) error {
 	l.mu.Unlock()
 	l.cfg.Log.InfoContext(ctx, "the server's certificate was renewed", "ends", next.leaf.Leaf.NotAfter)
 	// The broker judges a connection by the certificate of its handshake.
-	return conn.Redial(ctx)
+	return conn.Redial(ctx, nil)
 }
 
 // asPEM accepts a certificate in either form.

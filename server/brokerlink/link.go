@@ -146,6 +146,10 @@ func (l *Link) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.runRenew(ctx) })
 	g.Go(func() error { return l.runSign(ctx) })
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	g.Go(func() error { return conn.Run(ctx) }) // back to QUIC when UDP gets through
 	return g.Wait()
 }
 
