@@ -39,6 +39,7 @@ type killConfig struct {
 	bin, tag      string
 	fault         stack.Fault
 	control, edge stack.Place
+	coder         string // definition; empty: killCoder
 }
 
 // newKillWorld starts everything.
@@ -57,9 +58,12 @@ func newKillWorld(t *testing.T, cfg killConfig) *killWorld {
 			t.Error(err)
 		}
 	})
+	if cfg.coder == "" {
+		cfg.coder = killCoder
+	}
 	w := &killWorld{t: t, tag: cfg.tag, out: newOutside(t, filepath.Join(dir, "home", "notes"), listen)}
 	s, err := stack.Start(t.Context(), stack.Config{
-		Bin: cfg.bin, Dir: dir, Script: killScript, Agents: []string{killKeeper, killCoder}, Fault: cfg.fault, Control: cfg.control,
+		Bin: cfg.bin, Dir: dir, Script: killScript, Agents: []string{killKeeper, cfg.coder}, Fault: cfg.fault, Control: cfg.control,
 		Destinations: []stack.Destination{{Name: "ledger", URL: w.out.URL, Credential: w.out.Key}},
 	})
 	if err != nil {
