@@ -36,7 +36,13 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return each(queued, func(t session.Turn) (bool, error) {
+		// Owned before the store says so: the takeover tick must not find a turn of
+		// this replica that this replica seems not to drive.
+		fresh := e.owned.keep(t.ID)
 		if err := e.activate(ctx, t.ID, desc); err != nil {
+			if fresh {
+				e.owned.forget(t.ID)
+			}
 			return false, err
 		}
 		fault.Here(fault.ServerTurnActivated)
@@ -176,8 +182,6 @@ func (w *turnTx) own(desc *brokerv1.DescribeResponse) error {
 	if w.turn.Placement == session.PlacementRunner {
 		w.turn.Deadline = w.turn.Deadline.Add(limits.PlaceWithin) // starts again with the claim
 	}
-	id := w.turn.ID
-	w.afterCommit(func() { w.e.owned.keep(id) })
 	return w.reserve(desc.BootNonce, portion(limits.MaxCostMicroUSD, 0), limits.MaxCostMicroUSD)
 }
 

@@ -82,6 +82,10 @@ var (
 	workTakenOver     = &taken{"stale_fence", "Another took the work over."}
 )
 
+// turnTakenOver is a lost race and ends nothing: whoever holds the higher fence
+// drives the turn on.
+var turnTakenOver = protocol.Errorf(protocol.CodeStaleFence, "another took the turn over")
+
 // Is makes it a refusal of permission for callers that only want the code.
 func (t *taken) Is(target error) bool {
 	e, ok := target.(*protocol.Error)

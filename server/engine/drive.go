@@ -134,7 +134,7 @@ func (w *turnTx) callModel(c loop.CallModel) error {
 		if c.After > 0 {
 			w.e.pauses.set(modelOp(call), now.Add(c.After))
 		}
-		w.e.due.add(id)
+		w.e.due.add(id, call)
 	})
 	return nil
 }

@@ -8,35 +8,47 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// due are the turns whose model call waits for its op: a hint that saves the
-// model tick from reading every active turn after every commit. What it misses,
-// the tick's own scan finds.
+// due are the turns whose model call waits for its op, each with that call: a
+// hint that saves the model tick from reading every active turn after every
+// commit. What it misses, the tick's own scan finds.
 type due struct {
 	bell bell
 
-	mu    sync.Mutex // guards turns
-	turns map[protocol.TurnID]bool
+	mu    sync.Mutex // guards calls
+	calls map[protocol.TurnID]protocol.CallID
 }
 
-func newDue() *due { return &due{bell: newBell(), turns: map[protocol.TurnID]bool{}} }
+func newDue() *due { return &due{bell: newBell(), calls: map[protocol.TurnID]protocol.CallID{}} }
 
-func (d *due) add(id protocol.TurnID) {
+func (d *due) add(id protocol.TurnID, call protocol.CallID) {
 	d.mu.Lock()
-	d.turns[id] = true
+	d.calls[id] = call
 	d.mu.Unlock()
 	d.bell.ring()
 }
 
-func (d *due) drop(id protocol.TurnID) {
+// drop forgets one call; a later one of the same turn stays.
+func (d *due) drop(id protocol.TurnID, call protocol.CallID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.turns, id)
+	if d.calls[id] == call {
+		delete(d.calls, id)
+	}
+}
+
+type dueCall struct {
+	turn protocol.TurnID
+	call protocol.CallID
 }
 
 // list is in a stable order: the calls of several turns are started, and their
 // capabilities named, the same way in every run of a seed.
-func (d *due) list() []protocol.TurnID {
+func (d *due) list() []dueCall {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Sorted(maps.Keys(d.turns))
+	list := make([]dueCall, 0, len(d.calls))
+	for _, id := range slices.Sorted(maps.Keys(d.calls)) {
+		list = append(list, dueCall{id, d.calls[id]})
+	}
+	return list
 }

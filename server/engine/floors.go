@@ -86,8 +86,9 @@ func (f *floors) covers(c capability.Claims) error {
 		return instanceRecreated
 	case f.below(policy.FloorRunner, c.Presenter, 0):
 		return runnerRevoked
-	case f.below(policy.FloorTurn, c.Turn.String(), int64(c.Fence)) && c.Attempt == "",
-		f.below(policy.FloorAttempt, c.Attempt.String(), int64(c.Fence)):
+	case f.below(policy.FloorTurn, c.Turn.String(), int64(c.Fence)) && c.Attempt == "":
+		return turnTakenOver
+	case f.below(policy.FloorAttempt, c.Attempt.String(), int64(c.Fence)):
 		return workTakenOver
 	}
 	return nil

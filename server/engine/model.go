@@ -25,59 +25,79 @@ const modelScan = "scan/model"
 // not here: after its step was committed, after a pause, and after a restart.
 func (e *Engine) tickModel(ctx context.Context) (bool, error) {
 	now := time.Now()
-	scan := e.pauses.over(modelScan, now)
-	var turns []session.Turn
-	err := e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) (err error) {
-		if turns = nil; scan {
-			turns, err = tx.OwnedTurns(e.Replica)
-			return err
+	if e.pauses.over(modelScan, now) {
+		if err := e.scanModels(ctx); err != nil {
+			return false, err
 		}
-		for _, id := range e.due.list() {
-			t, err := tx.Turn(id)
-			if err != nil {
-				return err
-			}
-			turns = append(turns, t)
-		}
-		return nil
-	})
-	if err != nil {
-		return false, err
-	}
-	if scan {
 		e.pauses.set(modelScan, now.Add(e.Limits.Poll))
 	}
-	return each(turns, func(t session.Turn) (bool, error) {
-		op := modelOp(t.ModelCall)
-		switch {
-		case t.State != session.RunningModel || t.Placement != session.PlacementService || t.ModelCall == "" ||
-			t.Owner != e.Replica || !e.owned.has(t.ID) || e.busy(op):
-			e.due.drop(t.ID)
+	return each(e.due.list(), func(d dueCall) (bool, error) {
+		switch op := modelOp(d.call); {
+		case e.busy(op):
+			e.due.drop(d.turn, d.call)
 			return false, nil
 		case !e.pauses.over(op, now):
 			return false, nil
 		}
-		return e.startModel(ctx, t)
+		return e.startModel(ctx, d)
 	})
 }
 
+// scanModels finds the calls that nobody announced.
+func (e *Engine) scanModels(ctx context.Context) error {
+	return e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) error {
+		turns, err := tx.OwnedTurns(e.Replica)
+		for _, t := range turns {
+			if e.callsModel(t) && !e.busy(modelOp(t.ModelCall)) {
+				e.due.add(t.ID, t.ModelCall)
+			}
+		}
+		return err
+	})
+}
+
+// callsModel reports a turn whose outstanding model call is this replica's to make.
+func (e *Engine) callsModel(t session.Turn) bool {
+	return t.State == session.RunningModel && t.Placement == session.PlacementService && t.ModelCall != "" &&
+		t.Owner == e.Replica && e.owned.has(t.ID)
+}
+
 // startModel mints a capability for one call and starts it. Without authority
-// the turn ends; without a signing key the call is tried again.
-func (e *Engine) startModel(ctx context.Context, t session.Turn) (bool, error) {
-	request, err := modelRequest(t)
-	if err != nil {
-		return false, err
+// the turn ends; without a signing key the call is tried again. That the call is
+// outstanding is read after it was seen to have no op: read before, it could have
+// been answered meanwhile, and would be made twice.
+func (e *Engine) startModel(ctx context.Context, d dueCall) (bool, error) {
+	var t session.Turn
+	var a *authority
+	err := e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) (err error) {
+		if t, err = tx.Turn(d.turn); err != nil || t.ModelCall != d.call || !e.callsModel(t) {
+			return err
+		}
+		snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)
+		if err != nil {
+			return err
+		}
+		a, err = readAuthority(tx, t, &snap)
+		return err
+	})
+	if err == nil && a == nil {
+		e.due.drop(d.turn, d.call)
+		return false, nil
 	}
-	a, err := e.authorityOf(ctx, t)
 	var token string
 	if err == nil {
 		token, err = e.mint(a, time.Now(), a.forModel)
 	}
 	if err != nil {
-		return e.notMinted(ctx, t.ID, modelOp(t.ModelCall), err)
+		return e.notMinted(ctx, d, err)
 	}
-	e.pauses.forget(modelOp(t.ModelCall))
-	return e.Ops.Start(modelOp(t.ModelCall), func(ctx context.Context) {
+	request, err := modelRequest(t)
+	if err != nil {
+		return false, err
+	}
+	op := modelOp(d.call)
+	e.pauses.forget(op)
+	return e.Ops.Start(op, func(ctx context.Context) {
 		done, err := e.Broker.CallModel(ctx, &brokerv1.CallModelRequest{
 			Capability: token, CallId: t.ModelCall.String(), Request: request,
 		}, func(delta string) { e.live.Publish(t.Session, delta) })
@@ -85,7 +105,7 @@ func (e *Engine) startModel(ctx context.Context, t session.Turn) (bool, error) {
 			return // stopped: the turn ended, or the server does; the store knows more
 		}
 		fault.Here(fault.ServerModelAnswered)
-		e.settled.put(completion{op: modelOp(t.ModelCall), apply: func(ctx context.Context) error {
+		e.settled.put(completion{op: op, apply: func(ctx context.Context) error {
 			return e.settleModel(ctx, t, done, err)
 		}})
 	}), nil
@@ -106,31 +126,24 @@ func modelRequest(t session.Turn) (*runtimev1.ModelRequest, error) {
 	return nil, protocol.Errorf(protocol.CodeDataLoss, "turn %s runs the model, and its loop waits for none", t.ID)
 }
 
-// authorityOf reads the authority of a turn as it stands.
-func (e *Engine) authorityOf(ctx context.Context, t session.Turn) (a *authority, err error) {
-	snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)
-	if err != nil {
-		return nil, err
-	}
-	err = e.Store.View(ctx, store.AsLoop("authority"), func(tx *store.Tx) (err error) {
-		a, err = readAuthority(tx, t, &snap)
-		return err
-	})
-	return a, err
-}
+// Bounds of the pause before a call without a capability is tried again.
+const (
+	minMintPause = 200 * time.Millisecond
+	maxMintPause = 5 * time.Second
+)
 
 // notMinted ends a turn whose authority was taken back, and otherwise waits.
-func (e *Engine) notMinted(ctx context.Context, id protocol.TurnID, op string, err error) (bool, error) {
-	var t *taken
-	if !errors.As(err, &t) {
-		e.pauses.again(op, time.Now(), 200*time.Millisecond, 5*time.Second)
+func (e *Engine) notMinted(ctx context.Context, d dueCall, err error) (bool, error) {
+	var gone *taken
+	if !errors.As(err, &gone) {
+		e.pauses.again(modelOp(d.call), time.Now(), minMintPause, maxMintPause)
 		return false, err
 	}
-	return true, e.onTurn(ctx, "model", id, func(w *turnTx) error {
-		if !w.turn.State.Active() {
+	return true, e.onTurn(ctx, "model", d.turn, func(w *turnTx) error {
+		if !w.turn.State.Active() || w.turn.ModelCall != d.call {
 			return nil
 		}
-		return w.failed(t.reason, t.message)
+		return w.failed(gone.reason, gone.message)
 	})
 }
 

@@ -22,10 +22,13 @@ type owned struct {
 
 func newOwned() *owned { return &owned{turns: map[protocol.TurnID]bool{}, sweep: -1} }
 
-func (o *owned) keep(id protocol.TurnID) {
+// keep adds a turn, and reports whether it was not there.
+func (o *owned) keep(id protocol.TurnID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	was := o.turns[id]
 	o.turns[id] = true
+	return !was
 }
 
 func (o *owned) forget(id protocol.TurnID) {
@@ -79,6 +82,7 @@ func (e *Engine) tickTakeover(ctx context.Context) (bool, error) {
 // earlier one still has under way changes nothing any more (INV-3), and its
 // capabilities are void. The other ticks go on from what is stored.
 func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
+	var call protocol.CallID
 	err := e.onTurn(ctx, "takeover", seen.ID, func(w *turnTx) (err error) {
 		if !w.turn.State.Active() || w.turn.OwnerFence != seen.OwnerFence {
 			return protocol.Errorf(protocol.CodeConflict, "turn %s moved on", seen.ID)
@@ -88,6 +92,7 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		}
 		w.turn.Owner, w.turn.OwnerExpiresAt = e.Replica, w.tx.Now.Add(e.Limits.OwnerTTL)
 		w.touch()
+		call = w.turn.ModelCall
 		if w.turn.Placement != session.PlacementService {
 			return nil // its capabilities are the attempt's
 		}
@@ -99,7 +104,9 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		return err
 	}
 	e.owned.keep(seen.ID)
-	e.due.add(seen.ID)
+	if call != "" {
+		e.due.add(seen.ID, call)
+	}
 	e.doubts.ring()
 	e.Log.Info("turn taken over", "turn", seen.ID, "from", seen.Owner, "state", seen.State)
 	return nil

@@ -12,20 +12,16 @@ import (
 )
 
 // takeBack records a revocation and its floor in one transaction, and ends what
-// this replica runs under it. The floor counts here before it is in the store:
-// once the record is there, nothing is minted. INV-13.
+// this replica runs under it. INV-13.
 func (e *Engine) takeBack(ctx context.Context, c store.Caller, f policy.Floor, record func(tx *store.Tx) error) error {
-	undo := e.floors.raise(f)
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	raised := raising{floors: e.floors, floor: f}
+	err := raised.settle(e.Store.Update(ctx, c, func(tx *store.Tx) error {
 		if err := record(tx); err != nil {
 			return err
 		}
-		f.At = tx.Now
-		_, err := tx.AddFloor(f)
-		return err
-	})
+		return raised.add(tx)
+	}))
 	if err != nil {
-		undo()
 		return err
 	}
 	if _, err := e.endTaken(ctx); err != nil {
@@ -33,6 +29,35 @@ func (e *Engine) takeBack(ctx context.Context, c store.Caller, f policy.Floor, r
 		e.Log.Warn("work under a revoked authority ends later", "floor", f.ID, "error", err)
 	}
 	return nil
+}
+
+// raising is a floor on its way into the store. It counts in this replica from
+// the moment in which the transaction has proven the caller's right to it and
+// before the commit: once the record is there, nothing is minted, and a refused
+// caller moves nothing. INV-9, INV-13.
+type raising struct {
+	floors *floors
+	floor  policy.Floor
+	undo   func()
+}
+
+// add raises it, last in the transaction's checks. The transaction may run again.
+func (r *raising) add(tx *store.Tx) error {
+	r.floor.At = tx.Now
+	if r.undo == nil {
+		r.undo = r.floors.raise(r.floor)
+	}
+	_, err := tx.AddFloor(r.floor)
+	return err
+}
+
+// settle takes the floor back when the store has refused it for certain. Of a
+// commit with an unknown outcome it stays: the record may be there.
+func (r *raising) settle(err error) error {
+	if err != nil && r.undo != nil && protocol.CodeOf(err) != protocol.CodeOutcomeUnknown {
+		r.undo()
+	}
+	return err
 }
 
 // RevokeRunner ends a runner's authority and all its work.
@@ -62,9 +87,9 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 		return r, protocol.Errorf(protocol.CodePermissionDenied, "runner %q can be ended by its owner or an admin: ask one", r.Name)
 	}
 	floor := policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor}
-	undo := e.floors.raise(floor)
+	raised := raising{floors: e.floors, floor: floor}
 	var attempts []execution.Attempt
-	err = e.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) error {
+	err = raised.settle(e.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) error {
 		now, err := tx.Runner(id)
 		if err != nil {
 			return err
@@ -75,7 +100,7 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 		if err := tx.SaveRunner(r, now.State); err != nil {
 			return err
 		}
-		if _, err := tx.AddFloor(floor); err != nil {
+		if err := raised.add(tx); err != nil {
 			return err
 		}
 		if err := e.mail(tx, id, "", &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Fenced{
@@ -84,9 +109,8 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 		}
 		attempts, err = tx.AttemptsOfRunner(id)
 		return err
-	})
+	}))
 	if err != nil {
-		undo()
 		return r, err
 	}
 	e.Log.Info("runner fenced", "runner", r.ID, "state", r.State, "attempts", len(attempts))
@@ -184,6 +208,7 @@ func (e *Engine) revokeSessions(ctx context.Context, owner store.Caller, agent, 
 func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reason, message string) error {
 	var ended []*turnTx
 	err := e.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
+		ended = nil
 		s, err := tx.Session(id)
 		if err != nil || s.State.Terminal() {
 			return err
@@ -200,8 +225,11 @@ func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reaso
 		ended, err = e.cancelQueued(tx, id, reason, message)
 		return err
 	})
+	if err != nil {
+		return err
+	}
 	for _, w := range ended {
 		w.committed()
 	}
-	return err
+	return nil
 }

@@ -67,6 +67,7 @@ func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.S
 	var s session.Session
 	var ended []*turnTx
 	err := e.Store.Update(ctx, store.AsLoop("close"), func(tx *store.Tx) (err error) {
+		ended = nil
 		if s, err = tx.Session(id); err != nil || s.State != session.Open {
 			return err
 		}
@@ -81,10 +82,13 @@ func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.S
 		}
 		return drained(tx, &s)
 	})
+	if err != nil {
+		return s, err
+	}
 	for _, w := range ended {
 		w.committed()
 	}
-	return s, err
+	return s, nil
 }
 
 // mySession asks the store, as the caller, whether the session exists for it. INV-9.
