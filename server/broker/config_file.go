@@ -72,6 +72,18 @@ paths   = "paths"             # who may reach what: service-intentions files
 #   }
 # }
 #
+# model "claude" {
+#   format          = "anthropic"     # or "openai-responses"; "openai-chat" when absent
+#   base_url        = "https://api.anthropic.com/v1"
+#   model           = "claude-sonnet-4-5"
+#   credential      = "anthropic"     # sent as x-api-key; see credential_header
+#   data_boundaries = ["personal"]
+#   price {
+#     input_usd_per_mtok  = 3
+#     output_usd_per_mtok = 15
+#   }
+# }
+#
 # model "local" {                     # an OpenAI-compatible server of your own
 #   base_url        = "http://127.0.0.1:11434/v1"
 #   allow_private   = true

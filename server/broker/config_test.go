@@ -54,6 +54,24 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
+// The header of a key follows the format, and what the route says goes before it.
+func TestCredentialHeaders(t *testing.T) {
+	for _, tc := range []struct{ lines, header, format string }{
+		{"", "Authorization", "Bearer {value}"},
+		{`format = "openai-responses"`, "Authorization", "Bearer {value}"},
+		{`format = "anthropic"`, "x-api-key", "{value}"},
+		{"format = \"anthropic\"\ncredential_header = \"Authorization\"", "Authorization", "Bearer {value}"},
+		{`credential_header = "api-key"`, "api-key", "{value}"},
+		{"credential_header = \"X-Key\"\ncredential_format = \"Key {value}\"", "X-Key", "Key {value}"},
+		{`credential_format = "Token {value}"`, "Authorization", "Token {value}"},
+	} {
+		c, err := broker.ParseConfig([]byte(strings.Replace(goodConfig, "model           = ", tc.lines+"\nmodel = ", 1)), "b.hcl")
+		if err != nil || c.Models[0].CredentialHeader != tc.header || c.Models[0].CredentialFormat != tc.format {
+			t.Errorf("%q: %+v, %v", tc.lines, c.Models, err)
+		}
+	}
+}
+
 // The example that init writes is good, and so is all of it without its comments.
 func TestExampleConfig(t *testing.T) {
 	whole := regexp.MustCompile(`(?m)^# ?(model|destination|  |})`).ReplaceAllString(broker.Example, "$1")
@@ -62,7 +80,7 @@ func TestExampleConfig(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, src)
 		}
-		if src == whole && (len(c.Models) != 2 || len(c.Destinations) != 1) {
+		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 1) {
 			t.Errorf("%d models, %d destinations", len(c.Models), len(c.Destinations))
 		}
 	}
@@ -85,6 +103,10 @@ func TestConfigProblems(t *testing.T) {
 		"caps":        {replace(`["weather"]`, `["wether"]`, "2.5", "-1"), []string{"there is no destination \"wether\"", "spend_usd_per_hour -1"}},
 		"listen":      {replace("127.0.0.1:7402", "7402"), []string{`listen: "7402"`}},
 		"format":      {replace("{value}", "token"), []string{"{value} exactly once"}},
+		"wire":        {replace("model           = ", "format = \"openai\"\n  model = "), []string{"b.hcl:2: format \"openai\"", "openai-chat, openai-responses, anthropic"}},
+		"key header":  {replace("model           = ", "credential_header = \"Host\"\n  model = "), []string{"b.hcl:2: credential_header"}},
+		"timeouts":    {replace("model           = ", "idle_timeout = \"fast\"\n  first_timeout = \"2h\"\n  model = "), []string{"idle_timeout \"fast\"", "first_timeout \"2h\""}},
+		"cache price": {replace("output_usd_per_mtok = 0.6", "output_usd_per_mtok = 0.6\n    cache_read_usd_per_mtok = -1"), []string{"b.hcl:2: price"}},
 		"boundaries":  {replace(`["personal"]`, `[]`), []string{"data_boundaries is empty"}},
 		"price":       {replace("0.15", "-0.15"), []string{"b.hcl:2: price"}},
 		"no url":      {replace("base_url        = \"https://api.example/v1\"\n", ""), []string{"b.hcl:2", "base_url"}},

@@ -244,7 +244,7 @@ func TestAuthorityOverTheWire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(d.GetModels()) != 3 || d.GetModels()[0].GetName() != "main" || !d.GetModels()[0].GetPriced() || d.GetModels()[2].GetPriced() ||
+		if len(d.GetModels()) != 5 || d.GetModels()[1].GetName() != "main" || !d.GetModels()[1].GetPriced() || d.GetModels()[4].GetPriced() ||
 			d.GetDestinations()[1].GetCredentials()[0] != "weather-key" || d.GetPool() != "default" || d.GetFeedAgeMs() < 0 || d.GetFeedAgeMs() > 1000 {
 			t.Errorf("%v", d)
 		}

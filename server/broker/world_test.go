@@ -80,6 +80,34 @@ model "public" {
     output_usd_per_mtok = 0
   }
 }
+model "claude" {
+  format = "anthropic"
+  base_url = "http://provider.example/v1"
+  allow_private = true
+  model = "claude-x"
+  credential = "provider-key"
+  data_boundaries = ["personal"]
+  idle_timeout = "30s"
+  price {
+    input_usd_per_mtok = 3
+    output_usd_per_mtok = 10
+    cache_read_usd_per_mtok = 1
+    cache_write_usd_per_mtok = 5
+  }
+}
+model "responses" {
+  format = "openai-responses"
+  base_url = "http://provider.example/v1"
+  allow_private = true
+  model = "gpt-x"
+  credential = "provider-key"
+  credential_header = "x-api-key"
+  data_boundaries = ["personal"]
+  price {
+    input_usd_per_mtok = 3
+    output_usd_per_mtok = 10
+  }
+}
 destination "weather" {
   url = "http://tools.example/api"
   allow_private = true
@@ -110,6 +138,28 @@ rule "hello" {
     input = 100
     output = 10
   }
+}
+rule "cached" {
+  when { user_contains = "cached" }
+  text = "Hello again."
+  usage {
+    input = 1000
+    output = 10
+    cache_read = 600
+    cache_write = 300
+  }
+}
+rule "half" {
+  when { user_contains = "half" }
+  text = "this is not all of it"
+  chunk_runes = 3
+  end_after = 4
+}
+rule "stall" {
+  when { user_contains = "stall" }
+  text = "this is not all of it"
+  chunk_runes = 3
+  stall_after = 4
 }
 rule "slow" {
   when { user_contains = "slowly" }
@@ -152,6 +202,27 @@ type world struct {
 	sealed                 []byte
 	dials                  map[netip.Addr]*linktest.Listener
 	uncertified            bool // the server starts without a certified key
+
+	frontMu sync.Mutex
+	front   []http.HandlerFunc // answer the next requests to the provider, one each
+}
+
+// next requests to the provider are answered by these.
+func (w *world) next(h ...http.HandlerFunc) {
+	w.frontMu.Lock()
+	defer w.frontMu.Unlock()
+	w.front = h
+}
+
+// ServeHTTP is the provider's door.
+func (w *world) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	w.frontMu.Lock()
+	h := http.HandlerFunc(w.scripted.ServeHTTP)
+	if len(w.front) > 0 {
+		h, w.front = w.front[0], w.front[1:]
+	}
+	w.frontMu.Unlock()
+	h(out, r)
 }
 
 // Write makes world the log's end.
@@ -219,7 +290,7 @@ func (w *world) must(err error) {
 }
 
 func (w *world) allowAll() {
-	w.paths.Set(consul.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consul.Allow("model-unpriced", "*"), consul.Allow("model-public", "*"),
+	w.paths.Set(consul.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consul.Allow("model-unpriced", "*"), consul.Allow("model-claude", "*"), consul.Allow("model-responses", "*"), consul.Allow("model-public", "*"),
 		consul.Allow("weather", "agent-assistant", "capped--agent-assistant"), consul.Allow("inside", "agent-assistant"))
 }
 
@@ -312,7 +383,12 @@ func (w *world) startUpstreams(ctx context.Context, g *errgroup.Group) {
 	w.scripted = scripted.New(scripted.Config{Script: s, Key: key})
 	w.tools = &tools{ln: linktest.NewListener()}
 	model := linktest.NewListener()
-	g.Go(func() error { return w.scripted.Run(ctx, model) })
+	door := &http.Server{Handler: w}
+	g.Go(func() error {
+		defer context.AfterFunc(ctx, func() { door.Close() })()
+		door.Serve(model)
+		return nil
+	})
 	server := &http.Server{Handler: w.tools}
 	g.Go(func() error {
 		defer context.AfterFunc(ctx, func() { server.Close() })()
@@ -459,7 +535,7 @@ func (w *world) claims(change func(*capability.Claims)) capability.Claims {
 	c := capability.Claims{
 		ID: newID[protocol.CapabilityKind](), Audience: "default", Tenant: w.tenant, TenantName: "local", Principal: w.grant.Principal,
 		Agent: "assistant", Instance: newID[protocol.InstanceKind](), Generation: 2, Session: newID[protocol.SessionKind](), Turn: newID[protocol.TurnKind](),
-		Fence: protocol.Fence(1<<32 | 5), Grant: w.grant.ID, SealedGrant: w.sealed, Presenter: thumbprint(w.serverCert), Models: []string{"main", "unpriced", "public"},
+		Fence: protocol.Fence(1<<32 | 5), Grant: w.grant.ID, SealedGrant: w.sealed, Presenter: thumbprint(w.serverCert), Models: []string{"main", "unpriced", "public", "claude", "responses"},
 		Slice: newID[protocol.SliceKind](), SliceBoot: w.broker.BootNonce(), SliceCeiling: 500_000, PolicyDigest: "p", DataBoundary: "personal",
 		IssuedAt: now, ExpiresAt: now.Add(time.Minute), Deadline: now.Add(time.Hour),
 	}

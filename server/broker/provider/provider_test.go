@@ -111,14 +111,21 @@ func answer(t *testing.T, contentType, body string) (*provider.Answer, error) {
 
 func against(t *testing.T, format string, h http.HandlerFunc) (*provider.Answer, error) {
 	t.Helper()
+	base := newServer(t, h)
+	req := &runtimev1.ModelRequest{Messages: []*runtimev1.Message{modeltest.User("x")}, MaxOutputTokens: 5}
+	return openAs(t, base, format, secret.Binding{}).Complete(t.Context(), provider.Call{Model: "m", Request: req, Key: testKey(t)}, func(string) error { return nil })
+}
+
+// newServer until the test ends.
+func newServer(t *testing.T, h http.HandlerFunc) *url.URL {
+	t.Helper()
 	server := httptest.NewServer(h)
-	defer server.Close()
+	t.Cleanup(server.Close)
 	base, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := &runtimev1.ModelRequest{Messages: []*runtimev1.Message{modeltest.User("x")}, MaxOutputTokens: 5}
-	return openAs(t, base, format, secret.Binding{}).Complete(t.Context(), provider.Call{Model: "m", Request: req, Key: testKey(t)}, func(string) error { return nil })
+	return base
 }
 
 func testKey(t *testing.T) secret.Value {
