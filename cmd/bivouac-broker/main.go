@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/assembly"
 	"bivouac/server/broker/keyring"
+	"bivouac/server/broker/provider"
 )
 
 func main() {
@@ -94,7 +96,10 @@ func runCommand(data *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve until interrupted",
-		Args:  noArguments,
+		Long: "Serves until interrupted. broker.hcl says what may be reached and spent: model routes in the wire formats\n" +
+			strings.Join(provider.Formats, ", ") + " (format = \"…\" of a model block), and destinations of http tools.\n" +
+			"The directory paths says who may reach what.",
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			level := slog.LevelInfo
 			if debug {
