@@ -59,6 +59,7 @@ func (d *Daemon) serveControl(ctx context.Context) error {
 	mux.HandleFunc("GET /status", answer(func(context.Context) error { return nil }))
 	mux.HandleFunc("POST /pause", answer(func(ctx context.Context) error { return d.obey(ctx, true) }))
 	mux.HandleFunc("POST /resume", answer(func(ctx context.Context) error { return d.obey(ctx, false) }))
+	mux.HandleFunc("POST /probe", answer(d.probeNow))
 	mux.HandleFunc("POST /leave", answer(d.leave))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() {

@@ -51,6 +51,7 @@ type Daemon struct {
 	seen       atomic.Pointer[sandbox.Report] // of the sandbox
 	announced  atomic.Bool                    // the server knows the newest facts
 	problems   problems
+	probes     atomic.Int64 // for QUIC, made so far
 
 	sawElapsed time.Duration // watch loop only
 	sawClock   time.Time

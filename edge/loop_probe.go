@@ -13,6 +13,7 @@ func (d *Daemon) tickProbe(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	moved, err := d.link.Upgrade(ctx, d.settle)
+	d.probes.Add(1)
 	if err != nil {
 		d.log.DebugContext(ctx, "UDP still does not reach the server", "error", err)
 		return false, nil // expected on such networks; status shows it
@@ -21,6 +22,26 @@ func (d *Daemon) tickProbe(ctx context.Context) (bool, error) {
 		d.log.InfoContext(ctx, "the link moved back to HTTP/3")
 	}
 	return false, nil
+}
+
+// probeNow is the owner's word that UDP may get through now: it returns when that
+// was tried. Where QUIC carries the link already there is nothing to try.
+func (d *Daemon) probeNow(ctx context.Context) error {
+	if _, ok := d.link.NextProbe(); !ok {
+		if d.line.get() == nil {
+			d.wakeLink.set() // not even TCP: at once instead of after the back-off
+		}
+		return nil
+	}
+	tried := d.probes.Load()
+	d.link.ProbeNow()
+	d.wakeProbe.set()
+	for d.probes.Load() == tried && sleep(ctx, 10*time.Millisecond) {
+		if _, ok := d.link.NextProbe(); !ok {
+			return nil
+		}
+	}
+	return context.Cause(ctx)
 }
 
 func (d *Daemon) probeIn() time.Duration {

@@ -77,6 +77,15 @@ func Pause(ctx context.Context, dir *state.Dir, supervisors Spawner) (running bo
 	return false, endSupervisors(ctx, dir, supervisors, "the owner has paused this machine")
 }
 
+// Probe makes the running daemon look for QUIC at once, and returns what came of it.
+func Probe(ctx context.Context, dir *state.Dir) (Status, error) {
+	s, err := ask(ctx, dir, http.MethodPost, "/probe")
+	if errors.Is(err, errNotRunning) {
+		err = protocol.Errorf(protocol.CodeFailedPrecondition, "%w: start it with `%s`", errNotRunning, dir.Command("run"))
+	}
+	return s, err
+}
+
 // Resume takes the switch back.
 func Resume(ctx context.Context, dir *state.Dir) (running bool, err error) {
 	if err := dir.SetPaused(false); err != nil {

@@ -3,6 +3,7 @@ package edge
 import (
 	"time"
 
+	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 )
 
@@ -16,8 +17,12 @@ type Status struct {
 	Connected   bool              `json:"connected"`
 	Transport   string            `json:"transport,omitempty"` // "http/3" or "http/2"
 	QUICProblem string            `json:"quic_problem,omitempty"`
-	Epoch       int64             `json:"epoch"`
-	Paused      bool              `json:"paused"`
+	// ProbeIn is how soon QUIC is tried again, while the link runs over TCP.
+	ProbeIn int64 `json:"probe_in_ms,omitempty"`
+	// Streams counts what the link carried since the daemon started, by method.
+	Streams map[string]link.Traffic `json:"streams"`
+	Epoch   int64                   `json:"epoch"`
+	Paused  bool                    `json:"paused"`
 	// Stopping counts sandboxed turns that are being ended.
 	Stopping       int             `json:"stopping,omitempty"`
 	Slots          int32           `json:"slots"`
@@ -50,6 +55,10 @@ func (d *Daemon) Status() Status {
 		Transport: d.link.Transport(), QUICProblem: d.link.QUICProblem(), Paused: f.GetPaused(), Stopping: d.turns.stopping(),
 		Slots: f.GetSlots(), Boundary: f.GetBoundary(), Limits: f.GetLimits(), SandboxProblem: f.GetSandboxProblem(),
 		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Attempts: []AttemptStatus{},
+	}
+	out.Streams = d.link.Streams()
+	if wait, ok := d.link.NextProbe(); ok {
+		out.ProbeIn = max(1, wait.Milliseconds())
 	}
 	if d.ready.Load() {
 		out.JournalBytes = d.actions.journal.Bytes()

@@ -49,7 +49,7 @@ func command() *cobra.Command {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-edge --help", err)
 	})
 	root.PersistentFlags().StringVar(&dir, "state", state.Default(), "directory of this runner: key, certificate, edge.hcl, journal; 0700")
-	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), leaveCommand(&dir), superviseCommand())
+	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), leaveCommand(&dir), superviseCommand())
 	return root
 }
 

@@ -174,6 +174,9 @@ func (e *Edge) Pause() { e.w.t.Helper(); e.order("/pause") }
 // Resume takes the switch back.
 func (e *Edge) Resume() { e.w.t.Helper(); e.order("/resume") }
 
+// Probe makes the daemon look for QUIC now, as its owner does.
+func (e *Edge) Probe() { e.w.t.Helper(); e.order("/probe") }
+
 func (e *Edge) order(path string) {
 	e.w.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true,
