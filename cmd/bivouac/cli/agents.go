@@ -51,6 +51,11 @@ that file is stored; --check stores nothing in any case.`,
 				}); err != nil {
 					return err
 				}
+				for _, warning := range res.GetWarnings() {
+					if !a.json { // there it is part of the document
+						fmt.Fprintf(a.err, "warning: %s: %s\n", shownName(file), plain(warning))
+					}
+				}
 			}
 			return nil
 		}),
@@ -76,7 +81,7 @@ func (a *app) agentsList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.list(res, len(res.GetAgents()), "no agent yet: bivouac agents apply FILE stores one", func(w io.Writer) {
 				t := newTable(w, "NAME", "VERSION", "PROFILE", "PLACEMENT", "CHANGED", "DIGEST")
 				for _, g := range res.GetAgents() {
 					t.row(g.GetName(), fmt.Sprint(g.GetVersion()), g.GetProfile(), g.GetPlacement(), ago(g.GetCreatedAt()), g.GetDigest())

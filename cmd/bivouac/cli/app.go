@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -120,7 +121,7 @@ First steps:
 	root.AddCommand(
 		a.devCommand(), a.loginCommand(), a.whoamiCommand(), a.principalCommand(),
 		a.chatCommand(), a.runCommand(), a.applyCommand(), a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.explainCommand(),
-		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.cancelCommand(), a.unknownCommand(),
+		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.cancelCommand(), a.unknownCommand(), a.debtCommand(),
 		a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.revokeCommand(),
 	)
 	explainMistakes(root)
@@ -183,7 +184,36 @@ func (a *app) print(m proto.Message, text func(w io.Writer)) error {
 	if err != nil {
 		return err
 	}
+	if b, err = withEmptyList(m, b); err != nil {
+		return err
+	}
 	return a.printJSON(json.RawMessage(b)) // protojson spaces at random; this does not
+}
+
+// withEmptyList writes the list of an empty listing as a list: who reads the
+// document goes through it all the same.
+func withEmptyList(m proto.Message, b []byte) ([]byte, error) {
+	of := m.ProtoReflect().Descriptor()
+	if !strings.HasPrefix(string(of.Name()), "List") || string(b) != "{}" {
+		return b, nil
+	}
+	empty := map[string]any{}
+	for i := range of.Fields().Len() {
+		if field := of.Fields().Get(i); field.IsList() {
+			empty[string(field.Name())] = []any{}
+		}
+	}
+	return json.Marshal(empty)
+}
+
+// list prints a listing as print does. An empty one is not an empty table for
+// people, but what to do next, beside standard output.
+func (a *app) list(m proto.Message, n int, next string, text func(w io.Writer)) error {
+	if n == 0 && !a.json {
+		_, err := fmt.Fprintln(a.err, next)
+		return err
+	}
+	return a.print(m, text)
 }
 
 // printJSON writes one document as one line.

@@ -23,11 +23,7 @@ func (a *app) approvalsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
-				if len(res.GetApprovals()) == 0 {
-					fmt.Fprintln(w, "nothing waits for you")
-					return
-				}
+			return a.list(res, len(res.GetApprovals()), "nothing waits for you; bivouac approvals --all shows what was decided", func(w io.Writer) {
 				for _, ap := range res.GetApprovals() {
 					showApproval(w, ap)
 				}
@@ -46,6 +42,13 @@ func showApproval(w io.Writer, ap *apiv1.Approval) {
 	}
 	fmt.Fprintf(w, "%s  %s  %s on %s, effect %s\n", ap.GetId(), ap.GetState(), plain(ap.GetTool()), plain(where), ap.GetEffect())
 	fmt.Fprintf(w, "  arguments %s\n  digest    %s\n", harmless(ap.GetArguments()), ap.GetDigest())
+	if ap.GetDecidedByName() != "" {
+		fmt.Fprintf(w, "  decided by %s", plain(ap.GetDecidedByName()))
+		if ap.GetReason() != "" {
+			fmt.Fprintf(w, ": %s", plain(ap.GetReason()))
+		}
+		fmt.Fprintln(w)
+	}
 	if ap.GetState() == "PENDING" {
 		fmt.Fprintf(w, "  expires in %s: bivouac approve %s  |  bivouac deny %s\n",
 			time.Until(ap.GetExpiresAt().AsTime()).Round(time.Second), ap.GetId(), ap.GetId())

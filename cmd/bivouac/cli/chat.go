@@ -39,12 +39,18 @@ Leaving does not stop a turn: bivouac turns shows it.`,
 			if fresh && session != "" {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "--new starts a session and --session goes on with one: give one of them")
 			}
+			prompt := strings.Join(args, " ")
+			if len(args) > 0 {
+				if err := checkPrompt(prompt); err != nil {
+					return err
+				}
+			}
 			s, err := a.session(ctx, c, agent, session, messageID, fresh)
 			if err != nil {
 				return err
 			}
 			if len(args) > 0 {
-				return a.turn(ctx, c, s, &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: strings.Join(args, " "), MessageId: messageID}, detach)
+				return a.turn(ctx, c, s, &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: prompt, MessageId: messageID}, detach)
 			}
 			return a.converse(ctx, c, s)
 		}),
@@ -71,7 +77,11 @@ func (a *app) turn(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	if err != nil {
 		return err
 	}
-	return a.finish(done, shown)
+	if err := a.finish(done, shown); err != nil {
+		return err
+	}
+	a.tellPatch(done)
+	return nil
 }
 
 // converse reads a line a turn. A person sees what went wrong and goes on; a

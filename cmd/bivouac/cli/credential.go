@@ -118,7 +118,7 @@ func (a *app) credentialList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.list(res, len(res.GetCredentials()), "no credential yet: bivouac credential set NAME stores one", func(w io.Writer) {
 				t := newTable(w, "NAME", "SET", "USED BY")
 				for _, cr := range res.GetCredentials() {
 					t.row(cr.GetName(), ago(cr.GetUpdatedAt()), strings.Join(cr.GetUsedBy(), " "))

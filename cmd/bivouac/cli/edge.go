@@ -56,16 +56,12 @@ func (a *app) edgeList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { showRunners(w, res.GetRunners()) })
+			return a.list(res, len(res.GetRunners()), "no machine yet: bivouac edge invite", func(w io.Writer) { showRunners(w, res.GetRunners()) })
 		}),
 	}
 }
 
 func showRunners(w io.Writer, runners []*apiv1.Runner) {
-	if len(runners) == 0 {
-		fmt.Fprintln(w, "no machine yet: bivouac edge invite")
-		return
-	}
 	t := newTable(w, "ID", "NAME", "STATE", "LINK", "SYSTEM", "SLOTS", "SANDBOX", "ACTIONS", "SEEN")
 	for _, r := range runners {
 		seen := ago(r.GetLastSeenAt())

@@ -16,15 +16,19 @@ import (
 )
 
 func (a *app) eventsCommand() *cobra.Command {
-	var follow bool
+	var follow, verify bool
 	var after int64
 	cmd := &cobra.Command{
 		Use:   "events SESSION|TURN",
 		Short: "What happened, event by event, with the hash chain checked",
 		Long: `Prints the durable events of a session, or of one turn. With --follow it goes on
 with what happens next, until the session or the turn ends, and survives a lost
-connection; --after resumes behind a sequence number that you have seen.`,
-		Example: "  bivouac events trn_…\n  bivouac --json events --follow ses_… --after 120",
+connection; --after resumes behind a sequence number that you have seen.
+
+The hash chain of what is printed is checked here. --verify has the server prove the
+whole record of the session from its rows: the chain to its end, so that a tail that
+was cut off shows, and every payload against its digest.`,
+		Example: "  bivouac events trn_…\n  bivouac --json events --follow ses_… --after 120\n  bivouac events ses_… --verify",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			l := eventLog{app: a, session: args[0], after: after}
@@ -35,6 +39,9 @@ connection; --after resumes behind a sequence number that you have seen.`,
 				}
 				l.turn, l.session, l.over = args[0], res.GetTurn().GetSessionId(), res.GetTurn().GetEndedAt() != nil
 			}
+			if verify {
+				return l.verify(ctx, c)
+			}
 			if follow {
 				return l.follow(ctx, c)
 			}
@@ -42,6 +49,9 @@ connection; --after resumes behind a sequence number that you have seen.`,
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens next")
+	cmd.Flags().BoolVar(&verify, "verify", false, "prove the whole record of the session instead of printing it")
+	cmd.MarkFlagsMutuallyExclusive("verify", "follow")
+	cmd.MarkFlagsMutuallyExclusive("verify", "after")
 	cmd.Flags().Int64Var(&after, "after", 0, "only events behind this sequence number")
 	return cmd
 }
@@ -75,6 +85,17 @@ func (l eventLog) list(ctx context.Context, c *client.Client) error {
 			return nil
 		}
 	}
+}
+
+// verify is one call: the payloads' salts never leave the server.
+func (l eventLog) verify(ctx context.Context, c *client.Client) error {
+	res, err := c.Events.VerifyEvents(ctx, &apiv1.VerifyEventsRequest{SessionId: l.session})
+	if err != nil {
+		return err
+	}
+	return l.print(res, func(w io.Writer) {
+		fmt.Fprintf(w, "%s holds: %d events, chained without a gap, every payload as it was recorded\nlast hash %x\n", l.session, res.GetEvents(), res.GetLastHash())
+	})
 }
 
 func (l eventLog) follow(ctx context.Context, c *client.Client) error {

@@ -10,10 +10,12 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/consul/refused"
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/api/apiv1"
@@ -31,6 +33,9 @@ func (a *app) submit(ctx context.Context, c *client.Client, req *apiv1.SubmitTur
 	if req.MessageId == "" {
 		req.MessageId = newMessageID()
 	}
+	if err := checkPrompt(req.GetPrompt()); err != nil {
+		return nil, err
+	}
 	res, err := c.Turns.SubmitTurn(ctx, req)
 	if err != nil {
 		return nil, err
@@ -43,6 +48,17 @@ func (a *app) submit(ctx context.Context, c *client.Client, req *apiv1.SubmitTur
 	return t, nil
 }
 
+// checkPrompt refuses, before anything is packed or sent, what no agent could read.
+func checkPrompt(prompt string) error {
+	switch {
+	case !utf8.ValidString(prompt):
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is not valid UTF-8, so nothing was sent: convert it, for instance with iconv -t UTF-8")
+	case strings.TrimSpace(prompt) == "":
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is blank, so nothing was sent: say what the agent should do")
+	}
+	return nil
+}
+
 // follow prints what a turn does until it ends, and returns it with the text that
 // was shown of it. A lost connection resumes; leaving does not stop the turn.
 // Events up to after are known to be older than the turn's end.
@@ -50,8 +66,8 @@ func (a *app) follow(ctx context.Context, c *client.Client, t *apiv1.Turn, after
 	if t.GetEndedAt() != nil {
 		return t, "", nil // sent before, and over: nothing more will happen
 	}
-	f := &follower{app: a, client: c, turn: t.GetId(), tools: map[string]string{}}
-	err = c.Watch(ctx, t.GetSessionId(), after, func(m *apiv1.WatchEventsResponse) error { return f.handle(ctx, m) })
+	f := &follower{app: a, client: c, turn: t.GetId(), tools: map[string]string{}, denied: map[string]string{}}
+	err = f.watch(ctx, t.GetSessionId(), after)
 	f.breakLine()
 	if err != nil && !errors.Is(err, errEnded) {
 		if ctx.Err() != nil {
@@ -79,6 +95,8 @@ type follower struct {
 	text   strings.Builder   // that was shown
 	tools  map[string]string // by call
 	names  map[string]string // of machines, once one was named
+	denied map[string]string // who denied, by action
+	quiet  quiet
 }
 
 func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) error {
@@ -194,6 +212,7 @@ func (f *follower) approval(ctx context.Context, id string) error {
 	if ap.GetState() != "PENDING" {
 		return nil // decided before we came
 	}
+	f.quiet.asked = true
 	showApproval(f.app.err, ap)
 	if !f.app.interactive() {
 		return nil
@@ -232,6 +251,12 @@ func (a *app) finish(t *apiv1.Turn, shown string) error {
 		}
 		if t.GetState() != "COMPLETED" {
 			fmt.Fprintf(a.err, "%s  %s (%s): %s\n", t.GetId(), t.GetState(), plain(t.GetReason()), harmless(t.GetMessage()))
+		}
+		if t.GetState() == "COMPLETED" && t.GetMessage() != "" { // what its patch does not carry
+			fmt.Fprintln(a.err, harmless(t.GetMessage()))
+		}
+		if _, mendable := refused.Parse(t.GetMessage()); mendable && t.GetState() == "FAILED" {
+			fmt.Fprintf(a.err, "what to write, and where: bivouac explain %s\n", t.GetId())
 		}
 		if t.GetState() == "UNKNOWN" {
 			fmt.Fprintln(a.err, "the evidence, and saying what became of it: bivouac unknown")

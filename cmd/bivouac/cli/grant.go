@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -48,7 +49,7 @@ may inject for it. Take it back with bivouac revoke.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.list(res, len(res.GetGrants()), "no grant yet: bivouac grant create --agent NAME makes one", func(w io.Writer) {
 				t := newTable(w, "ID", "AGENT", "PRINCIPAL", "STATE", "CREDENTIALS", "CREATED")
 				for _, g := range res.GetGrants() {
 					t.row(g.GetId(), g.GetAgent(), g.GetPrincipalName(), g.GetState(), orNone(g.GetCredentials()), ago(g.GetCreatedAt()))
@@ -108,6 +109,9 @@ the signed receipt can be kept with --receipt.`,
 			gone := true
 			for _, l := range res.GetLayers() {
 				gone = gone && l.GetGone()
+			}
+			if res.GetAlreadyRevoked() && !a.json {
+				fmt.Fprintf(a.err, "note: %s was revoked already (%s); its layers were probed again\n", args[0], res.GetGrant().GetRevokedAt().AsTime().Local().Format(time.DateTime))
 			}
 			if err := a.print(res, func(w io.Writer) {
 				t := newTable(w, "LAYER", "GONE", "AFTER", "PROBE", "SEEN")

@@ -21,7 +21,7 @@ func (a *app) principalCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.list(res, len(res.GetPrincipals()), "no principal that you may see: bivouac whoami", func(w io.Writer) {
 				t := newTable(w, "ID", "NAME", "TENANT", "KIND", "ADMIN", "STATE")
 				for _, p := range res.GetPrincipals() {
 					state := "active"

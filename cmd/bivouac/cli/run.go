@@ -40,7 +40,11 @@ A session's next turn sees the conversation and the files as they were accepted:
   bivouac run --workspace ../other --detach "update the changelog"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			return a.run(ctx, c, t, strings.Join(args, " "))
+			prompt := strings.Join(args, " ")
+			if err := checkPrompt(prompt); err != nil {
+				return err
+			}
+			return a.run(ctx, c, t, prompt)
 		}),
 	}
 	f := cmd.Flags()
@@ -120,18 +124,18 @@ func (a *app) work(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	if err := a.finish(done, shown); err != nil {
 		return err
 	}
-	if a.json {
-		return nil
-	}
-	if done.GetMessage() != "" { // of a completed turn: what its patch does not carry
-		fmt.Fprintln(a.err, harmless(done.GetMessage()))
-	}
-	if done.GetPatchDigest() == "" {
+	if done.GetPatchDigest() == "" && !a.json {
 		fmt.Fprintln(a.err, "nothing changed in the workspace")
-		return nil
 	}
-	fmt.Fprintf(a.err, "patch %s\ntake it: bivouac apply %s\n", done.GetPatchDigest(), done.GetId())
+	a.tellPatch(done)
 	return nil
+}
+
+// tellPatch says how to take what a turn made, if it made something.
+func (a *app) tellPatch(t *apiv1.Turn) {
+	if t.GetPatchDigest() != "" && !a.json {
+		fmt.Fprintf(a.err, "patch %s\ntake it: bivouac apply %s\n", t.GetPatchDigest(), t.GetId())
+	}
 }
 
 // pack writes a folder into a temporary file. The caller removes it.

@@ -66,7 +66,7 @@ func start(t *testing.T) *stack.Stack {
 		script += string(b)
 	}
 	s, err := stack.Start(t.Context(), stack.Config{Bin: bin, Dir: t.TempDir(), Script: script,
-		Destinations: []stack.Destination{{Name: "ledger", URL: brokenLedger(t)}}})
+		Destinations: []stack.Destination{{Name: "ledger", URL: brokenLedger(t)}, {Name: "vault", URL: vault(t), Closed: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +84,13 @@ func brokenLedger(t *testing.T) string {
 		_, _ = io.Copy(io.Discard, r.Body)
 		panic(http.ErrAbortHandler)
 	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// vault keeps everything, and no path leads to it.
+func vault(t *testing.T) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the vault has it\n") }))
 	t.Cleanup(s.Close)
 	return s.URL
 }

@@ -2,9 +2,15 @@ package cli
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
+	"bivouac/consul/refused"
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/api/apiv1"
 )
 
@@ -23,11 +29,14 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		if d["status"] == "ok" {
 			return ""
 		}
-		return strings.TrimSpace(tool+" ended: "+plain(d["status"])) + because(d["code"])
+		if by := f.denied[e.GetActionId()]; by != "" {
+			return tool + " did not run: denied by " + by
+		}
+		return strings.TrimSpace(tool+" ended: "+plain(d["status"])) + because(d["code"]) + f.mend(e, d["code"])
 	case "tool.unknown":
 		return "nobody knows whether " + tool + " happened: bivouac unknown"
 	case "approval.decided":
-		return "the approval is " + strings.ToLower(plain(d["state"]))
+		return "the approval is " + strings.ToLower(plain(d["state"])) + f.decidedBy(ctx, e, d["state"])
 	case "model.failed":
 		return "the model could not be asked" + because(d["code"])
 	case "attempt.queued":
@@ -48,9 +57,42 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 	return ""
 }
 
+// decidedBy names who denied, and remembers it for the end of the call.
+func (f *follower) decidedBy(ctx context.Context, e *apiv1.Event, state string) string {
+	if state != "DENIED" {
+		return ""
+	}
+	got, err := f.client.Approvals.GetApproval(ctx, &apiv1.GetApprovalRequest{ApprovalId: e.GetApprovalId()})
+	name := plain(got.GetApproval().GetDecidedByName())
+	if err != nil || name == "" {
+		return ""
+	}
+	f.denied[e.GetActionId()] = name
+	return ", by " + name
+}
+
+// mend points to what a person could write, where a path was refused.
+func (f *follower) mend(e *apiv1.Event, code string) string {
+	var r runtimev1.ToolResult
+	b, err := base64.StdEncoding.DecodeString(e.GetPayload())
+	if code != string(protocol.CodePolicyDenied) || err != nil || proto.Unmarshal(b, &r) != nil {
+		return ""
+	}
+	if _, mendable := refused.Parse(r.GetText()); !mendable {
+		return ""
+	}
+	return "; what to write, and where: bivouac explain " + f.turn
+}
+
+// prepares is the action that reads what a write would replace.
+const prepares = "files.digest"
+
 // tool is the name of the tool that an event is about: some name its call only.
 func (f *follower) tool(d map[string]string) string {
 	call := d["call_id"]
+	if d["tool"] == prepares {
+		return prepares // of the call, which keeps its own name
+	}
 	for _, name := range []string{d["tool"], f.tools[call], d["alias"]} {
 		if name != "" {
 			f.tools[call] = name

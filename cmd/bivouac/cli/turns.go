@@ -33,7 +33,7 @@ what it did, on which machine, what it cost, its answer, and why it ended.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.list(res, len(res.GetTurns()), "no turn yet: bivouac chat begins one", func(w io.Writer) {
 				t := newTable(w, "TURN", "SESSION", "STATE", "REASON", "QUEUED", "PROMPT")
 				for _, turn := range res.GetTurns() {
 					t.row(turn.GetId(), turn.GetSessionId(), turn.GetState(), turn.GetReason(), ago(turn.GetQueuedAt()), clip(turn.GetPrompt(), 48))
@@ -68,7 +68,11 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 		fmt.Fprintf(w, "attempt %s  %s on %s, fence %s  %s\n", at.GetId(), at.GetState(), plain(at.GetRunnerName()), at.GetFence(), plain(at.GetReason()))
 	}
 	for _, ac := range t.GetActions() {
-		fmt.Fprintf(w, "action  %s  %s  %s %s  %s\n", ac.GetId(), ac.GetState(), ac.GetTool(), clip(ac.GetArguments(), 80), plain(ac.GetReason()))
+		reason := plain(ac.GetReason())
+		if ac.GetDeniedBy() != "" {
+			reason = "denied by " + plain(ac.GetDeniedBy())
+		}
+		fmt.Fprintf(w, "action  %s  %s  %s %s  %s\n", ac.GetId(), ac.GetState(), ac.GetTool(), clip(ac.GetArguments(), 80), reason)
 	}
 	fmt.Fprintf(w, "usage   %d tokens in, %d out, %.6f USD\n", t.GetInputTokens(), t.GetOutputTokens(), float64(t.GetCostMicroUsd())/1e6)
 	if t.GetPatchDigest() != "" {
@@ -88,7 +92,7 @@ func (a *app) sessionsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
+			return a.list(res, len(res.GetSessions()), "no session yet: bivouac chat begins one", func(w io.Writer) {
 				t := newTable(w, "SESSION", "AGENT", "STATE", "QUEUED", "ACTIVE TURN", "CREATED")
 				for _, s := range res.GetSessions() {
 					t.row(s.GetId(), s.GetAgent(), s.GetState(), fmt.Sprint(s.GetQueuedTurns()), s.GetActiveTurn(), ago(s.GetCreatedAt()))
@@ -112,7 +116,7 @@ kept ready for it; its record stays: bivouac events SESSION.`,
 			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is %s\n", args[0], res.GetSession().GetState()) })
 		}),
 	}
-	cmd.AddCommand(closeCmd)
+	cmd.AddCommand(closeCmd, a.eraseSession())
 	return cmd
 }
 
@@ -165,6 +169,9 @@ a machine, why each of yours does not fit, and the commands that would change it
 				for _, r := range res.GetRemedies() {
 					fmt.Fprintf(w, "try: %s\n", plain(r))
 				}
+				for _, p := range res.GetPastes() {
+					fmt.Fprintf(w, "to allow it, put this into %s (it counts at once):\n\n%s\n", plain(p.GetWhere()), harmless(p.GetText()))
+				}
 			})
 		}),
 	}
@@ -184,11 +191,7 @@ same effect is refused in all your sessions.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
-				if len(res.GetActions()) == 0 {
-					fmt.Fprintln(w, "nothing is unknown")
-					return
-				}
+			return a.list(res, len(res.GetActions()), "nothing is unknown; bivouac unknown --all shows what was resolved", func(w io.Writer) {
 				for _, u := range res.GetActions() {
 					showUnknown(w, u)
 				}

@@ -103,7 +103,9 @@ model "scripted" {
 			fmt.Fprintf(&b, "  credential %q {}\n", d.Name)
 		}
 		b.WriteString("}\n")
-		names = append(names, d.Name)
+		if !d.Closed {
+			names = append(names, d.Name)
+		}
 	}
 	if err := os.WriteFile(filepath.Join(data, "broker.hcl"), []byte(b.String()), 0o600); err != nil {
 		return err

@@ -43,6 +43,7 @@ type Config struct {
 // Destination of http tools. A credential is kept under the destination's name.
 type Destination struct {
 	Name, URL, Credential string
+	Closed                bool // no path leads there
 }
 
 // Fault stops one process at a step; the binaries need the build tag "faults".

@@ -7,6 +7,18 @@ rule "think for a minute" {
   delay = "60s"
 }
 
+rule "read it soon" {
+  when {
+    user_matches = "soon read (?P<path>[\\w./-]+)"
+    results      = 0
+    offers       = ["files_read"]
+  }
+  delay = "3s"
+  call "files_read" {
+    arguments = { path = user.path }
+  }
+}
+
 rule "think for a moment" {
   when { user_contains = "a moment" }
   text  = "There it is."
