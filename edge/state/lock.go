@@ -1,27 +1,22 @@
 package state
 
 import (
-	"os"
+	"errors"
 
+	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
 
 // Lock makes this process the one daemon of the directory, until release. The
 // kernel gives the lock back when the process dies.
 func (d *Dir) Lock() (release func(), err error) {
-	f, err := os.OpenFile(d.file("lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; make it yours with `chown` and `chmod 700`, or name another with --state", d.path, err)
-	}
-	if err := lockFile(f); err != nil {
-		f.Close()
+	l, err := lockfile.Take(d.file("lock"))
+	switch {
+	case errors.Is(err, lockfile.ErrHeld):
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
 			"another bivouac-edge runs on %s: see `%s`", d.path, d.Command("status"))
+	case err != nil:
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; make it yours with `chown` and `chmod 700`, or name another with --state", d.path, err)
 	}
-	return func() {
-		// A child that is between fork and exec shares the open file: closing alone
-		// would leave the lock to it.
-		_ = unlockFile(f)
-		f.Close()
-	}, nil
+	return func() { _ = l.Release() }, nil // the process ends with it at the latest
 }

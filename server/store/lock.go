@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
 
@@ -18,42 +16,15 @@ import (
 // process, and two servers on one directory would each believe to be alone.
 func lockDirectory(dir string) (release func() error, err error) {
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	l, err := lockfile.Take(path)
+	switch {
+	case errors.Is(err, lockfile.ErrHeld):
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
+			"data directory %s is in use by process %s: stop that server, or give this one another directory with --data", dir, lockfile.Holder(path))
+	case err != nil:
 		return nil, directoryProblem(dir, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		held := holder(f)
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
-				"data directory %s is in use by process %s: stop that server, or give this one another directory with --data", dir, held)
-		}
-		return nil, fmt.Errorf("store: lock %s: %w", path, err)
-	}
-	err = f.Truncate(0)
-	if err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("store: lock %s: %w", path, err)
-	}
-	return func() error {
-		// A child between fork and exec shares the open file: closing alone would leave
-		// the lock to it.
-		return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
-	}, nil
-}
-
-// holder reads who has the lock.
-func holder(f *os.File) string {
-	b := make([]byte, 20)
-	n, _ := f.ReadAt(b, 0)
-	if pid := strings.TrimSpace(string(b[:n])); pid != "" {
-		return pid
-	}
-	return "(unknown)"
+	return l.Release, nil
 }
 
 // directoryProblem says what is wrong with a data directory and what mends it.

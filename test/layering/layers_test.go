@@ -37,7 +37,8 @@ var layers = []layer{
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
 	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault"}, nil, "a supervisor owns one attempt"},
 	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
-	{"edge/state", []string{"edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
+	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
+	{"edge/state", []string{"edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
 	{"edge", []string{"edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
@@ -49,7 +50,7 @@ var layers = []layer{
 	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
 
 	// the control plane
-	{"server/store", []string{"edge/protocol", "server/session", "server/execution", "server/policy"}, nil, "the store knows records, not decisions"},
+	{"server/store", []string{"edge/lockfile", "edge/protocol", "server/session", "server/execution", "server/policy"}, nil, "the store knows records, not decisions"},
 	{"server/store/blob", []string{"edge/protocol"}, nil, "blobs are bytes"},
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
@@ -60,7 +61,7 @@ var layers = []layer{
 
 	// the broker: no state database, no engine, no sandbox
 	{"server/broker", []string{"consul", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
-	{"server/broker/keyring", []string{"edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
+	{"server/broker/keyring", []string{"edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
 	{"server/broker/assembly", []string{"consul", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"consul/refused", "edge/protocol"}, nil, "paths know names only"},
@@ -77,7 +78,7 @@ var layers = []layer{
 	{"server", []string{"edge/protocol", "edge/identity", "edge/lease", "edge/link", "server/api", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
+	{"cmd/bivouac", []string{"edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
 	{"cmd/bivouac-server", []string{"edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-broker", []string{"edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
 
@@ -18,15 +19,14 @@ func (d *dev) lock() (release func(), err error) {
 	if err := os.MkdirAll(d.data, 0o700); err != nil {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another with --data", d.data, err)
 	}
-	f, err := os.OpenFile(d.path("dev.lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	l, err := lockfile.Take(d.path("dev.lock"))
+	switch {
+	case errors.Is(err, lockfile.ErrHeld):
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac dev runs on %s: end it with Ctrl-C where it runs, or name another directory with --data", d.data)
+	case err != nil:
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; give it to this user, or name another with --data", d.data, err)
 	}
-	if err := lockFile(f); err != nil {
-		f.Close()
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac dev runs on %s: end it with Ctrl-C where it runs, or name another directory with --data", d.data)
-	}
-	return func() { f.Close() }, nil
+	return func() { _ = l.Release() }, nil // the process ends with it at the latest
 }
 
 // addresses replaces port 0 by a free port, the same one at every start: runners

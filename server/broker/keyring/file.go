@@ -17,7 +17,7 @@ const (
 	keyringFile = "keyring.age"
 	keyFile     = "keyring.key"
 	codesDir    = "server-codes"
-	lockFile    = "lock"
+	lockName    = "lock"
 
 	maxKeyring = 64 << 20
 	maxSealed  = 64 << 10 // of one credential

@@ -20,6 +20,7 @@ import (
 	"filippo.io/age"
 
 	"bivouac/edge/identity"
+	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
 )
@@ -29,7 +30,7 @@ import (
 type Keyring struct {
 	dir  string
 	id   *age.X25519Identity
-	lock io.Closer
+	lock *lockfile.Lock
 
 	root        ed25519.PrivateKey
 	rootCert    *x509.Certificate
@@ -102,7 +103,7 @@ func Open(dir string) (*Keyring, error) {
 	}
 	k, err := read(dir)
 	if err != nil {
-		held.Close() //nolint:errcheck // the first error says it
+		held.Release() //nolint:errcheck // the first error says it
 		return nil, err
 	}
 	k.lock = held
@@ -152,7 +153,7 @@ func (k *Keyring) Close() error {
 	if k.lock == nil {
 		return nil
 	}
-	return k.lock.Close()
+	return k.lock.Release()
 }
 
 // BrokerID is stable over restarts.
