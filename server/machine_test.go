@@ -208,6 +208,51 @@ func TestMailIsKeptUntilAcknowledged(t *testing.T) {
 	})
 }
 
+// A machine that took work and fell silent leaves a debt, which the tenant's
+// admins see until there is evidence. INV-18.
+func TestCleanupDebtIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		obedientDevice(w)
+		alice := w.as(w.token)
+		w.apply(alice, reader)
+		m := w.join(alice, "laptop", "files.read")
+		epoch := w.connect(m)
+		mail, _ := w.attach(m, epoch, 0)
+		turn := w.submit(alice, w.open(alice, "reader"), "m1", "read notes/a.txt")
+		attempt := nextOffer(t, mail).GetOffer().GetAttemptId()
+		if _, err := m.api.Claim(t.Context(), &runnerv1.ClaimRequest{AttemptId: attempt, Epoch: epoch, BootNonce: "n1"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := alice.Turns.CancelTurn(t.Context(), &apiv1.CancelTurnRequest{TurnId: turn.GetId()}); err != nil {
+			t.Fatal(err)
+		}
+		bob, _ := w.add(alice, "", "bob", false)
+		if _, err := bob.Runners.ListCleanups(t.Context(), &apiv1.ListCleanupsRequest{}); protocol.CodeOf(err) != protocol.CodePermissionDenied {
+			t.Errorf("who is no admin: %v", err)
+		}
+		var debt *apiv1.Cleanup
+		shown := func() *apiv1.Cleanup {
+			list, err := alice.Runners.ListCleanups(t.Context(), &apiv1.ListCleanupsRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range list.GetCleanups() {
+				if c.GetSubject() == attempt {
+					return c
+				}
+			}
+			return nil
+		}
+		w.eventually("the debt is shown with its tries", func() bool { debt = shown(); return debt.GetTries() > 1 })
+		if debt.GetKind() != "attempt" || !strings.Contains(debt.GetEvidence(), "has not reported the end") || debt.GetSince() == nil {
+			t.Errorf("%v", debt)
+		}
+		w.connect(m) // which no longer names it
+		w.eventually("the debt is paid", func() bool { return shown() == nil })
+	})
+}
+
 func nextOffer(t *testing.T, mail <-chan *runnerv1.AttachResponse) *runnerv1.AttachResponse {
 	t.Helper()
 	limit := time.After(30 * time.Second)

@@ -75,6 +75,24 @@ func eventSource(r *apiv1.ListEventsRequest, limit int) (func(*store.Tx) ([]sess
 	}, err
 }
 
+// VerifyEvents proves a session's record from the rows themselves. INV-8.
+func (s events) VerifyEvents(ctx context.Context, r *apiv1.VerifyEventsRequest) (*apiv1.VerifyEventsResponse, error) {
+	id, err := protocol.ParseID[protocol.SessionKind](r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	out := &apiv1.VerifyEventsResponse{}
+	err = s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
+		if err := tx.VerifyEvents(id); err != nil {
+			return err
+		}
+		ses, err := tx.Session(id)
+		out.Events, out.LastHash = ses.LastSeq, ses.LastHash
+		return err
+	})
+	return out, err
+}
+
 // WatchEvents sends every durable event after a sequence, in order and without
 // a gap, then live ones with the text between them. It ends cleanly when the
 // session has ended and everything was sent; when the server stops it ends as

@@ -103,6 +103,19 @@ func (s sessions) CloseSession(ctx context.Context, r *apiv1.CloseSessionRequest
 	return &apiv1.CloseSessionResponse{Session: sessionOut(ses)}, nil
 }
 
+// EraseSession takes the words and keeps the record. INV-8.
+func (s sessions) EraseSession(ctx context.Context, r *apiv1.EraseSessionRequest) (*apiv1.EraseSessionResponse, error) {
+	id, err := protocol.ParseID[protocol.SessionKind](r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	ses, err := s.Engine.EraseSession(ctx, callerOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.EraseSessionResponse{Session: sessionOut(ses)}, nil
+}
+
 func isNotFound(err error) bool {
 	return errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound})
 }

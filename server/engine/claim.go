@@ -36,6 +36,7 @@ func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimR
 		if a, err = e.claimAttempt(tx, id, c.Runner(), req.BootNonce); err != nil {
 			return err
 		}
+		e.links.claimed(c.Runner(), id) // before the commit, after which others may ask for its cleanup
 		if w, err = e.openAttempt(tx, id); err != nil {
 			return err
 		}

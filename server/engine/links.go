@@ -20,7 +20,8 @@ type link struct {
 	// gone: a call to Connect alone offers nothing. The row stays this replica's.
 	here       bool
 	thumbprint string
-	// holds are the attempts that the runner said it has, at its last connect.
+	// holds are the attempts that the runner said it has, at its last connect, and
+	// those that it claimed since.
 	holds map[protocol.AttemptID]bool
 }
 
@@ -75,8 +76,26 @@ func (l *links) leave(r protocol.RunnerID, epoch int64) bool {
 	return true
 }
 
-// lacks reports a runner that connected here and did not name the attempt among
-// those that it holds.
+// drop forgets a runner that talks to another replica by now: what it still says
+// here is stale_fence.
+func (l *links) drop(r protocol.RunnerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.byRun, r)
+}
+
+// claimed adds what a runner takes after it connected: its connect is no evidence
+// about that. INV-18.
+func (l *links) claimed(r protocol.RunnerID, a protocol.AttemptID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.byRun[r]; n != nil {
+		n.holds[a] = true
+	}
+}
+
+// lacks reports a runner that connected here, did not name the attempt among those
+// that it holds, and did not claim it since.
 func (l *links) lacks(r protocol.RunnerID, a protocol.AttemptID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

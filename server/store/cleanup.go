@@ -18,7 +18,9 @@ var (
 	cleanupsDue = define(`SELECT ` + cleanupColumns + ` FROM cleanups c WHERE c.done_at = 0 AND c.next_at <= $1
 		ORDER BY c.next_at, c.id LIMIT $2`)
 	cleanupsOpen = define(`SELECT COUNT(*) FROM cleanups c WHERE c.done_at = 0`)
-	saveCleanup  = define(`UPDATE cleanups SET tries = $2, next_at = $3, done_at = $4, evidence = $5 WHERE id = $1 AND done_at = 0`)
+	cleanupsPage = define(`SELECT ` + cleanupColumns + ` FROM cleanups c WHERE ($1 = '' OR (c.tenant = $1 AND $2 <> '' AND $3 = 1))
+		AND c.done_at = 0 AND (c.created_at, c.id) > ($4, $5) ORDER BY c.created_at, c.id LIMIT $6`)
+	saveCleanup = define(`UPDATE cleanups SET tries = $2, next_at = $3, done_at = $4, evidence = $5 WHERE id = $1 AND done_at = 0`)
 )
 
 // InsertCleanup asks for a cleanup in the transaction that ends what needs it. INV-18.
@@ -49,6 +51,25 @@ func (tx *Tx) CleanupDebt() (int, error) {
 	}
 	n, err := first(tx, number, cleanupsOpen, nil)
 	return int(n), err
+}
+
+// Cleanups pages what is not cleaned up yet, oldest first: to admins of its
+// tenant; cursor is opaque. INV-18.
+func (tx *Tx) Cleanups(limit int, cursor string) ([]policy.Cleanup, string, error) {
+	var from position // before the oldest
+	if cursor != "" {
+		var err error
+		if from, err = readCursor(cursor); err != nil {
+			return nil, "", err
+		}
+	}
+	limit = limited(limit)
+	page, err := list(tx, scanCleanup, cleanupsPage, tx.managing(from.at, from.id, limit))
+	if err != nil || len(page) < limit {
+		return page, "", err
+	}
+	last := page[len(page)-1]
+	return page, position{at: micros(last.CreatedAt), id: last.ID.String()}.String(), nil
 }
 
 // SaveCleanup records a try; one that is done stays done.

@@ -564,6 +564,94 @@ func (x *CloseSessionResponse) GetSession() *Session {
 	return nil
 }
 
+type EraseSessionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EraseSessionRequest) Reset() {
+	*x = EraseSessionRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EraseSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EraseSessionRequest) ProtoMessage() {}
+
+func (x *EraseSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EraseSessionRequest.ProtoReflect.Descriptor instead.
+func (*EraseSessionRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EraseSessionRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+type EraseSessionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EraseSessionResponse) Reset() {
+	*x = EraseSessionResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EraseSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EraseSessionResponse) ProtoMessage() {}
+
+func (x *EraseSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EraseSessionResponse.ProtoReflect.Descriptor instead.
+func (*EraseSessionResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EraseSessionResponse) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
 type Turn struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -598,7 +686,7 @@ type Turn struct {
 
 func (x *Turn) Reset() {
 	*x = Turn{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[10]
+	mi := &file_bivouac_v1_api_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +698,7 @@ func (x *Turn) String() string {
 func (*Turn) ProtoMessage() {}
 
 func (x *Turn) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[10]
+	mi := &file_bivouac_v1_api_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +711,7 @@ func (x *Turn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Turn.ProtoReflect.Descriptor instead.
 func (*Turn) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Turn) GetId() string {
@@ -798,7 +886,7 @@ type Action struct {
 
 func (x *Action) Reset() {
 	*x = Action{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[11]
+	mi := &file_bivouac_v1_api_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +898,7 @@ func (x *Action) String() string {
 func (*Action) ProtoMessage() {}
 
 func (x *Action) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[11]
+	mi := &file_bivouac_v1_api_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +911,7 @@ func (x *Action) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Action.ProtoReflect.Descriptor instead.
 func (*Action) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Action) GetId() string {
@@ -946,7 +1034,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[12]
+	mi := &file_bivouac_v1_api_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1046,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[12]
+	mi := &file_bivouac_v1_api_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1059,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Attempt) GetId() string {
@@ -1037,7 +1125,7 @@ type SubmitTurnRequest struct {
 
 func (x *SubmitTurnRequest) Reset() {
 	*x = SubmitTurnRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[13]
+	mi := &file_bivouac_v1_api_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1137,7 @@ func (x *SubmitTurnRequest) String() string {
 func (*SubmitTurnRequest) ProtoMessage() {}
 
 func (x *SubmitTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[13]
+	mi := &file_bivouac_v1_api_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1150,7 @@ func (x *SubmitTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitTurnRequest.ProtoReflect.Descriptor instead.
 func (*SubmitTurnRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SubmitTurnRequest) GetSessionId() string {
@@ -1105,7 +1193,7 @@ type SubmitTurnResponse struct {
 
 func (x *SubmitTurnResponse) Reset() {
 	*x = SubmitTurnResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[14]
+	mi := &file_bivouac_v1_api_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1205,7 @@ func (x *SubmitTurnResponse) String() string {
 func (*SubmitTurnResponse) ProtoMessage() {}
 
 func (x *SubmitTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[14]
+	mi := &file_bivouac_v1_api_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1218,7 @@ func (x *SubmitTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitTurnResponse.ProtoReflect.Descriptor instead.
 func (*SubmitTurnResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SubmitTurnResponse) GetTurn() *Turn {
@@ -1163,7 +1251,7 @@ type GetTurnRequest struct {
 
 func (x *GetTurnRequest) Reset() {
 	*x = GetTurnRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[15]
+	mi := &file_bivouac_v1_api_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1263,7 @@ func (x *GetTurnRequest) String() string {
 func (*GetTurnRequest) ProtoMessage() {}
 
 func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[15]
+	mi := &file_bivouac_v1_api_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1276,7 @@ func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnRequest.ProtoReflect.Descriptor instead.
 func (*GetTurnRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetTurnRequest) GetTurnId() string {
@@ -1207,7 +1295,7 @@ type GetTurnResponse struct {
 
 func (x *GetTurnResponse) Reset() {
 	*x = GetTurnResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[16]
+	mi := &file_bivouac_v1_api_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1307,7 @@ func (x *GetTurnResponse) String() string {
 func (*GetTurnResponse) ProtoMessage() {}
 
 func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[16]
+	mi := &file_bivouac_v1_api_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1320,7 @@ func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnResponse.ProtoReflect.Descriptor instead.
 func (*GetTurnResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetTurnResponse) GetTurn() *Turn {
@@ -1253,7 +1341,7 @@ type ListTurnsRequest struct {
 
 func (x *ListTurnsRequest) Reset() {
 	*x = ListTurnsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[17]
+	mi := &file_bivouac_v1_api_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1353,7 @@ func (x *ListTurnsRequest) String() string {
 func (*ListTurnsRequest) ProtoMessage() {}
 
 func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[17]
+	mi := &file_bivouac_v1_api_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1366,7 @@ func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsRequest.ProtoReflect.Descriptor instead.
 func (*ListTurnsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListTurnsRequest) GetSessionId() string {
@@ -1305,7 +1393,7 @@ type ListTurnsResponse struct {
 
 func (x *ListTurnsResponse) Reset() {
 	*x = ListTurnsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[18]
+	mi := &file_bivouac_v1_api_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1405,7 @@ func (x *ListTurnsResponse) String() string {
 func (*ListTurnsResponse) ProtoMessage() {}
 
 func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[18]
+	mi := &file_bivouac_v1_api_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1418,7 @@ func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsResponse.ProtoReflect.Descriptor instead.
 func (*ListTurnsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTurnsResponse) GetTurns() []*Turn {
@@ -1356,7 +1444,7 @@ type CancelTurnRequest struct {
 
 func (x *CancelTurnRequest) Reset() {
 	*x = CancelTurnRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[19]
+	mi := &file_bivouac_v1_api_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1456,7 @@ func (x *CancelTurnRequest) String() string {
 func (*CancelTurnRequest) ProtoMessage() {}
 
 func (x *CancelTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[19]
+	mi := &file_bivouac_v1_api_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1469,7 @@ func (x *CancelTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTurnRequest.ProtoReflect.Descriptor instead.
 func (*CancelTurnRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CancelTurnRequest) GetTurnId() string {
@@ -1400,7 +1488,7 @@ type CancelTurnResponse struct {
 
 func (x *CancelTurnResponse) Reset() {
 	*x = CancelTurnResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[20]
+	mi := &file_bivouac_v1_api_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1500,7 @@ func (x *CancelTurnResponse) String() string {
 func (*CancelTurnResponse) ProtoMessage() {}
 
 func (x *CancelTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[20]
+	mi := &file_bivouac_v1_api_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1513,7 @@ func (x *CancelTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTurnResponse.ProtoReflect.Descriptor instead.
 func (*CancelTurnResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CancelTurnResponse) GetTurn() *Turn {
@@ -1445,7 +1533,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[21]
+	mi := &file_bivouac_v1_api_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1545,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[21]
+	mi := &file_bivouac_v1_api_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1558,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExplainRequest) GetId() string {
@@ -1498,7 +1586,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[22]
+	mi := &file_bivouac_v1_api_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1598,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[22]
+	mi := &file_bivouac_v1_api_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1611,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainResponse) GetState() string {
@@ -1578,7 +1666,7 @@ type Paste struct {
 
 func (x *Paste) Reset() {
 	*x = Paste{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[23]
+	mi := &file_bivouac_v1_api_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1678,7 @@ func (x *Paste) String() string {
 func (*Paste) ProtoMessage() {}
 
 func (x *Paste) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[23]
+	mi := &file_bivouac_v1_api_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1691,7 @@ func (x *Paste) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Paste.ProtoReflect.Descriptor instead.
 func (*Paste) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Paste) GetWhere() string {
@@ -1632,7 +1720,7 @@ type RunnerVerdict struct {
 
 func (x *RunnerVerdict) Reset() {
 	*x = RunnerVerdict{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[24]
+	mi := &file_bivouac_v1_api_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1732,7 @@ func (x *RunnerVerdict) String() string {
 func (*RunnerVerdict) ProtoMessage() {}
 
 func (x *RunnerVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[24]
+	mi := &file_bivouac_v1_api_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1745,7 @@ func (x *RunnerVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunnerVerdict.ProtoReflect.Descriptor instead.
 func (*RunnerVerdict) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RunnerVerdict) GetRunnerId() string {
@@ -1697,7 +1785,7 @@ type ListUnknownRequest struct {
 
 func (x *ListUnknownRequest) Reset() {
 	*x = ListUnknownRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[25]
+	mi := &file_bivouac_v1_api_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1797,7 @@ func (x *ListUnknownRequest) String() string {
 func (*ListUnknownRequest) ProtoMessage() {}
 
 func (x *ListUnknownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[25]
+	mi := &file_bivouac_v1_api_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1810,7 @@ func (x *ListUnknownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUnknownRequest.ProtoReflect.Descriptor instead.
 func (*ListUnknownRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListUnknownRequest) GetIncludeResolved() bool {
@@ -1741,7 +1829,7 @@ type ListUnknownResponse struct {
 
 func (x *ListUnknownResponse) Reset() {
 	*x = ListUnknownResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[26]
+	mi := &file_bivouac_v1_api_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1841,7 @@ func (x *ListUnknownResponse) String() string {
 func (*ListUnknownResponse) ProtoMessage() {}
 
 func (x *ListUnknownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[26]
+	mi := &file_bivouac_v1_api_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +1854,7 @@ func (x *ListUnknownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUnknownResponse.ProtoReflect.Descriptor instead.
 func (*ListUnknownResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListUnknownResponse) GetActions() []*UnknownAction {
@@ -1791,7 +1879,7 @@ type UnknownAction struct {
 
 func (x *UnknownAction) Reset() {
 	*x = UnknownAction{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[27]
+	mi := &file_bivouac_v1_api_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1891,7 @@ func (x *UnknownAction) String() string {
 func (*UnknownAction) ProtoMessage() {}
 
 func (x *UnknownAction) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[27]
+	mi := &file_bivouac_v1_api_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1904,7 @@ func (x *UnknownAction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownAction.ProtoReflect.Descriptor instead.
 func (*UnknownAction) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UnknownAction) GetAction() *Action {
@@ -1880,7 +1968,7 @@ type ResolveUnknownRequest struct {
 
 func (x *ResolveUnknownRequest) Reset() {
 	*x = ResolveUnknownRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[28]
+	mi := &file_bivouac_v1_api_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1980,7 @@ func (x *ResolveUnknownRequest) String() string {
 func (*ResolveUnknownRequest) ProtoMessage() {}
 
 func (x *ResolveUnknownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[28]
+	mi := &file_bivouac_v1_api_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +1993,7 @@ func (x *ResolveUnknownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveUnknownRequest.ProtoReflect.Descriptor instead.
 func (*ResolveUnknownRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResolveUnknownRequest) GetActionId() string {
@@ -1938,7 +2026,7 @@ type ResolveUnknownResponse struct {
 
 func (x *ResolveUnknownResponse) Reset() {
 	*x = ResolveUnknownResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[29]
+	mi := &file_bivouac_v1_api_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2038,7 @@ func (x *ResolveUnknownResponse) String() string {
 func (*ResolveUnknownResponse) ProtoMessage() {}
 
 func (x *ResolveUnknownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[29]
+	mi := &file_bivouac_v1_api_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2051,7 @@ func (x *ResolveUnknownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveUnknownResponse.ProtoReflect.Descriptor instead.
 func (*ResolveUnknownResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ResolveUnknownResponse) GetAction() *UnknownAction {
@@ -1998,7 +2086,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[30]
+	mi := &file_bivouac_v1_api_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2098,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[30]
+	mi := &file_bivouac_v1_api_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2111,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Event) GetSessionId() string {
@@ -2130,7 +2218,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[31]
+	mi := &file_bivouac_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2230,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[31]
+	mi := &file_bivouac_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2243,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListEventsRequest) GetSessionId() string {
@@ -2195,7 +2283,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[32]
+	mi := &file_bivouac_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2295,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[32]
+	mi := &file_bivouac_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2308,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2240,7 +2328,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[33]
+	mi := &file_bivouac_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2340,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[33]
+	mi := &file_bivouac_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2353,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchEventsRequest) GetSessionId() string {
@@ -2296,7 +2384,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[34]
+	mi := &file_bivouac_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2396,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[34]
+	mi := &file_bivouac_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2409,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchEventsResponse) GetKind() isWatchEventsResponse_Kind {
@@ -2382,6 +2470,103 @@ func (*WatchEventsResponse_TextDelta) isWatchEventsResponse_Kind() {}
 
 func (*WatchEventsResponse_CaughtUpSeq) isWatchEventsResponse_Kind() {}
 
+type VerifyEventsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyEventsRequest) Reset() {
+	*x = VerifyEventsRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyEventsRequest) ProtoMessage() {}
+
+func (x *VerifyEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyEventsRequest.ProtoReflect.Descriptor instead.
+func (*VerifyEventsRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *VerifyEventsRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+type VerifyEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many events there are: the sequence of the last one.
+	Events        int64  `protobuf:"varint,1,opt,name=events,proto3" json:"events,omitempty"`
+	LastHash      []byte `protobuf:"bytes,2,opt,name=last_hash,json=lastHash,proto3" json:"last_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyEventsResponse) Reset() {
+	*x = VerifyEventsResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyEventsResponse) ProtoMessage() {}
+
+func (x *VerifyEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyEventsResponse.ProtoReflect.Descriptor instead.
+func (*VerifyEventsResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *VerifyEventsResponse) GetEvents() int64 {
+	if x != nil {
+		return x.Events
+	}
+	return 0
+}
+
+func (x *VerifyEventsResponse) GetLastHash() []byte {
+	if x != nil {
+		return x.LastHash
+	}
+	return nil
+}
+
 type Approval struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2410,7 +2595,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[35]
+	mi := &file_bivouac_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2607,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[35]
+	mi := &file_bivouac_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2620,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Approval) GetId() string {
@@ -2559,7 +2744,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[36]
+	mi := &file_bivouac_v1_api_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2756,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[36]
+	mi := &file_bivouac_v1_api_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2769,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListApprovalsRequest) GetIncludeDecided() bool {
@@ -2603,7 +2788,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	mi := &file_bivouac_v1_api_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2800,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	mi := &file_bivouac_v1_api_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2813,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -2647,7 +2832,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	mi := &file_bivouac_v1_api_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2844,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	mi := &file_bivouac_v1_api_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2857,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetApprovalRequest) GetApprovalId() string {
@@ -2691,7 +2876,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[39]
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2888,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[39]
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2901,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -2738,7 +2923,7 @@ type DecideApprovalRequest struct {
 
 func (x *DecideApprovalRequest) Reset() {
 	*x = DecideApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[40]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2750,7 +2935,7 @@ func (x *DecideApprovalRequest) String() string {
 func (*DecideApprovalRequest) ProtoMessage() {}
 
 func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[40]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +2948,7 @@ func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalRequest.ProtoReflect.Descriptor instead.
 func (*DecideApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DecideApprovalRequest) GetApprovalId() string {
@@ -2803,7 +2988,7 @@ type DecideApprovalResponse struct {
 
 func (x *DecideApprovalResponse) Reset() {
 	*x = DecideApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[41]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2815,7 +3000,7 @@ func (x *DecideApprovalResponse) String() string {
 func (*DecideApprovalResponse) ProtoMessage() {}
 
 func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[41]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2828,7 +3013,7 @@ func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalResponse.ProtoReflect.Descriptor instead.
 func (*DecideApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DecideApprovalResponse) GetApproval() *Approval {
@@ -2851,7 +3036,7 @@ type PutArtifactRequest struct {
 
 func (x *PutArtifactRequest) Reset() {
 	*x = PutArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[42]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3048,7 @@ func (x *PutArtifactRequest) String() string {
 func (*PutArtifactRequest) ProtoMessage() {}
 
 func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[42]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3061,7 @@ func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactRequest.ProtoReflect.Descriptor instead.
 func (*PutArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PutArtifactRequest) GetDigest() string {
@@ -2917,7 +3102,7 @@ type PutArtifactResponse struct {
 
 func (x *PutArtifactResponse) Reset() {
 	*x = PutArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3114,7 @@ func (x *PutArtifactResponse) String() string {
 func (*PutArtifactResponse) ProtoMessage() {}
 
 func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3127,7 @@ func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactResponse.ProtoReflect.Descriptor instead.
 func (*PutArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PutArtifactResponse) GetDigest() string {
@@ -2968,7 +3153,7 @@ type GetArtifactRequest struct {
 
 func (x *GetArtifactRequest) Reset() {
 	*x = GetArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3165,7 @@ func (x *GetArtifactRequest) String() string {
 func (*GetArtifactRequest) ProtoMessage() {}
 
 func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3178,7 @@ func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactRequest.ProtoReflect.Descriptor instead.
 func (*GetArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetArtifactRequest) GetDigest() string {
@@ -3012,7 +3197,7 @@ type GetArtifactResponse struct {
 
 func (x *GetArtifactResponse) Reset() {
 	*x = GetArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3024,7 +3209,7 @@ func (x *GetArtifactResponse) String() string {
 func (*GetArtifactResponse) ProtoMessage() {}
 
 func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3037,7 +3222,7 @@ func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactResponse.ProtoReflect.Descriptor instead.
 func (*GetArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetArtifactResponse) GetChunk() []byte {
@@ -3062,7 +3247,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3074,7 +3259,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3087,7 +3272,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Agent) GetName() string {
@@ -3152,7 +3337,7 @@ type ApplyAgentRequest struct {
 
 func (x *ApplyAgentRequest) Reset() {
 	*x = ApplyAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3349,7 @@ func (x *ApplyAgentRequest) String() string {
 func (*ApplyAgentRequest) ProtoMessage() {}
 
 func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3362,7 @@ func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentRequest.ProtoReflect.Descriptor instead.
 func (*ApplyAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ApplyAgentRequest) GetFilename() string {
@@ -3214,7 +3399,7 @@ type ApplyAgentResponse struct {
 
 func (x *ApplyAgentResponse) Reset() {
 	*x = ApplyAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3411,7 @@ func (x *ApplyAgentResponse) String() string {
 func (*ApplyAgentResponse) ProtoMessage() {}
 
 func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3424,7 @@ func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentResponse.ProtoReflect.Descriptor instead.
 func (*ApplyAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ApplyAgentResponse) GetAgent() *Agent {
@@ -3271,7 +3456,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3468,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3481,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
 }
 
 type ListAgentsResponse struct {
@@ -3308,7 +3493,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3505,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3518,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -3354,7 +3539,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3551,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3564,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetAgentRequest) GetName() string {
@@ -3405,7 +3590,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3602,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3615,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -3449,7 +3634,7 @@ type RecreateInstanceRequest struct {
 
 func (x *RecreateInstanceRequest) Reset() {
 	*x = RecreateInstanceRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3646,7 @@ func (x *RecreateInstanceRequest) String() string {
 func (*RecreateInstanceRequest) ProtoMessage() {}
 
 func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3659,7 @@ func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RecreateInstanceRequest) GetAgent() string {
@@ -3494,7 +3679,7 @@ type RecreateInstanceResponse struct {
 
 func (x *RecreateInstanceResponse) Reset() {
 	*x = RecreateInstanceResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3506,7 +3691,7 @@ func (x *RecreateInstanceResponse) String() string {
 func (*RecreateInstanceResponse) ProtoMessage() {}
 
 func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3519,7 +3704,7 @@ func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RecreateInstanceResponse) GetInstanceId() string {
@@ -3553,7 +3738,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3750,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3763,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Principal) GetId() string {
@@ -3650,7 +3835,7 @@ type AddPrincipalRequest struct {
 
 func (x *AddPrincipalRequest) Reset() {
 	*x = AddPrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3662,7 +3847,7 @@ func (x *AddPrincipalRequest) String() string {
 func (*AddPrincipalRequest) ProtoMessage() {}
 
 func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3675,7 +3860,7 @@ func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalRequest.ProtoReflect.Descriptor instead.
 func (*AddPrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *AddPrincipalRequest) GetName() string {
@@ -3716,7 +3901,7 @@ type AddPrincipalResponse struct {
 
 func (x *AddPrincipalResponse) Reset() {
 	*x = AddPrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +3913,7 @@ func (x *AddPrincipalResponse) String() string {
 func (*AddPrincipalResponse) ProtoMessage() {}
 
 func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +3926,7 @@ func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalResponse.ProtoReflect.Descriptor instead.
 func (*AddPrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AddPrincipalResponse) GetPrincipal() *Principal {
@@ -3766,7 +3951,7 @@ type ListPrincipalsRequest struct {
 
 func (x *ListPrincipalsRequest) Reset() {
 	*x = ListPrincipalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +3963,7 @@ func (x *ListPrincipalsRequest) String() string {
 func (*ListPrincipalsRequest) ProtoMessage() {}
 
 func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +3976,7 @@ func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsRequest.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
 }
 
 type ListPrincipalsResponse struct {
@@ -3803,7 +3988,7 @@ type ListPrincipalsResponse struct {
 
 func (x *ListPrincipalsResponse) Reset() {
 	*x = ListPrincipalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3815,7 +4000,7 @@ func (x *ListPrincipalsResponse) String() string {
 func (*ListPrincipalsResponse) ProtoMessage() {}
 
 func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3828,7 +4013,7 @@ func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsResponse.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListPrincipalsResponse) GetPrincipals() []*Principal {
@@ -3847,7 +4032,7 @@ type DisablePrincipalRequest struct {
 
 func (x *DisablePrincipalRequest) Reset() {
 	*x = DisablePrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3859,7 +4044,7 @@ func (x *DisablePrincipalRequest) String() string {
 func (*DisablePrincipalRequest) ProtoMessage() {}
 
 func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3872,7 +4057,7 @@ func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *DisablePrincipalRequest) GetPrincipalId() string {
@@ -3891,7 +4076,7 @@ type DisablePrincipalResponse struct {
 
 func (x *DisablePrincipalResponse) Reset() {
 	*x = DisablePrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3903,7 +4088,7 @@ func (x *DisablePrincipalResponse) String() string {
 func (*DisablePrincipalResponse) ProtoMessage() {}
 
 func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3916,7 +4101,7 @@ func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *DisablePrincipalResponse) GetPrincipal() *Principal {
@@ -3934,7 +4119,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3946,7 +4131,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3959,7 +4144,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
 }
 
 type WhoAmIResponse struct {
@@ -3974,7 +4159,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4171,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4184,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() *Principal {
@@ -4051,7 +4236,7 @@ type Runner struct {
 
 func (x *Runner) Reset() {
 	*x = Runner{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4063,7 +4248,7 @@ func (x *Runner) String() string {
 func (*Runner) ProtoMessage() {}
 
 func (x *Runner) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4076,7 +4261,7 @@ func (x *Runner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runner.ProtoReflect.Descriptor instead.
 func (*Runner) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Runner) GetId() string {
@@ -4225,7 +4410,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4237,7 +4422,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4250,7 +4435,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Binding) GetId() string {
@@ -4301,7 +4486,7 @@ type CreateJoinCodeRequest struct {
 
 func (x *CreateJoinCodeRequest) Reset() {
 	*x = CreateJoinCodeRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4313,7 +4498,7 @@ func (x *CreateJoinCodeRequest) String() string {
 func (*CreateJoinCodeRequest) ProtoMessage() {}
 
 func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4326,7 +4511,7 @@ func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CreateJoinCodeRequest) GetName() string {
@@ -4361,7 +4546,7 @@ type CreateJoinCodeResponse struct {
 
 func (x *CreateJoinCodeResponse) Reset() {
 	*x = CreateJoinCodeResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4373,7 +4558,7 @@ func (x *CreateJoinCodeResponse) String() string {
 func (*CreateJoinCodeResponse) ProtoMessage() {}
 
 func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4386,7 +4571,7 @@ func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CreateJoinCodeResponse) GetCode() string {
@@ -4418,7 +4603,7 @@ type ListRunnersRequest struct {
 
 func (x *ListRunnersRequest) Reset() {
 	*x = ListRunnersRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4430,7 +4615,7 @@ func (x *ListRunnersRequest) String() string {
 func (*ListRunnersRequest) ProtoMessage() {}
 
 func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4443,7 +4628,7 @@ func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersRequest.ProtoReflect.Descriptor instead.
 func (*ListRunnersRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
 }
 
 type ListRunnersResponse struct {
@@ -4455,7 +4640,7 @@ type ListRunnersResponse struct {
 
 func (x *ListRunnersResponse) Reset() {
 	*x = ListRunnersResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4467,7 +4652,7 @@ func (x *ListRunnersResponse) String() string {
 func (*ListRunnersResponse) ProtoMessage() {}
 
 func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4480,7 +4665,7 @@ func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersResponse.ProtoReflect.Descriptor instead.
 func (*ListRunnersResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListRunnersResponse) GetRunners() []*Runner {
@@ -4499,7 +4684,7 @@ type RevokeRunnerRequest struct {
 
 func (x *RevokeRunnerRequest) Reset() {
 	*x = RevokeRunnerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4511,7 +4696,7 @@ func (x *RevokeRunnerRequest) String() string {
 func (*RevokeRunnerRequest) ProtoMessage() {}
 
 func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4524,7 +4709,7 @@ func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RevokeRunnerRequest) GetRunnerId() string {
@@ -4543,7 +4728,7 @@ type RevokeRunnerResponse struct {
 
 func (x *RevokeRunnerResponse) Reset() {
 	*x = RevokeRunnerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4555,7 +4740,7 @@ func (x *RevokeRunnerResponse) String() string {
 func (*RevokeRunnerResponse) ProtoMessage() {}
 
 func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4568,7 +4753,7 @@ func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerResponse.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RevokeRunnerResponse) GetRunner() *Runner {
@@ -4589,7 +4774,7 @@ type PutBindingRequest struct {
 
 func (x *PutBindingRequest) Reset() {
 	*x = PutBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4601,7 +4786,7 @@ func (x *PutBindingRequest) String() string {
 func (*PutBindingRequest) ProtoMessage() {}
 
 func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4614,7 +4799,7 @@ func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingRequest.ProtoReflect.Descriptor instead.
 func (*PutBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PutBindingRequest) GetRunnerId() string {
@@ -4647,7 +4832,7 @@ type PutBindingResponse struct {
 
 func (x *PutBindingResponse) Reset() {
 	*x = PutBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4659,7 +4844,7 @@ func (x *PutBindingResponse) String() string {
 func (*PutBindingResponse) ProtoMessage() {}
 
 func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4672,7 +4857,7 @@ func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingResponse.ProtoReflect.Descriptor instead.
 func (*PutBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PutBindingResponse) GetBinding() *Binding {
@@ -4691,7 +4876,7 @@ type DeleteBindingRequest struct {
 
 func (x *DeleteBindingRequest) Reset() {
 	*x = DeleteBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4703,7 +4888,7 @@ func (x *DeleteBindingRequest) String() string {
 func (*DeleteBindingRequest) ProtoMessage() {}
 
 func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4716,7 +4901,7 @@ func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *DeleteBindingRequest) GetBindingId() string {
@@ -4734,7 +4919,7 @@ type DeleteBindingResponse struct {
 
 func (x *DeleteBindingResponse) Reset() {
 	*x = DeleteBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4746,7 +4931,7 @@ func (x *DeleteBindingResponse) String() string {
 func (*DeleteBindingResponse) ProtoMessage() {}
 
 func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4759,7 +4944,199 @@ func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingResponse.ProtoReflect.Descriptor instead.
 func (*DeleteBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
+}
+
+// Cleanup is something that ended and whose remains are not known to be gone.
+type Cleanup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "attempt": a machine has not said that it ended. "slice": a broker has not
+	// closed a part of a budget. "files": bytes that nobody may read any more.
+	Kind    string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Subject string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Since   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Tries   int32                  `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`
+	NextAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
+	// What the last try found.
+	Evidence      string `protobuf:"bytes,7,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cleanup) Reset() {
+	*x = Cleanup{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cleanup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cleanup) ProtoMessage() {}
+
+func (x *Cleanup) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
+func (*Cleanup) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *Cleanup) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Cleanup) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Cleanup) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Cleanup) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Cleanup) GetTries() int32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *Cleanup) GetNextAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextAt
+	}
+	return nil
+}
+
+func (x *Cleanup) GetEvidence() string {
+	if x != nil {
+		return x.Evidence
+	}
+	return ""
+}
+
+type ListCleanupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCleanupsRequest) Reset() {
+	*x = ListCleanupsRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCleanupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCleanupsRequest) ProtoMessage() {}
+
+func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCleanupsRequest.ProtoReflect.Descriptor instead.
+func (*ListCleanupsRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *ListCleanupsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type ListCleanupsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cleanups      []*Cleanup             `protobuf:"bytes,1,rep,name=cleanups,proto3" json:"cleanups,omitempty"`
+	NextCursor    string                 `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCleanupsResponse) Reset() {
+	*x = ListCleanupsResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCleanupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCleanupsResponse) ProtoMessage() {}
+
+func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCleanupsResponse.ProtoReflect.Descriptor instead.
+func (*ListCleanupsResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *ListCleanupsResponse) GetCleanups() []*Cleanup {
+	if x != nil {
+		return x.Cleanups
+	}
+	return nil
+}
+
+func (x *ListCleanupsResponse) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
 }
 
 type Grant struct {
@@ -4779,7 +5156,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4791,7 +5168,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4804,7 +5181,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Grant) GetId() string {
@@ -4873,7 +5250,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4885,7 +5262,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4898,7 +5275,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *CreateGrantRequest) GetAgent() string {
@@ -4924,7 +5301,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4936,7 +5313,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4949,7 +5326,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *CreateGrantResponse) GetGrant() *Grant {
@@ -4968,7 +5345,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4980,7 +5357,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4993,7 +5370,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListGrantsRequest) GetIncludeRevoked() bool {
@@ -5012,7 +5389,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5024,7 +5401,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5037,7 +5414,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -5057,7 +5434,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5069,7 +5446,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5082,7 +5459,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -5113,7 +5490,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5125,7 +5502,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5138,7 +5515,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -5182,7 +5559,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5194,7 +5571,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5207,7 +5584,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -5253,7 +5630,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5265,7 +5642,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5278,7 +5655,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
 }
 
 type GetSealRecipientResponse struct {
@@ -5293,7 +5670,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5305,7 +5682,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5318,7 +5695,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -5352,7 +5729,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5364,7 +5741,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5377,7 +5754,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -5402,7 +5779,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5414,7 +5791,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5427,7 +5804,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
 }
 
 type ListCredentialsRequest struct {
@@ -5438,7 +5815,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5450,7 +5827,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5463,7 +5840,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
 }
 
 type ListCredentialsResponse struct {
@@ -5475,7 +5852,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5864,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5877,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -5521,7 +5898,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5910,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5923,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Credential) GetName() string {
@@ -5579,7 +5956,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5591,7 +5968,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5604,7 +5981,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -5622,7 +5999,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5634,7 +6011,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5647,7 +6024,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
 }
 
 var File_bivouac_v1_api_proto protoreflect.FileDescriptor
@@ -5694,6 +6071,11 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\"E\n" +
 	"\x14CloseSessionResponse\x12-\n" +
+	"\asession\x18\x01 \x01(\v2\x13.bivouac.v1.SessionR\asession\"4\n" +
+	"\x13EraseSessionRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\"E\n" +
+	"\x14EraseSessionResponse\x12-\n" +
 	"\asession\x18\x01 \x01(\v2\x13.bivouac.v1.SessionR\asession\"\xf3\x05\n" +
 	"\x04Turn\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
@@ -5854,7 +6236,13 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"text_delta\x18\x02 \x01(\tH\x00R\ttextDelta\x12$\n" +
 	"\rcaught_up_seq\x18\x03 \x01(\x03H\x00R\vcaughtUpSeqB\x06\n" +
-	"\x04kind\"\xff\x03\n" +
+	"\x04kind\"4\n" +
+	"\x13VerifyEventsRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\"K\n" +
+	"\x14VerifyEventsResponse\x12\x16\n" +
+	"\x06events\x18\x01 \x01(\x03R\x06events\x12\x1b\n" +
+	"\tlast_hash\x18\x02 \x01(\fR\blastHash\"\xff\x03\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x1d\n" +
@@ -6029,7 +6417,21 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x14DeleteBindingRequest\x12\x1d\n" +
 	"\n" +
 	"binding_id\x18\x01 \x01(\tR\tbindingId\"\x17\n" +
-	"\x15DeleteBindingResponse\"\xa5\x02\n" +
+	"\x15DeleteBindingResponse\"\xe0\x01\n" +
+	"\aCleanup\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05tries\x18\x05 \x01(\x05R\x05tries\x123\n" +
+	"\anext_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06nextAt\x12\x1a\n" +
+	"\bevidence\x18\a \x01(\tR\bevidence\";\n" +
+	"\x13ListCleanupsRequest\x12$\n" +
+	"\x04page\x18\x01 \x01(\v2\x10.bivouac.v1.PageR\x04page\"h\n" +
+	"\x14ListCleanupsResponse\x12/\n" +
+	"\bcleanups\x18\x01 \x03(\v2\x13.bivouac.v1.CleanupR\bcleanups\x12\x1f\n" +
+	"\vnext_cursor\x18\x02 \x01(\tR\n" +
+	"nextCursor\"\xa5\x02\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12!\n" +
@@ -6084,13 +6486,14 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\aused_by\x18\x03 \x03(\tR\x06usedBy\"-\n" +
 	"\x17DeleteCredentialRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x1a\n" +
-	"\x18DeleteCredentialResponse2\xe1\x02\n" +
+	"\x18DeleteCredentialResponse2\xb6\x03\n" +
 	"\x0eSessionService\x12V\n" +
 	"\rCreateSession\x12 .bivouac.v1.CreateSessionRequest\x1a!.bivouac.v1.CreateSessionResponse\"\x00\x12M\n" +
 	"\n" +
 	"GetSession\x12\x1d.bivouac.v1.GetSessionRequest\x1a\x1e.bivouac.v1.GetSessionResponse\"\x00\x12S\n" +
 	"\fListSessions\x12\x1f.bivouac.v1.ListSessionsRequest\x1a .bivouac.v1.ListSessionsResponse\"\x00\x12S\n" +
-	"\fCloseSession\x12\x1f.bivouac.v1.CloseSessionRequest\x1a .bivouac.v1.CloseSessionResponse\"\x002\xb0\x04\n" +
+	"\fCloseSession\x12\x1f.bivouac.v1.CloseSessionRequest\x1a .bivouac.v1.CloseSessionResponse\"\x00\x12S\n" +
+	"\fEraseSession\x12\x1f.bivouac.v1.EraseSessionRequest\x1a .bivouac.v1.EraseSessionResponse\"\x002\xb0\x04\n" +
 	"\vTurnService\x12M\n" +
 	"\n" +
 	"SubmitTurn\x12\x1d.bivouac.v1.SubmitTurnRequest\x1a\x1e.bivouac.v1.SubmitTurnResponse\"\x00\x12D\n" +
@@ -6100,11 +6503,12 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"CancelTurn\x12\x1d.bivouac.v1.CancelTurnRequest\x1a\x1e.bivouac.v1.CancelTurnResponse\"\x00\x12D\n" +
 	"\aExplain\x12\x1a.bivouac.v1.ExplainRequest\x1a\x1b.bivouac.v1.ExplainResponse\"\x00\x12P\n" +
 	"\vListUnknown\x12\x1e.bivouac.v1.ListUnknownRequest\x1a\x1f.bivouac.v1.ListUnknownResponse\"\x00\x12Y\n" +
-	"\x0eResolveUnknown\x12!.bivouac.v1.ResolveUnknownRequest\x1a\".bivouac.v1.ResolveUnknownResponse\"\x002\xb1\x01\n" +
+	"\x0eResolveUnknown\x12!.bivouac.v1.ResolveUnknownRequest\x1a\".bivouac.v1.ResolveUnknownResponse\"\x002\x86\x02\n" +
 	"\fEventService\x12M\n" +
 	"\n" +
 	"ListEvents\x12\x1d.bivouac.v1.ListEventsRequest\x1a\x1e.bivouac.v1.ListEventsResponse\"\x00\x12R\n" +
-	"\vWatchEvents\x12\x1e.bivouac.v1.WatchEventsRequest\x1a\x1f.bivouac.v1.WatchEventsResponse\"\x000\x012\x96\x02\n" +
+	"\vWatchEvents\x12\x1e.bivouac.v1.WatchEventsRequest\x1a\x1f.bivouac.v1.WatchEventsResponse\"\x000\x01\x12S\n" +
+	"\fVerifyEvents\x12\x1f.bivouac.v1.VerifyEventsRequest\x1a .bivouac.v1.VerifyEventsResponse\"\x002\x96\x02\n" +
 	"\x0fApprovalService\x12V\n" +
 	"\rListApprovals\x12 .bivouac.v1.ListApprovalsRequest\x1a!.bivouac.v1.ListApprovalsResponse\"\x00\x12P\n" +
 	"\vGetApproval\x12\x1e.bivouac.v1.GetApprovalRequest\x1a\x1f.bivouac.v1.GetApprovalResponse\"\x00\x12Y\n" +
@@ -6123,14 +6527,15 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\fAddPrincipal\x12\x1f.bivouac.v1.AddPrincipalRequest\x1a .bivouac.v1.AddPrincipalResponse\"\x00\x12Y\n" +
 	"\x0eListPrincipals\x12!.bivouac.v1.ListPrincipalsRequest\x1a\".bivouac.v1.ListPrincipalsResponse\"\x00\x12_\n" +
 	"\x10DisablePrincipal\x12#.bivouac.v1.DisablePrincipalRequest\x1a$.bivouac.v1.DisablePrincipalResponse\"\x00\x12A\n" +
-	"\x06WhoAmI\x12\x19.bivouac.v1.WhoAmIRequest\x1a\x1a.bivouac.v1.WhoAmIResponse\"\x002\xbd\x03\n" +
+	"\x06WhoAmI\x12\x19.bivouac.v1.WhoAmIRequest\x1a\x1a.bivouac.v1.WhoAmIResponse\"\x002\x92\x04\n" +
 	"\x12RunnerAdminService\x12Y\n" +
 	"\x0eCreateJoinCode\x12!.bivouac.v1.CreateJoinCodeRequest\x1a\".bivouac.v1.CreateJoinCodeResponse\"\x00\x12P\n" +
 	"\vListRunners\x12\x1e.bivouac.v1.ListRunnersRequest\x1a\x1f.bivouac.v1.ListRunnersResponse\"\x00\x12S\n" +
 	"\fRevokeRunner\x12\x1f.bivouac.v1.RevokeRunnerRequest\x1a .bivouac.v1.RevokeRunnerResponse\"\x00\x12M\n" +
 	"\n" +
 	"PutBinding\x12\x1d.bivouac.v1.PutBindingRequest\x1a\x1e.bivouac.v1.PutBindingResponse\"\x00\x12V\n" +
-	"\rDeleteBinding\x12 .bivouac.v1.DeleteBindingRequest\x1a!.bivouac.v1.DeleteBindingResponse\"\x002\x81\x02\n" +
+	"\rDeleteBinding\x12 .bivouac.v1.DeleteBindingRequest\x1a!.bivouac.v1.DeleteBindingResponse\"\x00\x12S\n" +
+	"\fListCleanups\x12\x1f.bivouac.v1.ListCleanupsRequest\x1a .bivouac.v1.ListCleanupsResponse\"\x002\x81\x02\n" +
 	"\fGrantService\x12P\n" +
 	"\vCreateGrant\x12\x1e.bivouac.v1.CreateGrantRequest\x1a\x1f.bivouac.v1.CreateGrantResponse\"\x00\x12M\n" +
 	"\n" +
@@ -6154,7 +6559,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 93)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 100)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -6166,230 +6571,248 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*ListSessionsResponse)(nil),     // 7: bivouac.v1.ListSessionsResponse
 	(*CloseSessionRequest)(nil),      // 8: bivouac.v1.CloseSessionRequest
 	(*CloseSessionResponse)(nil),     // 9: bivouac.v1.CloseSessionResponse
-	(*Turn)(nil),                     // 10: bivouac.v1.Turn
-	(*Action)(nil),                   // 11: bivouac.v1.Action
-	(*Attempt)(nil),                  // 12: bivouac.v1.Attempt
-	(*SubmitTurnRequest)(nil),        // 13: bivouac.v1.SubmitTurnRequest
-	(*SubmitTurnResponse)(nil),       // 14: bivouac.v1.SubmitTurnResponse
-	(*GetTurnRequest)(nil),           // 15: bivouac.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),          // 16: bivouac.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),         // 17: bivouac.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),        // 18: bivouac.v1.ListTurnsResponse
-	(*CancelTurnRequest)(nil),        // 19: bivouac.v1.CancelTurnRequest
-	(*CancelTurnResponse)(nil),       // 20: bivouac.v1.CancelTurnResponse
-	(*ExplainRequest)(nil),           // 21: bivouac.v1.ExplainRequest
-	(*ExplainResponse)(nil),          // 22: bivouac.v1.ExplainResponse
-	(*Paste)(nil),                    // 23: bivouac.v1.Paste
-	(*RunnerVerdict)(nil),            // 24: bivouac.v1.RunnerVerdict
-	(*ListUnknownRequest)(nil),       // 25: bivouac.v1.ListUnknownRequest
-	(*ListUnknownResponse)(nil),      // 26: bivouac.v1.ListUnknownResponse
-	(*UnknownAction)(nil),            // 27: bivouac.v1.UnknownAction
-	(*ResolveUnknownRequest)(nil),    // 28: bivouac.v1.ResolveUnknownRequest
-	(*ResolveUnknownResponse)(nil),   // 29: bivouac.v1.ResolveUnknownResponse
-	(*Event)(nil),                    // 30: bivouac.v1.Event
-	(*ListEventsRequest)(nil),        // 31: bivouac.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),       // 32: bivouac.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),       // 33: bivouac.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),      // 34: bivouac.v1.WatchEventsResponse
-	(*Approval)(nil),                 // 35: bivouac.v1.Approval
-	(*ListApprovalsRequest)(nil),     // 36: bivouac.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 37: bivouac.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 38: bivouac.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 39: bivouac.v1.GetApprovalResponse
-	(*DecideApprovalRequest)(nil),    // 40: bivouac.v1.DecideApprovalRequest
-	(*DecideApprovalResponse)(nil),   // 41: bivouac.v1.DecideApprovalResponse
-	(*PutArtifactRequest)(nil),       // 42: bivouac.v1.PutArtifactRequest
-	(*PutArtifactResponse)(nil),      // 43: bivouac.v1.PutArtifactResponse
-	(*GetArtifactRequest)(nil),       // 44: bivouac.v1.GetArtifactRequest
-	(*GetArtifactResponse)(nil),      // 45: bivouac.v1.GetArtifactResponse
-	(*Agent)(nil),                    // 46: bivouac.v1.Agent
-	(*ApplyAgentRequest)(nil),        // 47: bivouac.v1.ApplyAgentRequest
-	(*ApplyAgentResponse)(nil),       // 48: bivouac.v1.ApplyAgentResponse
-	(*ListAgentsRequest)(nil),        // 49: bivouac.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 50: bivouac.v1.ListAgentsResponse
-	(*GetAgentRequest)(nil),          // 51: bivouac.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),         // 52: bivouac.v1.GetAgentResponse
-	(*RecreateInstanceRequest)(nil),  // 53: bivouac.v1.RecreateInstanceRequest
-	(*RecreateInstanceResponse)(nil), // 54: bivouac.v1.RecreateInstanceResponse
-	(*Principal)(nil),                // 55: bivouac.v1.Principal
-	(*AddPrincipalRequest)(nil),      // 56: bivouac.v1.AddPrincipalRequest
-	(*AddPrincipalResponse)(nil),     // 57: bivouac.v1.AddPrincipalResponse
-	(*ListPrincipalsRequest)(nil),    // 58: bivouac.v1.ListPrincipalsRequest
-	(*ListPrincipalsResponse)(nil),   // 59: bivouac.v1.ListPrincipalsResponse
-	(*DisablePrincipalRequest)(nil),  // 60: bivouac.v1.DisablePrincipalRequest
-	(*DisablePrincipalResponse)(nil), // 61: bivouac.v1.DisablePrincipalResponse
-	(*WhoAmIRequest)(nil),            // 62: bivouac.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 63: bivouac.v1.WhoAmIResponse
-	(*Runner)(nil),                   // 64: bivouac.v1.Runner
-	(*Binding)(nil),                  // 65: bivouac.v1.Binding
-	(*CreateJoinCodeRequest)(nil),    // 66: bivouac.v1.CreateJoinCodeRequest
-	(*CreateJoinCodeResponse)(nil),   // 67: bivouac.v1.CreateJoinCodeResponse
-	(*ListRunnersRequest)(nil),       // 68: bivouac.v1.ListRunnersRequest
-	(*ListRunnersResponse)(nil),      // 69: bivouac.v1.ListRunnersResponse
-	(*RevokeRunnerRequest)(nil),      // 70: bivouac.v1.RevokeRunnerRequest
-	(*RevokeRunnerResponse)(nil),     // 71: bivouac.v1.RevokeRunnerResponse
-	(*PutBindingRequest)(nil),        // 72: bivouac.v1.PutBindingRequest
-	(*PutBindingResponse)(nil),       // 73: bivouac.v1.PutBindingResponse
-	(*DeleteBindingRequest)(nil),     // 74: bivouac.v1.DeleteBindingRequest
-	(*DeleteBindingResponse)(nil),    // 75: bivouac.v1.DeleteBindingResponse
-	(*Grant)(nil),                    // 76: bivouac.v1.Grant
-	(*CreateGrantRequest)(nil),       // 77: bivouac.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),      // 78: bivouac.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),        // 79: bivouac.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),       // 80: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 81: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 82: bivouac.v1.RevokeGrantResponse
-	(*RevocationLayer)(nil),          // 83: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 84: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 85: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 86: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 87: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 88: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 89: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 90: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 91: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 92: bivouac.v1.DeleteCredentialResponse
-	(*timestamppb.Timestamp)(nil),    // 93: google.protobuf.Timestamp
+	(*EraseSessionRequest)(nil),      // 10: bivouac.v1.EraseSessionRequest
+	(*EraseSessionResponse)(nil),     // 11: bivouac.v1.EraseSessionResponse
+	(*Turn)(nil),                     // 12: bivouac.v1.Turn
+	(*Action)(nil),                   // 13: bivouac.v1.Action
+	(*Attempt)(nil),                  // 14: bivouac.v1.Attempt
+	(*SubmitTurnRequest)(nil),        // 15: bivouac.v1.SubmitTurnRequest
+	(*SubmitTurnResponse)(nil),       // 16: bivouac.v1.SubmitTurnResponse
+	(*GetTurnRequest)(nil),           // 17: bivouac.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),          // 18: bivouac.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),         // 19: bivouac.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),        // 20: bivouac.v1.ListTurnsResponse
+	(*CancelTurnRequest)(nil),        // 21: bivouac.v1.CancelTurnRequest
+	(*CancelTurnResponse)(nil),       // 22: bivouac.v1.CancelTurnResponse
+	(*ExplainRequest)(nil),           // 23: bivouac.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 24: bivouac.v1.ExplainResponse
+	(*Paste)(nil),                    // 25: bivouac.v1.Paste
+	(*RunnerVerdict)(nil),            // 26: bivouac.v1.RunnerVerdict
+	(*ListUnknownRequest)(nil),       // 27: bivouac.v1.ListUnknownRequest
+	(*ListUnknownResponse)(nil),      // 28: bivouac.v1.ListUnknownResponse
+	(*UnknownAction)(nil),            // 29: bivouac.v1.UnknownAction
+	(*ResolveUnknownRequest)(nil),    // 30: bivouac.v1.ResolveUnknownRequest
+	(*ResolveUnknownResponse)(nil),   // 31: bivouac.v1.ResolveUnknownResponse
+	(*Event)(nil),                    // 32: bivouac.v1.Event
+	(*ListEventsRequest)(nil),        // 33: bivouac.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),       // 34: bivouac.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),       // 35: bivouac.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),      // 36: bivouac.v1.WatchEventsResponse
+	(*VerifyEventsRequest)(nil),      // 37: bivouac.v1.VerifyEventsRequest
+	(*VerifyEventsResponse)(nil),     // 38: bivouac.v1.VerifyEventsResponse
+	(*Approval)(nil),                 // 39: bivouac.v1.Approval
+	(*ListApprovalsRequest)(nil),     // 40: bivouac.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 41: bivouac.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 42: bivouac.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 43: bivouac.v1.GetApprovalResponse
+	(*DecideApprovalRequest)(nil),    // 44: bivouac.v1.DecideApprovalRequest
+	(*DecideApprovalResponse)(nil),   // 45: bivouac.v1.DecideApprovalResponse
+	(*PutArtifactRequest)(nil),       // 46: bivouac.v1.PutArtifactRequest
+	(*PutArtifactResponse)(nil),      // 47: bivouac.v1.PutArtifactResponse
+	(*GetArtifactRequest)(nil),       // 48: bivouac.v1.GetArtifactRequest
+	(*GetArtifactResponse)(nil),      // 49: bivouac.v1.GetArtifactResponse
+	(*Agent)(nil),                    // 50: bivouac.v1.Agent
+	(*ApplyAgentRequest)(nil),        // 51: bivouac.v1.ApplyAgentRequest
+	(*ApplyAgentResponse)(nil),       // 52: bivouac.v1.ApplyAgentResponse
+	(*ListAgentsRequest)(nil),        // 53: bivouac.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 54: bivouac.v1.ListAgentsResponse
+	(*GetAgentRequest)(nil),          // 55: bivouac.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),         // 56: bivouac.v1.GetAgentResponse
+	(*RecreateInstanceRequest)(nil),  // 57: bivouac.v1.RecreateInstanceRequest
+	(*RecreateInstanceResponse)(nil), // 58: bivouac.v1.RecreateInstanceResponse
+	(*Principal)(nil),                // 59: bivouac.v1.Principal
+	(*AddPrincipalRequest)(nil),      // 60: bivouac.v1.AddPrincipalRequest
+	(*AddPrincipalResponse)(nil),     // 61: bivouac.v1.AddPrincipalResponse
+	(*ListPrincipalsRequest)(nil),    // 62: bivouac.v1.ListPrincipalsRequest
+	(*ListPrincipalsResponse)(nil),   // 63: bivouac.v1.ListPrincipalsResponse
+	(*DisablePrincipalRequest)(nil),  // 64: bivouac.v1.DisablePrincipalRequest
+	(*DisablePrincipalResponse)(nil), // 65: bivouac.v1.DisablePrincipalResponse
+	(*WhoAmIRequest)(nil),            // 66: bivouac.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 67: bivouac.v1.WhoAmIResponse
+	(*Runner)(nil),                   // 68: bivouac.v1.Runner
+	(*Binding)(nil),                  // 69: bivouac.v1.Binding
+	(*CreateJoinCodeRequest)(nil),    // 70: bivouac.v1.CreateJoinCodeRequest
+	(*CreateJoinCodeResponse)(nil),   // 71: bivouac.v1.CreateJoinCodeResponse
+	(*ListRunnersRequest)(nil),       // 72: bivouac.v1.ListRunnersRequest
+	(*ListRunnersResponse)(nil),      // 73: bivouac.v1.ListRunnersResponse
+	(*RevokeRunnerRequest)(nil),      // 74: bivouac.v1.RevokeRunnerRequest
+	(*RevokeRunnerResponse)(nil),     // 75: bivouac.v1.RevokeRunnerResponse
+	(*PutBindingRequest)(nil),        // 76: bivouac.v1.PutBindingRequest
+	(*PutBindingResponse)(nil),       // 77: bivouac.v1.PutBindingResponse
+	(*DeleteBindingRequest)(nil),     // 78: bivouac.v1.DeleteBindingRequest
+	(*DeleteBindingResponse)(nil),    // 79: bivouac.v1.DeleteBindingResponse
+	(*Cleanup)(nil),                  // 80: bivouac.v1.Cleanup
+	(*ListCleanupsRequest)(nil),      // 81: bivouac.v1.ListCleanupsRequest
+	(*ListCleanupsResponse)(nil),     // 82: bivouac.v1.ListCleanupsResponse
+	(*Grant)(nil),                    // 83: bivouac.v1.Grant
+	(*CreateGrantRequest)(nil),       // 84: bivouac.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),      // 85: bivouac.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),        // 86: bivouac.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),       // 87: bivouac.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),       // 88: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 89: bivouac.v1.RevokeGrantResponse
+	(*RevocationLayer)(nil),          // 90: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 91: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 92: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 93: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 94: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 95: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 96: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 97: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 98: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 99: bivouac.v1.DeleteCredentialResponse
+	(*timestamppb.Timestamp)(nil),    // 100: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	93, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	93, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
-	1,  // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
-	0,  // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
-	1,  // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
-	1,  // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
-	93, // 7: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	93, // 8: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	93, // 9: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
-	11, // 10: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
-	12, // 11: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	93, // 12: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	93, // 13: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
-	10, // 14: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
-	10, // 15: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
-	0,  // 16: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
-	10, // 17: bivouac.v1.ListTurnsResponse.turns:type_name -> bivouac.v1.Turn
-	10, // 18: bivouac.v1.CancelTurnResponse.turn:type_name -> bivouac.v1.Turn
-	24, // 19: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
-	23, // 20: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
-	27, // 21: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
-	11, // 22: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	93, // 23: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
-	27, // 24: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	93, // 25: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
-	30, // 26: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
-	30, // 27: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
-	93, // 28: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	93, // 29: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
-	35, // 30: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
-	35, // 31: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	35, // 32: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	93, // 33: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	46, // 34: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
-	46, // 35: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
-	46, // 36: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
-	93, // 37: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
-	55, // 38: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	55, // 39: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
-	55, // 40: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	55, // 41: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
-	93, // 42: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	93, // 43: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
-	65, // 44: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	93, // 45: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
-	64, // 46: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
-	64, // 47: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
-	65, // 48: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	93, // 49: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	93, // 50: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	76, // 51: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	76, // 52: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	76, // 53: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	83, // 54: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	90, // 55: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	93, // 56: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	2,  // 57: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,  // 58: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,  // 59: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,  // 60: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	13, // 61: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	15, // 62: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	17, // 63: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	19, // 64: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	21, // 65: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	25, // 66: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	28, // 67: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	31, // 68: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	33, // 69: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	36, // 70: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	38, // 71: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	40, // 72: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	42, // 73: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	44, // 74: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	47, // 75: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	49, // 76: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	51, // 77: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	53, // 78: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	56, // 79: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	58, // 80: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	60, // 81: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	62, // 82: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	66, // 83: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	68, // 84: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	70, // 85: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	72, // 86: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	74, // 87: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	77, // 88: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	79, // 89: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	81, // 90: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	84, // 91: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	86, // 92: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	88, // 93: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	91, // 94: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	3,  // 95: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,  // 96: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,  // 97: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,  // 98: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	14, // 99: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	16, // 100: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	18, // 101: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	20, // 102: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	22, // 103: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	26, // 104: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	29, // 105: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	32, // 106: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	34, // 107: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	37, // 108: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	39, // 109: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	41, // 110: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	43, // 111: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	45, // 112: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	48, // 113: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	50, // 114: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	52, // 115: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	54, // 116: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	57, // 117: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	59, // 118: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	61, // 119: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	63, // 120: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	67, // 121: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	69, // 122: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	71, // 123: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	73, // 124: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	75, // 125: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	78, // 126: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	80, // 127: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	82, // 128: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	85, // 129: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	87, // 130: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	89, // 131: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	92, // 132: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	95, // [95:133] is the sub-list for method output_type
-	57, // [57:95] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	100, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	100, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
+	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
+	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
+	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
+	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
+	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
+	100, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	100, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	100, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
+	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
+	100, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	100, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
+	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
+	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
+	12,  // 18: bivouac.v1.ListTurnsResponse.turns:type_name -> bivouac.v1.Turn
+	12,  // 19: bivouac.v1.CancelTurnResponse.turn:type_name -> bivouac.v1.Turn
+	26,  // 20: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
+	25,  // 21: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
+	29,  // 22: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
+	13,  // 23: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
+	100, // 24: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	29,  // 25: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
+	100, // 26: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	32,  // 27: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
+	32,  // 28: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
+	100, // 29: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	100, // 30: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	39,  // 31: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
+	39,  // 32: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	39,  // 33: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	100, // 34: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	50,  // 35: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
+	50,  // 36: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
+	50,  // 37: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
+	100, // 38: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	59,  // 39: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	59,  // 40: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
+	59,  // 41: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	59,  // 42: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
+	100, // 43: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	100, // 44: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	69,  // 45: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
+	100, // 46: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	68,  // 47: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
+	68,  // 48: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
+	69,  // 49: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
+	100, // 50: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	100, // 51: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	0,   // 52: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
+	80,  // 53: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
+	100, // 54: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	100, // 55: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	83,  // 56: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	83,  // 57: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	83,  // 58: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	90,  // 59: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	97,  // 60: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	100, // 61: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	2,   // 62: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 63: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 64: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 65: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 66: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 67: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 68: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 69: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 70: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 71: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 72: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 73: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 74: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 75: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	37,  // 76: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	40,  // 77: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	42,  // 78: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	44,  // 79: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	46,  // 80: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	48,  // 81: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	51,  // 82: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	53,  // 83: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	55,  // 84: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	57,  // 85: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	60,  // 86: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	62,  // 87: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	64,  // 88: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	66,  // 89: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	70,  // 90: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	72,  // 91: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	74,  // 92: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	76,  // 93: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	78,  // 94: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	81,  // 95: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	84,  // 96: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	86,  // 97: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	88,  // 98: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	91,  // 99: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	93,  // 100: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	95,  // 101: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	98,  // 102: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	3,   // 103: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 104: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 105: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 106: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 107: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 108: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 109: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 110: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 111: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 112: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 113: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 114: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 115: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 116: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	38,  // 117: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	41,  // 118: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	43,  // 119: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	45,  // 120: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	47,  // 121: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	49,  // 122: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	52,  // 123: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	54,  // 124: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	56,  // 125: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	58,  // 126: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	61,  // 127: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	63,  // 128: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	65,  // 129: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	67,  // 130: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	71,  // 131: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	73,  // 132: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	75,  // 133: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	77,  // 134: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	79,  // 135: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	82,  // 136: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	85,  // 137: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	87,  // 138: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	89,  // 139: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	92,  // 140: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	94,  // 141: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	96,  // 142: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	99,  // 143: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	103, // [103:144] is the sub-list for method output_type
+	62,  // [62:103] is the sub-list for method input_type
+	62,  // [62:62] is the sub-list for extension type_name
+	62,  // [62:62] is the sub-list for extension extendee
+	0,   // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -6397,7 +6820,7 @@ func file_bivouac_v1_api_proto_init() {
 	if File_bivouac_v1_api_proto != nil {
 		return
 	}
-	file_bivouac_v1_api_proto_msgTypes[34].OneofWrappers = []any{
+	file_bivouac_v1_api_proto_msgTypes[36].OneofWrappers = []any{
 		(*WatchEventsResponse_Event)(nil),
 		(*WatchEventsResponse_TextDelta)(nil),
 		(*WatchEventsResponse_CaughtUpSeq)(nil),
@@ -6408,7 +6831,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   93,
+			NumMessages:   100,
 			NumExtensions: 0,
 			NumServices:   10,
 		},

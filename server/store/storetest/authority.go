@@ -128,7 +128,7 @@ func slicesOfBudget(t *testing.T, s *store.Store) {
 	})
 }
 
-// cleanups stay due until they are done. INV-18.
+// cleanups stay due until they are done, and an admin sees them until then. INV-18.
 func cleanups(t *testing.T, s *store.Store) {
 	x := build(t, s, "red")
 	due := func() (all []policy.Cleanup, debt int) {
@@ -156,12 +156,41 @@ func cleanups(t *testing.T, s *store.Store) {
 	if all, debt := due(); len(all) != 0 || debt != 1 {
 		t.Errorf("put off: %d due, debt %d", len(all), debt)
 	}
+	update(t, s, loop, func(tx *store.Tx) error {
+		return tx.InsertCleanup(policy.Cleanup{ID: id[protocol.CleanupID](), Tenant: x.Tenant, Kind: "slice", Subject: "later", CreatedAt: tx.Now.Add(time.Hour)})
+	})
+	seen := func(by store.Caller) (subjects []string, evidence string) {
+		view(t, s, by, func(tx *store.Tx) error {
+			for cursor := ""; ; {
+				page, next, err := tx.Cleanups(1, cursor)
+				if err != nil {
+					return err
+				}
+				for _, c := range page {
+					subjects, evidence = append(subjects, c.Subject), evidence+c.Evidence
+				}
+				if cursor = next; next == "" {
+					return nil
+				}
+			}
+		})
+		return subjects, evidence
+	}
+	if subjects, evidence := seen(x.admin()); !slices.Equal(subjects, []string{c.Subject, "later"}) || evidence != "not yet" {
+		t.Errorf("an admin sees %q, %q", subjects, evidence)
+	}
+	if subjects, _ := seen(x.user()); subjects != nil {
+		t.Errorf("somebody who is no admin sees %q", subjects)
+	}
 	c.Tries, c.DoneAt, c.Evidence = 2, time.Now(), "gone"
 	if err := save(c); err != nil {
 		t.Fatal(err)
 	}
-	if _, debt := due(); debt != 0 {
-		t.Errorf("done, and debt %d", debt)
+	if subjects, _ := seen(x.admin()); !slices.Equal(subjects, []string{"later"}) {
+		t.Errorf("done, and an admin sees %q", subjects)
+	}
+	if _, debt := due(); debt != 1 {
+		t.Errorf("done, and debt %d, want that of the other", debt)
 	}
 	wantCode(t, "done already", save(c), protocol.CodeNotFound)
 	wantCode(t, "the same id", attempt(s, func(tx *store.Tx) error {

@@ -142,6 +142,12 @@ func erasure(t *testing.T, s *store.Store) {
 	if text := everyWord(t, s, x); strings.Count(text, "secret of red") < 6 {
 		t.Fatalf("there is nothing to erase: %s", text)
 	}
+	file := func(digest string) error {
+		return s.View(t.Context(), x.user(), func(tx *store.Tx) error { _, err := tx.Artifact(digest); return err })
+	}
+	if err := file(x.Artifact); err != nil {
+		t.Fatal(err)
+	}
 	update(t, s, loop, func(tx *store.Tx) error {
 		for _, id := range []protocol.TurnID{x.Active, x.Next} {
 			turn, err := tx.Turn(id)
@@ -162,6 +168,7 @@ func erasure(t *testing.T, s *store.Store) {
 	if text := everyWord(t, s, x); strings.Contains(text, "secret") {
 		t.Errorf("after erasure: %s", text)
 	}
+	wantCode(t, "its files", file(x.Artifact), protocol.CodeNotFound)
 	view(t, s, x.user(), func(tx *store.Tx) error {
 		all, err := tx.Events(x.Session, 0, 0)
 		if err != nil {

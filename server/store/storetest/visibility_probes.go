@@ -348,6 +348,10 @@ var authorityProbes = map[string]probe{
 		all, err := tx.CleanupsDue(0)
 		return has(all, err, func(c policy.Cleanup) bool { return c.ID == x.Cleanup })
 	}},
+	"Cleanups": {by: adminOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, _, err := tx.Cleanups(0, "")
+		return has(all, err, func(c policy.Cleanup) bool { return c.ID == x.Cleanup })
+	}},
 	"CleanupDebt": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		n, err := tx.CleanupDebt()
 		return n > 0, err

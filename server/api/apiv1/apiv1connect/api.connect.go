@@ -66,6 +66,9 @@ const (
 	// SessionServiceCloseSessionProcedure is the fully-qualified name of the SessionService's
 	// CloseSession RPC.
 	SessionServiceCloseSessionProcedure = "/bivouac.v1.SessionService/CloseSession"
+	// SessionServiceEraseSessionProcedure is the fully-qualified name of the SessionService's
+	// EraseSession RPC.
+	SessionServiceEraseSessionProcedure = "/bivouac.v1.SessionService/EraseSession"
 	// TurnServiceSubmitTurnProcedure is the fully-qualified name of the TurnService's SubmitTurn RPC.
 	TurnServiceSubmitTurnProcedure = "/bivouac.v1.TurnService/SubmitTurn"
 	// TurnServiceGetTurnProcedure is the fully-qualified name of the TurnService's GetTurn RPC.
@@ -86,6 +89,9 @@ const (
 	// EventServiceWatchEventsProcedure is the fully-qualified name of the EventService's WatchEvents
 	// RPC.
 	EventServiceWatchEventsProcedure = "/bivouac.v1.EventService/WatchEvents"
+	// EventServiceVerifyEventsProcedure is the fully-qualified name of the EventService's VerifyEvents
+	// RPC.
+	EventServiceVerifyEventsProcedure = "/bivouac.v1.EventService/VerifyEvents"
 	// ApprovalServiceListApprovalsProcedure is the fully-qualified name of the ApprovalService's
 	// ListApprovals RPC.
 	ApprovalServiceListApprovalsProcedure = "/bivouac.v1.ApprovalService/ListApprovals"
@@ -136,6 +142,9 @@ const (
 	// RunnerAdminServiceDeleteBindingProcedure is the fully-qualified name of the RunnerAdminService's
 	// DeleteBinding RPC.
 	RunnerAdminServiceDeleteBindingProcedure = "/bivouac.v1.RunnerAdminService/DeleteBinding"
+	// RunnerAdminServiceListCleanupsProcedure is the fully-qualified name of the RunnerAdminService's
+	// ListCleanups RPC.
+	RunnerAdminServiceListCleanupsProcedure = "/bivouac.v1.RunnerAdminService/ListCleanups"
 	// GrantServiceCreateGrantProcedure is the fully-qualified name of the GrantService's CreateGrant
 	// RPC.
 	GrantServiceCreateGrantProcedure = "/bivouac.v1.GrantService/CreateGrant"
@@ -164,6 +173,10 @@ type SessionServiceClient interface {
 	GetSession(context.Context, *apiv1.GetSessionRequest) (*apiv1.GetSessionResponse, error)
 	ListSessions(context.Context, *apiv1.ListSessionsRequest) (*apiv1.ListSessionsResponse, error)
 	CloseSession(context.Context, *apiv1.CloseSessionRequest) (*apiv1.CloseSessionResponse, error)
+	// Takes the words out of a session whose turns have all ended, and closes it:
+	// fixed tombstones stay, with ids, states, digests and the event chain.
+	// Idempotent. Nothing brings the words back.
+	EraseSession(context.Context, *apiv1.EraseSessionRequest) (*apiv1.EraseSessionResponse, error)
 }
 
 // NewSessionServiceClient constructs a client for the bivouac.v1.SessionService service. By
@@ -201,6 +214,12 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sessionServiceMethods.ByName("CloseSession")),
 			connect.WithClientOptions(opts...),
 		),
+		eraseSession: connect.NewClient[apiv1.EraseSessionRequest, apiv1.EraseSessionResponse](
+			httpClient,
+			baseURL+SessionServiceEraseSessionProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("EraseSession")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -210,6 +229,7 @@ type sessionServiceClient struct {
 	getSession    *connect.Client[apiv1.GetSessionRequest, apiv1.GetSessionResponse]
 	listSessions  *connect.Client[apiv1.ListSessionsRequest, apiv1.ListSessionsResponse]
 	closeSession  *connect.Client[apiv1.CloseSessionRequest, apiv1.CloseSessionResponse]
+	eraseSession  *connect.Client[apiv1.EraseSessionRequest, apiv1.EraseSessionResponse]
 }
 
 // CreateSession calls bivouac.v1.SessionService.CreateSession.
@@ -248,12 +268,25 @@ func (c *sessionServiceClient) CloseSession(ctx context.Context, req *apiv1.Clos
 	return nil, err
 }
 
+// EraseSession calls bivouac.v1.SessionService.EraseSession.
+func (c *sessionServiceClient) EraseSession(ctx context.Context, req *apiv1.EraseSessionRequest) (*apiv1.EraseSessionResponse, error) {
+	response, err := c.eraseSession.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SessionServiceHandler is an implementation of the bivouac.v1.SessionService service.
 type SessionServiceHandler interface {
 	CreateSession(context.Context, *apiv1.CreateSessionRequest) (*apiv1.CreateSessionResponse, error)
 	GetSession(context.Context, *apiv1.GetSessionRequest) (*apiv1.GetSessionResponse, error)
 	ListSessions(context.Context, *apiv1.ListSessionsRequest) (*apiv1.ListSessionsResponse, error)
 	CloseSession(context.Context, *apiv1.CloseSessionRequest) (*apiv1.CloseSessionResponse, error)
+	// Takes the words out of a session whose turns have all ended, and closes it:
+	// fixed tombstones stay, with ids, states, digests and the event chain.
+	// Idempotent. Nothing brings the words back.
+	EraseSession(context.Context, *apiv1.EraseSessionRequest) (*apiv1.EraseSessionResponse, error)
 }
 
 // NewSessionServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -287,6 +320,12 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 		connect.WithSchema(sessionServiceMethods.ByName("CloseSession")),
 		connect.WithHandlerOptions(opts...),
 	)
+	sessionServiceEraseSessionHandler := connect.NewUnaryHandlerSimple(
+		SessionServiceEraseSessionProcedure,
+		svc.EraseSession,
+		connect.WithSchema(sessionServiceMethods.ByName("EraseSession")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.v1.SessionService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SessionServiceCreateSessionProcedure:
@@ -297,6 +336,8 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 			sessionServiceListSessionsHandler.ServeHTTP(w, r)
 		case SessionServiceCloseSessionProcedure:
 			sessionServiceCloseSessionHandler.ServeHTTP(w, r)
+		case SessionServiceEraseSessionProcedure:
+			sessionServiceEraseSessionHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -320,6 +361,10 @@ func (UnimplementedSessionServiceHandler) ListSessions(context.Context, *apiv1.L
 
 func (UnimplementedSessionServiceHandler) CloseSession(context.Context, *apiv1.CloseSessionRequest) (*apiv1.CloseSessionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.SessionService.CloseSession is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) EraseSession(context.Context, *apiv1.EraseSessionRequest) (*apiv1.EraseSessionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.SessionService.EraseSession is not implemented"))
 }
 
 // TurnServiceClient is a client for the bivouac.v1.TurnService service.
@@ -592,6 +637,10 @@ type EventServiceClient interface {
 	ListEvents(context.Context, *apiv1.ListEventsRequest) (*apiv1.ListEventsResponse, error)
 	// The same, then live ones and text deltas.
 	WatchEvents(context.Context, *apiv1.WatchEventsRequest) (*connect.ServerStreamForClient[apiv1.WatchEventsResponse], error)
+	// Proves the whole record of a session where it is kept: the chain up to the
+	// end that the session's row names, and every payload against its salted
+	// digest. What does not hold is data_loss, with the event's number.
+	VerifyEvents(context.Context, *apiv1.VerifyEventsRequest) (*apiv1.VerifyEventsResponse, error)
 }
 
 // NewEventServiceClient constructs a client for the bivouac.v1.EventService service. By default, it
@@ -617,13 +666,20 @@ func NewEventServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(eventServiceMethods.ByName("WatchEvents")),
 			connect.WithClientOptions(opts...),
 		),
+		verifyEvents: connect.NewClient[apiv1.VerifyEventsRequest, apiv1.VerifyEventsResponse](
+			httpClient,
+			baseURL+EventServiceVerifyEventsProcedure,
+			connect.WithSchema(eventServiceMethods.ByName("VerifyEvents")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // eventServiceClient implements EventServiceClient.
 type eventServiceClient struct {
-	listEvents  *connect.Client[apiv1.ListEventsRequest, apiv1.ListEventsResponse]
-	watchEvents *connect.Client[apiv1.WatchEventsRequest, apiv1.WatchEventsResponse]
+	listEvents   *connect.Client[apiv1.ListEventsRequest, apiv1.ListEventsResponse]
+	watchEvents  *connect.Client[apiv1.WatchEventsRequest, apiv1.WatchEventsResponse]
+	verifyEvents *connect.Client[apiv1.VerifyEventsRequest, apiv1.VerifyEventsResponse]
 }
 
 // ListEvents calls bivouac.v1.EventService.ListEvents.
@@ -640,12 +696,25 @@ func (c *eventServiceClient) WatchEvents(ctx context.Context, req *apiv1.WatchEv
 	return c.watchEvents.CallServerStream(ctx, connect.NewRequest(req))
 }
 
+// VerifyEvents calls bivouac.v1.EventService.VerifyEvents.
+func (c *eventServiceClient) VerifyEvents(ctx context.Context, req *apiv1.VerifyEventsRequest) (*apiv1.VerifyEventsResponse, error) {
+	response, err := c.verifyEvents.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // EventServiceHandler is an implementation of the bivouac.v1.EventService service.
 type EventServiceHandler interface {
 	// Durable events after a sequence.
 	ListEvents(context.Context, *apiv1.ListEventsRequest) (*apiv1.ListEventsResponse, error)
 	// The same, then live ones and text deltas.
 	WatchEvents(context.Context, *apiv1.WatchEventsRequest, *connect.ServerStream[apiv1.WatchEventsResponse]) error
+	// Proves the whole record of a session where it is kept: the chain up to the
+	// end that the session's row names, and every payload against its salted
+	// digest. What does not hold is data_loss, with the event's number.
+	VerifyEvents(context.Context, *apiv1.VerifyEventsRequest) (*apiv1.VerifyEventsResponse, error)
 }
 
 // NewEventServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -667,12 +736,20 @@ func NewEventServiceHandler(svc EventServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(eventServiceMethods.ByName("WatchEvents")),
 		connect.WithHandlerOptions(opts...),
 	)
+	eventServiceVerifyEventsHandler := connect.NewUnaryHandlerSimple(
+		EventServiceVerifyEventsProcedure,
+		svc.VerifyEvents,
+		connect.WithSchema(eventServiceMethods.ByName("VerifyEvents")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.v1.EventService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case EventServiceListEventsProcedure:
 			eventServiceListEventsHandler.ServeHTTP(w, r)
 		case EventServiceWatchEventsProcedure:
 			eventServiceWatchEventsHandler.ServeHTTP(w, r)
+		case EventServiceVerifyEventsProcedure:
+			eventServiceVerifyEventsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -688,6 +765,10 @@ func (UnimplementedEventServiceHandler) ListEvents(context.Context, *apiv1.ListE
 
 func (UnimplementedEventServiceHandler) WatchEvents(context.Context, *apiv1.WatchEventsRequest, *connect.ServerStream[apiv1.WatchEventsResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.EventService.WatchEvents is not implemented"))
+}
+
+func (UnimplementedEventServiceHandler) VerifyEvents(context.Context, *apiv1.VerifyEventsRequest) (*apiv1.VerifyEventsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.EventService.VerifyEvents is not implemented"))
 }
 
 // ApprovalServiceClient is a client for the bivouac.v1.ApprovalService service.
@@ -1264,6 +1345,9 @@ type RunnerAdminServiceClient interface {
 	RevokeRunner(context.Context, *apiv1.RevokeRunnerRequest) (*apiv1.RevokeRunnerResponse, error)
 	PutBinding(context.Context, *apiv1.PutBindingRequest) (*apiv1.PutBindingResponse, error)
 	DeleteBinding(context.Context, *apiv1.DeleteBindingRequest) (*apiv1.DeleteBindingResponse, error)
+	// What was started, has ended and is not cleaned up yet, oldest first; for
+	// admins of the tenant.
+	ListCleanups(context.Context, *apiv1.ListCleanupsRequest) (*apiv1.ListCleanupsResponse, error)
 }
 
 // NewRunnerAdminServiceClient constructs a client for the bivouac.v1.RunnerAdminService service. By
@@ -1307,6 +1391,12 @@ func NewRunnerAdminServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithSchema(runnerAdminServiceMethods.ByName("DeleteBinding")),
 			connect.WithClientOptions(opts...),
 		),
+		listCleanups: connect.NewClient[apiv1.ListCleanupsRequest, apiv1.ListCleanupsResponse](
+			httpClient,
+			baseURL+RunnerAdminServiceListCleanupsProcedure,
+			connect.WithSchema(runnerAdminServiceMethods.ByName("ListCleanups")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -1317,6 +1407,7 @@ type runnerAdminServiceClient struct {
 	revokeRunner   *connect.Client[apiv1.RevokeRunnerRequest, apiv1.RevokeRunnerResponse]
 	putBinding     *connect.Client[apiv1.PutBindingRequest, apiv1.PutBindingResponse]
 	deleteBinding  *connect.Client[apiv1.DeleteBindingRequest, apiv1.DeleteBindingResponse]
+	listCleanups   *connect.Client[apiv1.ListCleanupsRequest, apiv1.ListCleanupsResponse]
 }
 
 // CreateJoinCode calls bivouac.v1.RunnerAdminService.CreateJoinCode.
@@ -1364,6 +1455,15 @@ func (c *runnerAdminServiceClient) DeleteBinding(ctx context.Context, req *apiv1
 	return nil, err
 }
 
+// ListCleanups calls bivouac.v1.RunnerAdminService.ListCleanups.
+func (c *runnerAdminServiceClient) ListCleanups(ctx context.Context, req *apiv1.ListCleanupsRequest) (*apiv1.ListCleanupsResponse, error) {
+	response, err := c.listCleanups.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RunnerAdminServiceHandler is an implementation of the bivouac.v1.RunnerAdminService service.
 type RunnerAdminServiceHandler interface {
 	// The code is in this answer and nowhere else.
@@ -1372,6 +1472,9 @@ type RunnerAdminServiceHandler interface {
 	RevokeRunner(context.Context, *apiv1.RevokeRunnerRequest) (*apiv1.RevokeRunnerResponse, error)
 	PutBinding(context.Context, *apiv1.PutBindingRequest) (*apiv1.PutBindingResponse, error)
 	DeleteBinding(context.Context, *apiv1.DeleteBindingRequest) (*apiv1.DeleteBindingResponse, error)
+	// What was started, has ended and is not cleaned up yet, oldest first; for
+	// admins of the tenant.
+	ListCleanups(context.Context, *apiv1.ListCleanupsRequest) (*apiv1.ListCleanupsResponse, error)
 }
 
 // NewRunnerAdminServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -1411,6 +1514,12 @@ func NewRunnerAdminServiceHandler(svc RunnerAdminServiceHandler, opts ...connect
 		connect.WithSchema(runnerAdminServiceMethods.ByName("DeleteBinding")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runnerAdminServiceListCleanupsHandler := connect.NewUnaryHandlerSimple(
+		RunnerAdminServiceListCleanupsProcedure,
+		svc.ListCleanups,
+		connect.WithSchema(runnerAdminServiceMethods.ByName("ListCleanups")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.v1.RunnerAdminService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RunnerAdminServiceCreateJoinCodeProcedure:
@@ -1423,6 +1532,8 @@ func NewRunnerAdminServiceHandler(svc RunnerAdminServiceHandler, opts ...connect
 			runnerAdminServicePutBindingHandler.ServeHTTP(w, r)
 		case RunnerAdminServiceDeleteBindingProcedure:
 			runnerAdminServiceDeleteBindingHandler.ServeHTTP(w, r)
+		case RunnerAdminServiceListCleanupsProcedure:
+			runnerAdminServiceListCleanupsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1450,6 +1561,10 @@ func (UnimplementedRunnerAdminServiceHandler) PutBinding(context.Context, *apiv1
 
 func (UnimplementedRunnerAdminServiceHandler) DeleteBinding(context.Context, *apiv1.DeleteBindingRequest) (*apiv1.DeleteBindingResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.RunnerAdminService.DeleteBinding is not implemented"))
+}
+
+func (UnimplementedRunnerAdminServiceHandler) ListCleanups(context.Context, *apiv1.ListCleanupsRequest) (*apiv1.ListCleanupsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.RunnerAdminService.ListCleanups is not implemented"))
 }
 
 // GrantServiceClient is a client for the bivouac.v1.GrantService service.
