@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -43,18 +45,72 @@ func (d directory) Replace(t *testing.T, intentions ...consul.Intention) {
 	}
 }
 
+// render an entry as an operator writes it.
 func render(in consul.Intention) string {
+	action := map[bool]string{true: "allow", false: "deny"}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Kind = \"service-intentions\"\nName = %q\nSources = [\n", in.Destination)
 	for _, s := range in.Sources {
-		action := "deny"
-		if s.Allow {
-			action = "allow"
+		if len(s.Permissions) == 0 {
+			fmt.Fprintf(&b, "  { Name = %q, Action = %q },\n", s.Name, action[s.Allow])
+			continue
 		}
-		fmt.Fprintf(&b, "  { Name = %q, Action = %q },\n", s.Name, action)
+		fmt.Fprintf(&b, "  { Name = %q, Permissions = [\n", s.Name)
+		for _, p := range s.Permissions {
+			fmt.Fprintf(&b, "    { Action = %q, HTTP = { %s } },\n", action[p.Allow], renderHTTP(p.HTTP))
+		}
+		b.WriteString("  ] },\n")
 	}
 	b.WriteString("]\n")
 	return b.String()
+}
+
+func renderHTTP(h consul.HTTP) string {
+	var fields []string
+	add := func(name, value string) {
+		if value != "" {
+			fields = append(fields, fmt.Sprintf("%s = %s", name, value))
+		}
+	}
+	quoted := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return fmt.Sprintf("%q", s)
+	}
+	regex := func(re *regexp.Regexp) string {
+		if re == nil {
+			return ""
+		}
+		return quoted(strings.TrimSuffix(strings.TrimPrefix(re.String(), `\A(?:`), `)\z`))
+	}
+	flag := map[bool]string{true: "true"}
+	add("PathExact", quoted(h.PathExact))
+	add("PathPrefix", quoted(h.PathPrefix))
+	add("PathRegex", regex(h.PathRegex))
+	if len(h.Methods) > 0 {
+		add("Methods", `["`+strings.Join(h.Methods, `", "`)+`"]`)
+	}
+	var headers []string
+	for _, x := range h.Header {
+		outer := fields
+		fields = nil
+		add("Name", quoted(x.Name))
+		add("Present", flag[x.Present])
+		add("Exact", quoted(x.Exact))
+		add("Prefix", quoted(x.Prefix))
+		add("Suffix", quoted(x.Suffix))
+		add("Contains", quoted(x.Contains))
+		add("Regex", regex(x.Regex))
+		add("Invert", flag[x.Invert])
+		add("IgnoreCase", flag[x.IgnoreCase])
+		headers = append(headers, "{ "+strings.Join(fields, ", ")+" }")
+		fields = outer
+	}
+	if len(headers) > 0 {
+		add("Header", "["+strings.Join(headers, ", ")+"]")
+	}
+	return strings.Join(fields, ", ")
 }
 
 // write replaces the file as an editor does: temp, then rename.
@@ -110,11 +166,75 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Consul prints entries as JSON, with the same names.
+func TestParseJSON(t *testing.T) {
+	const src = `{
+  "Kind": "service-intentions",
+  "Name": "weather",
+  "Sources": [
+    {"Name": "agent-assistant", "Permissions": [
+      {"Action": "allow", "HTTP": {"PathRegex": "/v[12]/.*", "Methods": ["get"], "Header": [{"Name": "x-env", "Suffix": "${test}", "Invert": true}]}}
+    ]},
+    {"Name": "*", "Action": "deny"}
+  ]
+}`
+	in, err := consul.Parse([]byte(src), "weather.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := in.Sources[0].Permissions[0]
+	if in.Destination != "weather" || len(in.Sources) != 2 || !p.Allow || p.HTTP.Methods[0] != "GET" || !p.HTTP.PathRegex.MatchString("/v1/x") ||
+		p.HTTP.Header[0].Suffix != "${test}" || !p.HTTP.Header[0].Invert || p.At != "weather.json:6" {
+		t.Errorf("%+v", in)
+	}
+	for broken, want := range map[string]string{
+		strings.Replace(src, `"PathRegex"`, `"PathRegexp"`, 1): "weather.json:6: unknown field PathRegexp",
+		strings.Replace(src, `"Kind"`, `"kind"`, 1):            "unknown field kind",
+		strings.TrimSuffix(src, "}"):                           "weather.json:",
+	} {
+		if _, err := consul.Parse([]byte(broken), "weather.json"); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	d := open(t, map[string]string{"weather.json": src, "notes.txt": "no entry"})
+	if got := d.Decide("agent-assistant", "weather", &consul.Request{Method: "GET", Path: "/v1/x", Header: http.Header{"X-Env": {"live"}}}); !got.Allowed {
+		t.Errorf("%+v", got)
+	}
+}
+
 // Every mistake names its line; the positive twin is TestParse.
 func TestParseRefuses(t *testing.T) {
 	replace := func(old, with string) string { return strings.Replace(good, old, with, 1) }
+	permission := func(fields string) string {
+		return replace(`Action = "allow"`, `Permissions = [{ `+fields+` }]`)
+	}
+	if _, err := consul.Parse([]byte(permission(`Action = "allow", HTTP = { PathPrefix = "/" }`)), "weather.hcl"); err != nil {
+		t.Errorf("a good permission: %v", err)
+	}
 	for name, tc := range map[string]struct{ src, want string }{
-		"permissions":     {replace(`Action = "allow"`, `Permissions = [{ Action = "allow", HTTP = { PathPrefix = "/" } }]`), "weather.hcl:4: L7 permissions are not enforced"},
+		"both":            {replace(`Action = "allow"`, `Action = "allow", Permissions = [{ Action = "allow", HTTP = { PathPrefix = "/" } }]`), "weather.hcl:4: Action and Permissions exclude"},
+		"none":            {replace(`Action = "allow"`, `Permissions = []`), "weather.hcl:4: Permissions is empty"},
+		"no http":         {permission(`Action = "allow"`), "needs Action and HTTP"},
+		"no perm. action": {permission(`HTTP = { PathPrefix = "/" }`), "needs Action and HTTP"},
+		"empty http":      {permission(`Action = "allow", HTTP = {}`), "HTTP is empty"},
+		"two paths":       {permission(`Action = "allow", HTTP = { PathPrefix = "/", PathExact = "/a" }`), "at most one of PathExact"},
+		"path":            {permission(`Action = "allow", HTTP = { PathPrefix = "v1" }`), "must begin with /"},
+		"regex":           {permission(`Action = "allow", HTTP = { PathRegex = "/(" }`), "missing closing )"},
+		"hidden bracket":  {permission(`Action = "allow", HTTP = { PathRegex = "/a)|(?:.*" }`), "unexpected )"},
+		"method":          {permission(`Action = "allow", HTTP = { Methods = ["GTE"] }`), "\"GTE\" is none of GET"},
+		"method twice":    {permission(`Action = "allow", HTTP = { Methods = ["GET", "get"] }`), "GET stands twice"},
+		"header name":     {permission(`Action = "allow", HTTP = { Header = [{ Present = true }] }`), "Name of the header is missing"},
+		"pseudo header":   {permission(`Action = "allow", HTTP = { Header = [{ Name = ":path", Present = true }] }`), "no name of a header"},
+		"header asks two": {permission(`Action = "allow", HTTP = { Header = [{ Name = "a", Present = true, Exact = "x" }] }`), "exactly one of Present"},
+		"header asks 0":   {permission(`Action = "allow", HTTP = { Header = [{ Name = "a", Invert = true }] }`), "exactly one of Present"},
+		"case of a regex": {permission(`Action = "allow", HTTP = { Header = [{ Name = "a", Regex = "x", IgnoreCase = true }] }`), "IgnoreCase has no meaning"},
+		"flag":            {permission(`Action = "allow", HTTP = { Header = [{ Name = "a", Present = "yes" }] }`), "Present must be true or false"},
+		"unknown perm.":   {permission(`Action = "allow", TCP = {}`), "unknown field TCP"},
+		"unknown http":    {permission(`Action = "allow", HTTP = { Query = "x" }`), "unknown field Query"},
+		"unknown header":  {permission(`Action = "allow", HTTP = { Header = [{ Name = "a", Glob = "x" }] }`), "unknown field Glob"},
+		"perm. jwt":       {permission(`Action = "allow", HTTP = { PathPrefix = "/" }, JWT = {}`), "JWT"},
+		"field twice":     {permission(`Action = "deny", Action = "allow", HTTP = { PathPrefix = "/" }`), "Action stands twice"},
+		"wild with l7":    {strings.Replace(permission(`Action = "allow", HTTP = { PathPrefix = "/" }`), `"weather"`, `"*"`, 1), "weather.hcl:4: Permissions need an exact destination"},
 		"jwt":             {good + "JWT = {}\n", "weather.hcl:8: JWT"},
 		"unknown field":   {good + "Namespce = \"x\"\n", "weather.hcl:8: unknown field Namespce"},
 		"unknown in src":  {replace(`Description`, `Precedence`), "weather.hcl:4: unknown field Precedence"},
@@ -162,7 +282,7 @@ Sources = [{ Name = "*", Action = "allow" }]
 			destination string
 			want        bool
 		}{{"weather", tc.weather}, {"other", true}, {"unheard-of", tc.wider}} {
-			if got := d.Decide("agent-assistant", row.destination); got.Allowed != row.want {
+			if got := d.Decide("agent-assistant", row.destination, nil); got.Allowed != row.want {
 				t.Errorf("%s: %s is allowed=%v because %s", name, row.destination, got.Allowed, got.Reason)
 			}
 		}
@@ -173,7 +293,7 @@ Sources = [{ Name = "*", Action = "allow" }]
 // destination it named is denied, not remembered.
 func TestGoodFileThatBreaks(t *testing.T) {
 	d := open(t, map[string]string{"weather.hcl": good})
-	if !d.Decide("agent-assistant", "weather").Allowed {
+	if !d.Decide("agent-assistant", "weather", nil).Allowed {
 		t.Fatal("the good entry does not allow")
 	}
 	write(t, filepath.Join(d.path, "weather.hcl"), "%%%")
@@ -182,14 +302,14 @@ func TestGoodFileThatBreaks(t *testing.T) {
 	if err := d.Run(done, func() { ran = true; stop() }); err != nil || !ran {
 		t.Fatalf("Run: %v, changed=%v", err, ran)
 	}
-	if got := d.Decide("agent-assistant", "weather"); got.Allowed || !strings.Contains(got.Reason, "weather.hcl:1") {
+	if got := d.Decide("agent-assistant", "weather", nil); got.Allowed || !strings.Contains(got.Reason, "weather.hcl:1") {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestTwoEntriesForOneDestination(t *testing.T) {
 	d := open(t, map[string]string{"a.hcl": good, "b.hcl": good})
-	if got := d.Decide("agent-assistant", "weather"); got.Allowed || !strings.Contains(got.Reason, "two entries") {
+	if got := d.Decide("agent-assistant", "weather", nil); got.Allowed || !strings.Contains(got.Reason, "two entries") {
 		t.Errorf("%+v", got)
 	}
 }

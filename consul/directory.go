@@ -24,7 +24,8 @@ const (
 	rescan = 15 * time.Second
 )
 
-// Directory is the port on files: every *.hcl in one directory is an entry.
+// Directory is the port on files: every *.hcl and *.json in one directory is an
+// entry.
 type Directory struct {
 	path string
 	log  *slog.Logger
@@ -55,9 +56,9 @@ func (d *Directory) Location() string {
 	return d.path
 }
 
-// Decide evaluates one pair by the newest entries.
-func (d *Directory) Decide(source, destination string) Decision {
-	return d.set.Load().Decide(source, destination)
+// Decide evaluates one pair and one request by the newest entries; see Set.Decide.
+func (d *Directory) Decide(source, destination string, r *Request) Decision {
+	return d.set.Load().Decide(source, destination, r)
 }
 
 // load reads every file and reports whether anything changed.
@@ -131,7 +132,7 @@ func (d *Directory) files() ([]string, error) {
 	}
 	var out []string
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".hcl") && !strings.HasPrefix(e.Name(), ".") {
+		if ext := filepath.Ext(e.Name()); (ext == ".hcl" || ext == ".json") && !strings.HasPrefix(e.Name(), ".") {
 			out = append(out, filepath.Join(d.path, e.Name()))
 		}
 	}

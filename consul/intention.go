@@ -19,10 +19,13 @@ type Intention struct {
 	At string
 }
 
-// Source of an intention.
+// Source of an intention. With Permissions it is about requests (L7), without
+// them about whole connections (L4).
 type Source struct {
-	Name  string
-	Allow bool
+	Name string
+	// Allow when there are no Permissions.
+	Allow       bool
+	Permissions []Permission
 	// At is where it stands, file:line.
 	At string
 }
@@ -67,9 +70,11 @@ func (s *Set) deny(destination, why string) {
 	s.broken[destination] = why
 }
 
-// Decide evaluates one pair: the most exact destination, then the most exact
-// source, else denied.
-func (s *Set) Decide(source, destination string) Decision {
+// Decide evaluates one pair and one request: the most exact destination, then the
+// most exact source, then its first permission that matches, else denied. Without
+// a request it answers whether any could be allowed: a question that is asked
+// before there is one, and never instead.
+func (s *Set) Decide(source, destination string, r *Request) Decision {
 	if source == "" || destination == "" || source == Wildcard || destination == Wildcard {
 		return Decision{Reason: fmt.Sprintf("%q to %q names no exact pair", source, destination)}
 	}
@@ -78,7 +83,7 @@ func (s *Set) Decide(source, destination string) Decision {
 	}
 	why := refused.NoEntry
 	if in, ok := s.byDestination[destination]; ok {
-		if d, found := in.decide(source); found {
+		if d, found := in.decide(source, r); found {
 			return d
 		}
 		why = refused.NotNamed(in.At)
@@ -88,25 +93,50 @@ func (s *Set) Decide(source, destination string) Decision {
 	case s.noWildcard != "":
 		return Decision{Reason: s.noWildcard}
 	case ok:
-		if d, found := in.decide(source); found {
+		if d, found := in.decide(source, r); found {
 			return d
 		}
 	}
 	return Decision{Reason: why}
 }
 
-func (in Intention) decide(source string) (Decision, bool) {
+func (in Intention) decide(source string, r *Request) (Decision, bool) {
 	for _, name := range []string{source, Wildcard} {
 		if i := slices.IndexFunc(in.Sources, func(s Source) bool { return s.Name == name }); i >= 0 {
-			s := in.Sources[i]
-			verb := "denies"
-			if s.Allow {
-				verb = "allows"
-			}
-			return Decision{Allowed: s.Allow, Reason: fmt.Sprintf("%s %s %q to reach %q", s.At, verb, s.Name, in.Destination)}, true
+			return in.Sources[i].decide(in.Destination, r), true
 		}
 	}
 	return Decision{}, false
+}
+
+func (s Source) decide(destination string, r *Request) Decision {
+	say := func(allow bool, at, what string) Decision {
+		verb := "denies"
+		if allow {
+			verb = "allows"
+		}
+		return Decision{Allowed: allow, Reason: fmt.Sprintf("%s %s %q to %s %q", at, verb, s.Name, what, destination)}
+	}
+	switch {
+	case len(s.Permissions) == 0:
+		return say(s.Allow, s.At, "reach")
+	case r == nil:
+		return say(slices.ContainsFunc(s.Permissions, func(p Permission) bool { return p.Allow }), s.At, "make some requests to")
+	}
+	if name, sealed := looksAtSealed(s.Permissions, r.Sealed); sealed {
+		return Decision{Reason: fmt.Sprintf("%s asks for the header %s, which carries the credential of %q: nobody looks at it, so nothing is allowed", s.At, name, destination)}
+	}
+	last := Decision{Reason: fmt.Sprintf("the path %q cannot be read", r.Path)}
+	for _, form := range r.forms() {
+		last = Decision{Reason: fmt.Sprintf("no permission of %q at %s matches %s %s", s.Name, s.At, r.Method, form)}
+		if i := slices.IndexFunc(s.Permissions, func(p Permission) bool { return p.HTTP.matches(r, form) }); i >= 0 {
+			last = say(s.Permissions[i].Allow, s.Permissions[i].At, fmt.Sprintf("send %s %s to", r.Method, form))
+		}
+		if !last.Allowed {
+			return last
+		}
+	}
+	return last
 }
 
 // Destinations that entries name, sorted.

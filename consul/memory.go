@@ -36,11 +36,11 @@ func (m *Memory) Set(intentions ...Intention) {
 	m.changed = make(chan struct{})
 }
 
-// Decide evaluates one pair.
-func (m *Memory) Decide(source, destination string) Decision {
+// Decide evaluates one pair and one request; see Set.Decide.
+func (m *Memory) Decide(source, destination string, r *Request) Decision {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.set.Decide(source, destination)
+	return m.set.Decide(source, destination, r)
 }
 
 // Run calls changed after every Set until ctx ends.

@@ -3,9 +3,11 @@ package consul
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/json"
 	"github.com/zclconf/go-cty/cty"
 
 	"bivouac/edge/protocol"
@@ -33,19 +35,8 @@ func Parse(src []byte, filename string) (Intention, error) {
 	if len(src) > MaxBytes {
 		return Intention{}, &ParseError{Err: invalid(fmt.Errorf("%s: larger than %d bytes", filename, MaxBytes))}
 	}
-	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
 	p := parser{}
-	if diags.HasErrors() {
-		for _, d := range diags {
-			p.problem(d.Subject, filename, d.Summary+": "+d.Detail)
-		}
-	}
-	var in Intention
-	if file != nil {
-		if body, ok := file.Body.(*hclsyntax.Body); ok {
-			in = p.entry(body, filename)
-		}
-	}
+	in := p.entry(p.attributes(src, filename), filename)
 	if len(p.problems) > 0 {
 		return Intention{}, &ParseError{Destination: in.Destination, Err: invalid(p.problems...)}
 	}
@@ -68,12 +59,48 @@ func (p *parser) problem(at *hcl.Range, filename, text string) {
 
 func place(r hcl.Range) string { return fmt.Sprintf("%s:%d", r.Filename, r.Start.Line) }
 
-func (p *parser) entry(body *hclsyntax.Body, filename string) Intention {
-	in := Intention{At: place(body.SrcRange)}
+// attributes of an entry in HCL, or in JSON when the file's name says so. What can
+// be read of a broken file is read: the destination is to be denied.
+func (p *parser) attributes(src []byte, filename string) map[string]*hcl.Attribute {
+	out := map[string]*hcl.Attribute{}
+	if filepath.Ext(filename) == ".json" {
+		file, diags := json.Parse(src, filename)
+		if file != nil {
+			attributes, more := file.Body.JustAttributes()
+			out, diags = attributes, append(diags, more...)
+		}
+		p.diagnose(diags, filename)
+		return out
+	}
+	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	p.diagnose(diags, filename)
+	if file == nil {
+		return out
+	}
+	body, ok := file.Body.(*hclsyntax.Body)
+	if !ok {
+		return out
+	}
 	for _, b := range body.Blocks {
 		p.problem(b.TypeRange.Ptr(), filename, fmt.Sprintf("%s is written as a list: %s = [ … ]", b.Type, b.Type))
 	}
 	for name, a := range body.Attributes {
+		out[name] = a.AsHCLAttribute()
+	}
+	return out
+}
+
+func (p *parser) diagnose(diags hcl.Diagnostics, filename string) {
+	for _, d := range diags {
+		if d.Severity == hcl.DiagError {
+			p.problem(d.Subject, filename, d.Summary+": "+d.Detail)
+		}
+	}
+}
+
+func (p *parser) entry(attributes map[string]*hcl.Attribute, filename string) Intention {
+	in := Intention{At: filename + ":1"}
+	for name, a := range attributes {
 		switch name {
 		case "Kind":
 			if s := p.text(a.Expr, name); s != Kind && s != "" {
@@ -91,8 +118,15 @@ func (p *parser) entry(body *hclsyntax.Body, filename string) Intention {
 		}
 	}
 	for _, need := range []string{"Kind", "Name", "Sources"} {
-		if body.Attributes[need] == nil {
+		if attributes[need] == nil {
 			p.problem(nil, filename, need+" is missing")
+		}
+	}
+	if in.Destination == Wildcard {
+		for _, s := range in.Sources {
+			if len(s.Permissions) > 0 {
+				p.problem(nil, s.At, "Permissions need an exact destination, as in Consul: the destination here is *")
+			}
 		}
 	}
 	return in
@@ -143,44 +177,60 @@ func (p *parser) sources(expr hcl.Expression) []Source {
 }
 
 func (p *parser) source(expr hcl.Expression) (Source, bool) {
-	pairs, diags := hcl.ExprMap(expr)
-	if diags.HasErrors() {
-		p.problem(expr.Range().Ptr(), "", `a source is written { Name = "…", Action = "allow" }`)
-		return Source{}, false
-	}
 	before := len(p.problems)
 	s := Source{At: place(expr.Range())}
-	var action bool
-	for _, kv := range pairs {
-		key := hcl.ExprAsKeyword(kv.Key)
-		if key == "" {
-			key = p.text(kv.Key, "the field's name")
-		}
+	var action, permissions bool
+	p.fields(expr, `a source is written { Name = "…", Action = "allow" }`, func(key string, kv hcl.KeyValuePair) {
 		switch key {
 		case "Name":
 			s.Name = p.name(kv.Value)
 		case "Action":
 			action = true
 			s.Allow = p.action(kv.Value)
+		case "Permissions":
+			permissions = true
+			s.Permissions = p.permissions(kv.Value)
 		case "Type":
 			if t := p.text(kv.Value, key); t != "" && t != "consul" {
 				p.problem(kv.Value.Range().Ptr(), "", fmt.Sprintf("Type is %q: only \"consul\" has a meaning", t))
 			}
 		case "Description":
 			p.text(kv.Value, key)
-		case "Permissions":
-			p.problem(kv.Key.Range().Ptr(), "", "L7 permissions are not enforced here and are refused: use Action, or remove the source")
 		default:
-			p.problem(kv.Key.Range().Ptr(), "", fmt.Sprintf("unknown field %s: a source has Name, Action, Type and Description", key))
+			p.problem(kv.Key.Range().Ptr(), "", fmt.Sprintf("unknown field %s: a source has Name, Action, Permissions, Type and Description", key))
 		}
-	}
-	if s.Name == "" && len(p.problems) == before {
+	})
+	ok := func() bool { return len(p.problems) == before }
+	switch {
+	case s.Name == "" && ok():
 		p.problem(expr.Range().Ptr(), "", "Name of the source is missing")
-	}
-	if !action && len(p.problems) == before {
+	case action && permissions && ok():
+		p.problem(expr.Range().Ptr(), "", "Action and Permissions exclude each other, as in Consul: the permissions have actions of their own")
+	case !action && !permissions && ok():
 		p.problem(expr.Range().Ptr(), "", "Action of the source is missing")
 	}
-	return s, len(p.problems) == before
+	return s, ok()
+}
+
+// fields calls take for each field of an object, and names one that stands twice.
+func (p *parser) fields(expr hcl.Expression, form string, take func(key string, kv hcl.KeyValuePair)) {
+	pairs, diags := hcl.ExprMap(expr)
+	if diags.HasErrors() {
+		p.problem(expr.Range().Ptr(), "", form)
+		return
+	}
+	seen := map[string]bool{}
+	for _, kv := range pairs {
+		key := hcl.ExprAsKeyword(kv.Key)
+		if key == "" {
+			key = p.text(kv.Key, "the field's name")
+		}
+		if seen[key] {
+			p.problem(kv.Key.Range().Ptr(), "", fmt.Sprintf("%s stands twice", key))
+		}
+		seen[key] = true
+		take(key, kv)
+	}
 }
 
 func (p *parser) action(expr hcl.Expression) bool {

@@ -12,7 +12,7 @@ import (
 
 // Paths is the port, as the broker declares it.
 type Paths interface {
-	Decide(source, destination string) consul.Decision
+	Decide(source, destination string, r *consul.Request) consul.Decision
 	Run(ctx context.Context, changed func()) error
 }
 
@@ -27,6 +27,7 @@ type Source interface {
 func Run(t *testing.T, open func(t *testing.T) Source) {
 	t.Run("Precedence", func(t *testing.T) { precedence(t, open) })
 	t.Run("DefaultDeny", func(t *testing.T) { defaultDeny(t, open) })
+	t.Run("Permissions", func(t *testing.T) { permissions(t, open) })
 	t.Run("ChangeIsSeen", func(t *testing.T) { changeIsSeen(t, open) })
 }
 
@@ -70,7 +71,7 @@ func precedence(t *testing.T, open func(t *testing.T) Source) {
 	s.Replace(t, PrecedenceEntries...)
 	settled(t, s, "web", "db", true)
 	for _, row := range PrecedenceRows {
-		d := s.Decide(row.Source, row.Destination)
+		d := s.Decide(row.Source, row.Destination, nil)
 		if d.Allowed != row.Allowed {
 			t.Errorf("%s to %s: allowed=%v because %s", row.Source, row.Destination, d.Allowed, d.Reason)
 		}
@@ -82,13 +83,13 @@ func precedence(t *testing.T, open func(t *testing.T) Source) {
 
 func defaultDeny(t *testing.T, open func(t *testing.T) Source) {
 	s := open(t)
-	if d := s.Decide("agent-a", "x"); d.Allowed {
+	if d := s.Decide("agent-a", "x", nil); d.Allowed {
 		t.Errorf("an empty source allows: %s", d.Reason)
 	}
 	s.Replace(t, consul.Intention{Destination: "x", Sources: []consul.Source{allow("agent-a")}})
 	settled(t, s, "agent-a", "x", true)
 	for _, row := range []Row{{"agent-b", "x", false}, {"agent-a", "y", false}, {"acme--agent-a", "x", false}} {
-		if d := s.Decide(row.Source, row.Destination); d.Allowed {
+		if d := s.Decide(row.Source, row.Destination, nil); d.Allowed {
 			t.Errorf("%s to %s is allowed: %s", row.Source, row.Destination, d.Reason)
 		}
 	}
@@ -105,7 +106,7 @@ func changeIsSeen(t *testing.T, open func(t *testing.T) Source) {
 	for _, allowed := range []bool{true, false, true} {
 		source := consul.Source{Name: "agent-a", Allow: allowed}
 		s.Replace(t, consul.Intention{Destination: "x", Sources: []consul.Source{source}})
-		for s.Decide("agent-a", "x").Allowed != allowed {
+		for s.Decide("agent-a", "x", nil).Allowed != allowed {
 			select {
 			case <-changed:
 			case <-time.After(20 * time.Second):
@@ -122,19 +123,19 @@ func changeIsSeen(t *testing.T, open func(t *testing.T) Source) {
 // settled runs the source until a pair has its verdict.
 func settled(t *testing.T, s Source, source, destination string, allowed bool) {
 	t.Helper()
-	if s.Decide(source, destination).Allowed == allowed {
+	if s.Decide(source, destination, nil).Allowed == allowed {
 		return
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := s.Run(ctx, func() {
-		if s.Decide(source, destination).Allowed == allowed {
+		if s.Decide(source, destination, nil).Allowed == allowed {
 			cancel()
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if s.Decide(source, destination).Allowed != allowed {
+	if s.Decide(source, destination, nil).Allowed != allowed {
 		t.Fatalf("%s to %s never became allowed=%v", source, destination, allowed)
 	}
 }

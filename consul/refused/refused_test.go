@@ -28,7 +28,7 @@ func TestMendAllowsThePair(t *testing.T) {
 			}
 		}
 		load(tc.file)
-		d := set.Decide(source, destination)
+		d := set.Decide(source, destination, nil)
 		p, ok := refused.Parse("It did not run: " + refused.Sentence(source, destination, d.Reason))
 		if d.Allowed || !ok || p.Source != source || p.Destination != destination {
 			t.Fatalf("%s: %+v, %+v, %t", name, d, p, ok)
@@ -42,7 +42,7 @@ func TestMendAllowsThePair(t *testing.T) {
 		} else {
 			load(strings.Replace(tc.file, "Sources = [\n", "Sources = [\n"+text, 1))
 		}
-		if !set.Decide(source, destination).Allowed || set.Decide("agent-another", destination).Allowed {
+		if !set.Decide(source, destination, nil).Allowed || set.Decide("agent-another", destination, nil).Allowed {
 			t.Errorf("%s: what is pasted does not allow exactly the pair:\n%s", name, text)
 		}
 	}
@@ -59,7 +59,7 @@ func TestMendRefusesToGuess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := consul.NewSet(in).Decide("agent-a", "b")
+	d := consul.NewSet(in).Decide("agent-a", "b", nil)
 	for _, text := range []string{refused.Sentence("agent-a", "b", d.Reason), "the tool is not allowed", ""} {
 		if p, ok := refused.Parse(text); ok {
 			t.Errorf("%q: %+v", text, p)

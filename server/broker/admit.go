@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"bivouac/consul"
@@ -28,6 +29,9 @@ type request struct {
 	// claims once the capability is verified; guarded by the flow registry.
 	claims capability.Claims
 	known  bool
+	// wire is the HTTP request that this becomes, once it is prepared. Until then
+	// paths are asked whether any request could be allowed.
+	wire atomic.Pointer[consul.Request]
 }
 
 // admit is every check, in order, of every request. The first that fails is the
@@ -191,6 +195,14 @@ func argumentsDigest(arguments string) (string, error) {
 	return canonical.Digest(form), nil
 }
 
+// leaves is the last question before something is sent: the very request against
+// the paths. It is known to the sweep before it is judged, so that a change of the
+// paths finds either the flow or its own new entries. INV-10.
+func (b *Broker) leaves(ctx context.Context, r *request, wire *consul.Request) error {
+	r.wire.Store(wire)
+	return b.checkPath(ctx, r)
+}
+
 // checkPath asks who may reach what, first of all whether it exists here.
 func (b *Broker) checkPath(_ context.Context, r *request) error {
 	destination, err := b.pathDestination(r)
@@ -198,7 +210,7 @@ func (b *Broker) checkPath(_ context.Context, r *request) error {
 		return err
 	}
 	source := consul.SourceName(r.claims.TenantName, r.claims.Agent)
-	if d := b.ports.Paths.Decide(source, destination); !d.Allowed {
+	if d := b.ports.Paths.Decide(source, destination, r.wire.Load()); !d.Allowed {
 		return protocol.Errorf(protocol.CodePolicyDenied, "%s", refused.Sentence(source, destination, d.Reason))
 	}
 	return nil

@@ -41,6 +41,9 @@ func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (
 	if err != nil {
 		return nil, err
 	}
+	if err := b.leaves(ctx, req, ready.Wire()); err != nil {
+		return nil, err
+	}
 	credential, err := b.mint(ctx, req)
 	if err != nil {
 		return nil, err

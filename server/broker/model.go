@@ -93,6 +93,9 @@ func (b *Broker) prepareModel(ctx context.Context, r *request, in *runtimev1.Mod
 	if err != nil {
 		return nil, err
 	}
+	if err := b.leaves(ctx, r, rt.provider.Wire()); err != nil {
+		return nil, err
+	}
 	c := &modelCall{b: b, route: rt, input: budget.Estimate(len(body)), call: provider.Call{Model: rt.cfg.Model, Request: in}}
 	if c.call.Key, err = b.routeKey(ctx, rt, r); err != nil {
 		return nil, err

@@ -289,6 +289,12 @@ func TestOpenFlowsAreClosed(t *testing.T) {
 			"path": {change: func(c *capability.Claims) { c.TenantName = "acme" }, take: func(capability.Claims) {
 				w.paths.Set(consul.Allow("model-main", "agent-assistant"))
 			}, want: protocol.CodePolicyDenied, within: 100 * time.Millisecond},
+			"permission": {change: func(c *capability.Claims) { c.TenantName = "acme" }, take: func(capability.Claims) {
+				w.paths.Set(consul.Intention{Destination: "model-main", Sources: []consul.Source{
+					{Name: "agent-assistant", Permissions: []consul.Permission{{Allow: true, HTTP: consul.HTTP{PathExact: "/v1/chat/completions"}}}},
+					{Name: "acme--agent-assistant", Permissions: []consul.Permission{{Allow: true, HTTP: consul.HTTP{PathExact: "/v1/embeddings"}}}},
+				}})
+			}, want: protocol.CodePolicyDenied, within: 100 * time.Millisecond},
 			"deadline": {change: func(c *capability.Claims) { c.Deadline = time.Now().Add(30 * time.Second) }, take: func(capability.Claims) {},
 				want: protocol.CodeDeadlineExceeded, within: 31 * time.Second},
 		} {

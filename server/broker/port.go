@@ -47,7 +47,8 @@ type Root interface {
 
 // Paths says who may reach what: files, or Consul. Its suite is pathstest.
 type Paths interface {
-	Decide(source, destination string) consul.Decision
+	// Decide about one request; without one, whether any could be allowed.
+	Decide(source, destination string, r *consul.Request) consul.Decision
 	// Run watches until ctx ends and calls changed after every change.
 	Run(ctx context.Context, changed func()) error
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"bivouac/consul"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/secret"
@@ -168,6 +169,16 @@ func newHTTP(method string, u *url.URL, content []byte) (*http.Request, error) {
 	req.Header.Set("Accept", "application/json, text/*;q=0.9, */*;q=0.5")
 	req.Header.Set("User-Agent", "bivouac-broker")
 	return req, nil
+}
+
+// Wire is the request as it will leave, without its body and its credential.
+func (r *Request) Wire() *consul.Request {
+	w := &consul.Request{Method: r.http.Method, Path: r.http.URL.EscapedPath(), Header: r.http.Header.Clone()}
+	w.Header.Set("Host", r.http.URL.Host)
+	if r.binding != nil {
+		w.Sealed = []string{r.binding.Header}
+	}
+	return w
 }
 
 // idempotency sets the key. A tool that names a header but gets no key would be

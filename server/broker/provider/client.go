@@ -86,20 +86,6 @@ func New(cfg Config) (*Client, error) {
 	return &Client{cfg: cfg, format: f, url: cfg.Base.JoinPath(f.path)}, nil
 }
 
-// Path of every request, as the provider sees it.
-func (c *Client) Path() string { return c.url.EscapedPath() }
-
-// Format of the wire.
-func (c *Client) Format() string { return c.cfg.Format }
-
-// Sealed names the header of the key; empty where none is sent.
-func (c *Client) Sealed() string {
-	if c.cfg.Credential == "" {
-		return ""
-	}
-	return c.cfg.Binding.Header
-}
-
 // Complete makes one try and streams its text. Errors before it are plain; a try
 // that failed is a *Failure.
 func (c *Client) Complete(ctx context.Context, call Call, onDelta func(string) error) (*Answer, error) {
@@ -146,7 +132,7 @@ func (c *Client) request(call Call) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Header = c.Header()
+	req.Header = c.header()
 	switch {
 	case c.cfg.Credential == "" && call.Key.IsZero():
 		return req, nil

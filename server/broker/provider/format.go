@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"bivouac/consul"
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/secret"
@@ -218,8 +219,17 @@ func resultText(r *runtimev1.ToolResult) string {
 	return b.String()
 }
 
-// Header that the format itself sets, for whoever judges requests before they leave.
-func (c *Client) Header() http.Header {
+// Wire is the request that every call becomes, without its body and its key.
+func (c *Client) Wire() *consul.Request {
+	w := &consul.Request{Method: http.MethodPost, Path: c.url.EscapedPath(), Header: c.header()}
+	w.Header.Set("Host", c.url.Host)
+	if c.cfg.Credential != "" {
+		w.Sealed = []string{c.cfg.Binding.Header}
+	}
+	return w
+}
+
+func (c *Client) header() http.Header {
 	h := http.Header{}
 	h.Set("Content-Type", "application/json")
 	h.Set("Accept", "text/event-stream, application/json")
