@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 // AttemptEvent moves an attempt.
@@ -95,7 +95,7 @@ func (s AttemptState) Held() bool {
 // Step makes one legal step and keeps the instants that belong to it. Offer and
 // Claim set more; use those methods for them.
 func (a Attempt) Step(ev AttemptEvent, now time.Time) (Attempt, error) {
-	to, err := machine.Next("attempt "+a.ID.String(), AttemptNext, a.State, ev)
+	to, err := steptable.Next("attempt "+a.ID.String(), AttemptNext, a.State, ev)
 	if err != nil {
 		return a, err
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 // RunnerEvent moves a runner.
@@ -37,7 +37,7 @@ func (s RunnerState) Terminal() bool { return s != RunnerActive }
 
 // Step makes one legal step.
 func (r Runner) Step(ev RunnerEvent, now time.Time) (Runner, error) {
-	to, err := machine.Next("runner "+r.ID.String(), RunnerNext, r.State, ev)
+	to, err := steptable.Next("runner "+r.ID.String(), RunnerNext, r.State, ev)
 	if err != nil {
 		return r, err
 	}

@@ -5,7 +5,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 // ActionEvent moves an action.
@@ -80,7 +80,7 @@ var (
 // Step makes one legal step. An action that is not idempotent is never
 // dispatched a second time (INV-5).
 func (a Action) Step(ev ActionEvent, now time.Time) (Action, error) {
-	to, err := machine.Next("action "+a.ID.String(), ActionNext, a.State, ev)
+	to, err := steptable.Next("action "+a.ID.String(), ActionNext, a.State, ev)
 	if err != nil {
 		return a, err
 	}

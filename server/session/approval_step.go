@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 // ApprovalEvent moves an approval.
@@ -47,7 +47,7 @@ var (
 // Step makes one legal step. Approving and consuming are refused from the expiry
 // on, whether or not a tick has recorded it yet.
 func (a Approval) Step(ev ApprovalEvent, now time.Time) (Approval, error) {
-	to, err := machine.Next("approval "+a.ID.String(), ApprovalNext, a.State, ev)
+	to, err := steptable.Next("approval "+a.ID.String(), ApprovalNext, a.State, ev)
 	if err != nil {
 		return a, err
 	}

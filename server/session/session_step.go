@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 // SessionEvent moves a session.
@@ -47,7 +47,7 @@ func (s State) Terminal() bool { return s == Closed || s == Expired || s == Revo
 
 // Step makes one legal step.
 func (s Session) Step(ev SessionEvent, now time.Time) (Session, error) {
-	to, err := machine.Next("session "+s.ID.String(), SessionNext, s.State, ev)
+	to, err := steptable.Next("session "+s.ID.String(), SessionNext, s.State, ev)
 	if err != nil {
 		return s, err
 	}

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 // TurnEvent moves a turn.
@@ -120,7 +120,7 @@ const MaxAttempts = 2
 // Step makes one legal step and keeps the instants that belong to it. The
 // caller appends the events; it saves the turn guarded by the state before.
 func (t Turn) Step(ev TurnEvent, now time.Time) (Turn, error) {
-	to, err := machine.Next("turn "+t.ID.String(), TurnNext, t.State, ev)
+	to, err := steptable.Next("turn "+t.ID.String(), TurnNext, t.State, ev)
 	if err != nil {
 		return t, err
 	}

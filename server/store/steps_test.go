@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"bivouac/server/execution"
-	"bivouac/server/machine"
 	"bivouac/server/session"
+	"bivouac/server/steptable"
 )
 
 // first are the states in which a row may begin. An action may be stored as one
@@ -57,8 +57,8 @@ func TestLegalStepsAreThoseOfTheTables(t *testing.T) {
 	}
 }
 
-func pairs[S, E ~string](name string, table machine.Table[S, E]) (out []string) {
-	for _, p := range machine.Pairs(table) {
+func pairs[S, E ~string](name string, table steptable.Table[S, E]) (out []string) {
+	for _, p := range steptable.Pairs(table) {
 		out = append(out, name+" "+string(p.Prior)+"→"+string(p.Next))
 	}
 	return out

@@ -10,7 +10,8 @@ import (
 	"bivouac/test/secretscan"
 )
 
-// count asks the product, not the demo's own memory.
+// count asks the product, not the demo's own memory, and looks for the secrets in
+// all that the processes left. INV-17.
 func (d *demo) count(ctx context.Context) error {
 	fmt.Println("\n3. what is left behind")
 	var list struct{ Turns []turnView }

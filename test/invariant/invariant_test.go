@@ -36,8 +36,10 @@ func TestEveryInvariantIsTrue(t *testing.T) {
 		if !code[n] {
 			t.Errorf("INV-%d is called enforced, and no code cites it", n)
 		}
-		if !proof[n] {
-			t.Errorf("INV-%d is called enforced, and no test cites it", n)
+		for _, place := range places(m[4]) {
+			if !proof[n][place] {
+				t.Errorf("INV-%d is said to be proven in %s, and no test there cites it", n, place)
+			}
 		}
 	}
 	for n := 1; n <= invariants; n++ {
@@ -47,10 +49,22 @@ func TestEveryInvariantIsTrue(t *testing.T) {
 	}
 }
 
-// cited collects which invariants code and tests name.
-func cited(t *testing.T, root string) (code, proof map[int]bool) {
+// places are the folders that a proof names: "suite: storetest, engine; e2e".
+func places(proof string) (out []string) {
+	for _, p := range strings.FieldsFunc(proof, func(r rune) bool { return r == ';' || r == ',' }) {
+		if _, name, kind := strings.Cut(p, ":"); kind {
+			p = name
+		}
+		out = append(out, strings.TrimSpace(p))
+	}
+	return out
+}
+
+// cited collects which invariants the code names, and which the tests of each
+// folder do.
+func cited(t *testing.T, root string) (code map[int]bool, proof map[int]map[string]bool) {
 	t.Helper()
-	code, proof = map[int]bool{}, map[int]bool{}
+	code, proof = map[int]bool{}, map[int]map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -65,13 +79,16 @@ func cited(t *testing.T, root string) (code, proof map[int]bool) {
 		if err != nil {
 			return err
 		}
-		into := code
-		if isProof(root, path) {
-			into = proof
-		}
 		for _, m := range cite.FindAllStringSubmatch(string(b), -1) {
 			n, _ := strconv.Atoi(m[1])
-			into[n] = true
+			if !isProof(root, path) {
+				code[n] = true
+				continue
+			}
+			if proof[n] == nil {
+				proof[n] = map[string]bool{}
+			}
+			proof[n][filepath.Base(filepath.Dir(path))] = true
 		}
 		return nil
 	})

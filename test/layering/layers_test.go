@@ -42,9 +42,9 @@ var layers = []layer{
 	{"edge", []string{"edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
-	{"server/machine", []string{"edge/protocol"}, []string{}, "step tables know no record"},
-	{"server/session", []string{"edge/protocol", "edge/runtime/runtimev1", "server/machine"}, nil, "sessions know no runners"},
-	{"server/execution", []string{"edge/protocol", "server/machine"}, nil, "execution knows no sessions"},
+	{"server/steptable", []string{"edge/protocol"}, []string{}, "step tables know no record"},
+	{"server/session", []string{"edge/protocol", "edge/runtime/runtimev1", "server/steptable"}, nil, "sessions know no runners"},
+	{"server/execution", []string{"edge/protocol", "server/steptable"}, nil, "execution knows no sessions"},
 	{"server/policy", []string{"edge/protocol", "edge/runtime/runtimev1", "edge/runtime/loop/schema"}, nil, "policy is pure"},
 	{"server/placement", []string{"edge/protocol", "server/execution"}, nil, "placement is pure"},
 	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
@@ -90,7 +90,7 @@ var layers = []layer{
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
 var pure = []string{
-	"server/machine", "server/session", "server/execution", "server/policy", "server/placement", "server/scheduler",
+	"server/steptable", "server/session", "server/execution", "server/policy", "server/placement", "server/scheduler",
 	"edge/runtime/loop", "edge/runtime/loop/schema", "edge/protocol/canonical",
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -23,7 +23,7 @@ var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 func check[S, E ~string](t *testing.T, name string, table map[S]map[E]S, states []S, events []E, terminal func(S) bool, first ...S) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
-	got := machine.Matrix(table, states, events)
+	got := steptable.Matrix(table, states, events)
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func check[S, E ~string](t *testing.T, name string, table map[S]map[E]S, states 
 	if len(states) != len(table) {
 		t.Errorf("%s: %d states are listed and %d are in the table", name, len(states), len(table))
 	}
-	reached := machine.Reachable(table, first...)
+	reached := steptable.Reachable(table, first...)
 	used := map[E]bool{}
 	for _, s := range states {
 		if !reached[s] {
@@ -44,7 +44,7 @@ func check[S, E ~string](t *testing.T, name string, table map[S]map[E]S, states 
 		if exits := len(table[s]); (exits == 0) != terminal(s) {
 			t.Errorf("%s: %s has %d exits and terminal is %t", name, s, exits, terminal(s))
 		}
-		ends := machine.Reachable(table, s)
+		ends := steptable.Reachable(table, s)
 		if !slices.ContainsFunc(states, func(e S) bool { return ends[e] && terminal(e) }) {
 			t.Errorf("%s: no end is reached from %s", name, s)
 		}

@@ -1,11 +1,11 @@
-// Package machine holds what every step table of the server shares: the lookup
+// Package steptable holds what every step table of the server shares: the lookup
 // with its refusal, the legal pairs that the database repeats, reachability and
 // the Mermaid drawing of ARCHITECTURE.md. A table is the whole life of one kind
 // of record: state × event → state, and an absent pair is illegal.
 //
 // It guarantees one wording for every illegal step. It refuses to know any
 // state, clock or record; packages session and execution own those.
-package machine
+package steptable
 
 import (
 	"cmp"

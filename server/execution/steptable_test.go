@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/machine"
+	"bivouac/server/steptable"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -23,7 +23,7 @@ func check[S, E ~string](t *testing.T, name string, table map[S]map[E]S, states 
 	terminal func(S) bool, step func(S, E) (S, error), first S) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
-	got := machine.Matrix(table, states, events)
+	got := steptable.Matrix(table, states, events)
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -35,12 +35,12 @@ func check[S, E ~string](t *testing.T, name string, table map[S]map[E]S, states 
 	if len(states) != len(table) {
 		t.Errorf("%s: %d states are listed and %d are in the table", name, len(states), len(table))
 	}
-	reached := machine.Reachable(table, first)
+	reached := steptable.Reachable(table, first)
 	for _, s := range states {
 		if exits := len(table[s]); (exits == 0) != terminal(s) || !reached[s] {
 			t.Errorf("%s: %s has %d exits, terminal %t, reached %t", name, s, exits, terminal(s), reached[s])
 		}
-		ends := machine.Reachable(table, s)
+		ends := steptable.Reachable(table, s)
 		if !slices.ContainsFunc(states, func(e S) bool { return ends[e] && terminal(e) }) {
 			t.Errorf("%s: no end is reached from %s", name, s)
 		}
@@ -77,7 +77,7 @@ func TestMachines(t *testing.T) {
 
 // TestHeld: the held states are those after a claim and before an end.
 func TestHeld(t *testing.T) {
-	after := machine.Reachable(AttemptNext, AttemptClaimed)
+	after := steptable.Reachable(AttemptNext, AttemptClaimed)
 	for _, s := range AttemptStates {
 		if want := after[s] && !s.Terminal(); s.Held() != want {
 			t.Errorf("%s held is %t", s, s.Held())
