@@ -55,7 +55,7 @@ type logLine struct {
 
 // openActions reads the log back.
 func openActions(dir *state.Dir) (*actionLog, error) {
-	j, err := journal.Open(dir.Journal(), journal.Options{})
+	j, err := journal.Open(dir.Journal(), journal.Options{StatusCommand: dir.Command("status")})
 	if err != nil {
 		return nil, err
 	}

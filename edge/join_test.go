@@ -97,6 +97,9 @@ func TestJoinFailures(t *testing.T) {
 		"plain http": {func(_ *testing.T, _ *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
 			p.Server = "http://" + testServer
 		}, protocol.CodeInvalidArgument, "TLS only", true},
+		"the API's port": {func(_ *testing.T, _ *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
+			p.Server = strings.Replace("https://"+testServer, ":7401", ":7400", 1)
+		}, protocol.CodeInvalidArgument, "runners join at https://" + testServer, true},
 		"no address": {func(_ *testing.T, _ *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
 			p.Server = "https://host/path"
 		}, protocol.CodeInvalidArgument, "is no server address", true},
@@ -118,7 +121,7 @@ func TestJoinFailures(t *testing.T) {
 		}, protocol.CodeNotFound, "bivouac edge invite", false},
 		"server away": {func(_ *testing.T, f *fakeServer, _ *JoinParams, _ identity.Code, _ *fakeCode) {
 			f.stop()
-		}, protocol.CodeUnavailable, "cannot reach", false},
+		}, protocol.CodeUnavailable, "that port 7401 is open", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -130,6 +133,9 @@ func TestJoinFailures(t *testing.T) {
 				var e *protocol.Error
 				if !errors.As(err, &e) || e.Code != c.code || !strings.Contains(e.Message, c.want) {
 					t.Errorf("%s: %v, want %s %q", protocol.CodeOf(err), err, c.code, c.want)
+				}
+				if strings.Contains(err.Error(), "context canceled") {
+					t.Errorf("what this side did is told as a cause: %v", err)
 				}
 				if strings.Contains(err.Error(), strings.Split(code.Reveal(), "_")[1]) {
 					t.Error("the error shows the code (INV-17)")

@@ -16,6 +16,9 @@ type Options struct {
 	Reserve int64
 	// SegmentBytes after which a new file begins. Default 1 MiB.
 	SegmentBytes int64
+	// StatusCommand shows a person why the journal does not empty. Default
+	// `bivouac-edge status`.
+	StatusCommand string
 }
 
 func (o Options) withDefaults() Options {
@@ -27,6 +30,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SegmentBytes == 0 {
 		o.SegmentBytes = 1 << 20
+	}
+	if o.StatusCommand == "" {
+		o.StatusCommand = "bivouac-edge status"
 	}
 	return o
 }
@@ -95,8 +101,8 @@ func (j *Journal) admitLocked(f frame, durable bool) error {
 	}
 	if have := j.bytesLocked(); have+f.size() > limit {
 		return protocol.Errorf(protocol.CodeQueueFull,
-			"the journal %s holds %d bytes that the server has not accepted, and its limit is %d: it takes no more until the link to the server works again; see `bivouac-edge status`",
-			j.dir, have, j.opt.MaxBytes)
+			"the journal %s holds %d bytes that the server has not accepted, and its limit is %d: it takes no more until the link to the server works again; see `%s`",
+			j.dir, have, j.opt.MaxBytes, j.opt.StatusCommand)
 	}
 	return nil
 }

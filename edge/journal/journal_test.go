@@ -97,12 +97,12 @@ func TestReplayPruneAndReopen(t *testing.T) {
 }
 
 func TestBoundIsRefusedAndReserveServesResults(t *testing.T) {
-	j := open(t, t.TempDir(), Options{MaxBytes: 1000, Reserve: 200, SegmentBytes: 100})
+	j := open(t, t.TempDir(), Options{MaxBytes: 1000, Reserve: 200, SegmentBytes: 100, StatusCommand: "bivouac-edge status --state /x"})
 	var err error
 	for err == nil {
 		_, err = j.Append([]byte("progress"), false)
 	}
-	if protocol.CodeOf(err) != protocol.CodeQueueFull || !strings.Contains(err.Error(), "bivouac-edge status") {
+	if protocol.CodeOf(err) != protocol.CodeQueueFull || !strings.Contains(err.Error(), "`bivouac-edge status --state /x`") {
 		t.Fatalf("a full journal says %v", err)
 	}
 	if _, err := j.Append([]byte("the result"), true); err != nil {

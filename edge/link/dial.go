@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -126,9 +127,20 @@ func (c *Client) unreachable(ctx context.Context, quicErr, tcpErr error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	_, port, _ := net.SplitHostPort(c.cfg.Address)
 	return &protocol.Error{Code: protocol.CodeUnavailable, Err: tcpErr,
-		Message: "cannot reach " + c.cfg.Address + ": over UDP: " + quicErr.Error() + "; over TCP: " + tcpErr.Error() +
-			"; check that the server runs and that the port is open for TCP, and for UDP if possible"}
+		Message: "cannot reach " + c.cfg.Address + ": " + cause("TCP", tcpErr) + "; " + cause("UDP", quicErr) +
+			"; check that the server runs, and that port " + port + " is open for TCP, and for UDP if possible"}
+}
+
+// cause says why a transport failed. One that was given up while the other was
+// refused, or that ran out of time, got no answer: that its context was cancelled
+// is this side's doing.
+func cause(transport string, err error) string {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return transport + " got no answer"
+	}
+	return transport + " failed (" + err.Error() + ")"
 }
 
 // tlsConfig is made for each handshake: refusal receives why verify said no,

@@ -131,7 +131,7 @@ func (a *attempt) enter(ctx context.Context) (sandbox.Report, error) {
 		return report, protocol.Errorf(protocol.CodeFailedPrecondition, "this machine has no usable sandbox: %s", report.Problem)
 	case a.turn.GetTrust() != protocol.TrustTrusted && report.Limits != protocol.LimitsCgroup:
 		return report, protocol.Errorf(protocol.CodePolicyDenied,
-			"untrusted code needs control groups, and this machine limits by %q only: `bivouac-edge status` shows why", report.Limits)
+			"untrusted code needs control groups, and this machine limits by %q only: `%s` shows why", report.Limits, a.cfg.StatusCommand)
 	}
 	var err error
 	a.group, err = a.cfg.Backend.Group(ctx, a.cfg.Attempt.String(), a.limits.attempt)

@@ -45,7 +45,9 @@ type Config struct {
 	WorkerIdle time.Duration
 	// BeginIn ends a supervisor that is given no work. Default 2 min.
 	BeginIn time.Duration
-	Log     *slog.Logger
+	// StatusCommand shows the machine's owner its state. Default `bivouac-edge status`.
+	StatusCommand string
+	Log           *slog.Logger
 }
 
 // Toolchain is a host folder that sandbox B shows read-only at the same place.
@@ -64,6 +66,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.BeginIn == 0 {
 		c.BeginIn = 2 * time.Minute
+	}
+	if c.StatusCommand == "" {
+		c.StatusCommand = "bivouac-edge status"
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -28,8 +28,8 @@ type records struct {
 }
 
 // openRecords reads what an earlier supervisor left.
-func openRecords(dir string) (*records, error) {
-	j, err := journal.Open(dir, journal.Options{})
+func openRecords(dir, statusCommand string) (*records, error) {
+	j, err := journal.Open(dir, journal.Options{StatusCommand: statusCommand})
 	if err != nil {
 		return nil, err
 	}

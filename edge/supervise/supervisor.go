@@ -95,7 +95,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	recs, err := openRecords(cfg.journalDir())
+	recs, err := openRecords(cfg.journalDir(), cfg.StatusCommand)
 	if err != nil {
 		return err
 	}
