@@ -31,7 +31,7 @@ const (
 )
 
 // Limits of one attempt (memory, processes, CPU) and one process (time, output).
-// Zero is refused. Where a call needs less time than the attempt, its ctx says so.
+// Zero is refused.
 type Limits struct {
 	MemoryBytes int64
 	CPUMillis   int64
@@ -66,6 +66,9 @@ type Process struct {
 	// process is killed and Exit.OutputLimit is set.
 	Stdout io.Writer
 	Stderr io.Writer
+	// Timeout is less than Limits.Timeout where it is set. Both count the time that
+	// the process could run: a frozen group's stands still.
+	Timeout time.Duration
 }
 
 // Exit says how a process ended. Exactly one of the flags explains a kill.
@@ -87,6 +90,9 @@ type Report struct {
 	Disk     string // how DiskBytes is enforced
 	Problem  string // for people, with what to do
 	Rootless bool
+	// Freezer names what was seen to freeze and thaw a group; empty: nothing can, and
+	// sandboxes are killed where they would be frozen.
+	Freezer string
 }
 
 // DiskWatched: the size of a workspace is measured while a process runs, and
@@ -114,8 +120,16 @@ type Group interface {
 	// A deadline of ctx becomes Exit.Timeout; another cancellation becomes
 	// Exit.Killed, and its cause is returned. A Stdin that blocks is not waited for.
 	Run(ctx context.Context, p Process) (Exit, error)
-	// Kill ends every process of the group, setsid and double fork included, and
-	// returns when none is left. The group stays usable for nothing but Close.
+	// Freeze stops every process of the group and returns when none moves. A Run
+	// that comes meanwhile starts at the thaw. What ends one process alone, such as
+	// the end of ctx, may have its effect at Thaw or Kill. Where Report names no
+	// Freezer it is CodeIncompatible.
+	Freeze(ctx context.Context) error
+	// Thaw lets them go on.
+	Thaw(ctx context.Context) error
+	// Kill ends every process of the group, frozen or not, setsid and double fork
+	// included, and returns when none is left. The group stays usable for nothing but
+	// Close.
 	Kill(ctx context.Context) error
 	// Close kills and removes everything the group made.
 	Close(ctx context.Context) error

@@ -22,6 +22,7 @@ type group struct {
 	cgroup  *cgroup.Group // nil where there are no control groups
 	spawner *spawner
 	stage   *stage // for the spawner's thread only
+	still   sandbox.Standstill
 
 	mu      sync.Mutex // guards what follows; held while a process starts
 	ended   bool       // killed or closed: nothing starts any more
@@ -41,12 +42,31 @@ func (g *group) Run(ctx context.Context, p sandbox.Process) (sandbox.Exit, error
 	if ctx.Err() != nil {
 		return cancelled(ctx)
 	}
-	r, err := g.start(p)
+	r, err := g.startThawed(ctx, p)
+	if ctx.Err() != nil && r == nil {
+		return cancelled(ctx)
+	}
 	if err != nil {
 		return sandbox.Exit{}, err
 	}
 	return r.wait(ctx)
 }
+
+// startThawed waits while the group is frozen: a process that is forked into a
+// frozen group stops before it has told its parent that it lives.
+func (g *group) startThawed(ctx context.Context, p sandbox.Process) (*run, error) {
+	for {
+		if err := g.still.Moving(ctx); err != nil {
+			return nil, err
+		}
+		r, err := g.start(p)
+		if !errors.Is(err, errFrozen) {
+			return r, err
+		}
+	}
+}
+
+var errFrozen = errors.New("the sandbox group is frozen")
 
 // cancelled is the exit of a process that ctx ended.
 func cancelled(ctx context.Context) (sandbox.Exit, error) {
@@ -63,7 +83,13 @@ func (g *group) start(p sandbox.Process) (*run, error) {
 	if g.ended {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the sandbox group %s was killed; make a new one", g.id)
 	}
-	r := &run{group: g, role: p.Role, pidfd: -1, gone: make(chan struct{})}
+	if frozen, _ := g.still.Look(); frozen {
+		return nil, errFrozen
+	}
+	r := &run{group: g, role: p.Role, limit: g.limits.Timeout, pidfd: -1, gone: make(chan struct{})}
+	if p.Timeout > 0 {
+		r.limit = min(r.limit, p.Timeout)
+	}
 	if err := r.start(p); err != nil {
 		return nil, err
 	}
@@ -128,6 +154,55 @@ func (g *group) blame() cgroup.Counters {
 	return hit
 }
 
+// freezeIn bounds a change of the freezer: one that a process holds up for longer
+// is as good as none.
+const freezeIn = 3 * time.Second
+
+// Freeze holds the group's lock while the kernel stops it: nothing starts
+// meanwhile, and time stands still from before the first process stopped.
+func (g *group) Freeze(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.mayFreeze(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeIn)
+	defer cancel()
+	g.still.Set(true)
+	if err := g.cgroup.Freeze(ctx); err != nil {
+		thawed := g.cgroup.Thaw(context.WithoutCancel(ctx))
+		g.still.Set(false)
+		return errors.Join(err, thawed)
+	}
+	return nil
+}
+
+// Thaw lets the processes, and their time, go on.
+func (g *group) Thaw(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.mayFreeze(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, freezeIn)
+	defer cancel()
+	if err := g.cgroup.Thaw(ctx); err != nil {
+		return err
+	}
+	g.still.Set(false)
+	return nil
+}
+
+func (g *group) mayFreeze() error {
+	switch {
+	case g.ended:
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the sandbox group %s was killed: it has nothing to freeze or thaw", g.id)
+	case g.cgroup == nil:
+		return protocol.Errorf(protocol.CodeIncompatible, "this machine has no control groups, so it cannot freeze sandboxes")
+	}
+	return nil
+}
+
 // Kill ends all processes and returns when the kernel has none left.
 func (g *group) Kill(ctx context.Context) error {
 	g.mu.Lock()
@@ -144,6 +219,7 @@ func (g *group) Kill(ctx context.Context) error {
 	if g.cgroup != nil {
 		err = g.cgroup.Kill(ctx)
 	}
+	g.still.Set(false) // who waits to start is told that the group has ended
 	for _, r := range all {
 		select {
 		case <-r.gone:

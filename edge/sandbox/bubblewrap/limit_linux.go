@@ -16,8 +16,8 @@ import (
 // memory is spent: the attempt survives a greedy compiler.
 const oomFirst = "500"
 
-// limit sets what is limited by process: everything inside is forked from pid.
-func (r *run) limit(pid int) error {
+// bound sets what is limited by process: everything inside is forked from pid.
+func (r *run) bound(pid int) error {
 	l := r.group.limits
 	set := map[int]uint64{
 		unix.RLIMIT_CORE:  0,

@@ -53,8 +53,9 @@ func (b *Backend) probe(ctx context.Context) sandbox.Report {
 	all.Go(func() error { return b.seeConfined(actx) })
 	all.Go(func() error { return b.seeKilled(actx) })
 	all.Go(func() error { limited = b.seeLimited(actx, class); return nil })
+	all.Go(func() error { r.Freezer = b.seeFrozen(actx); return nil })
 	if err := all.Wait(); err != nil {
-		r.Problem = err.Error()
+		r.Problem, r.Freezer = err.Error(), ""
 		return r
 	}
 	r.Boundary, r.Disk = protocol.BoundaryProcess, sandbox.DiskWatched

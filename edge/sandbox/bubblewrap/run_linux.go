@@ -24,6 +24,7 @@ type unixStat = syscall.Stat_t
 type run struct {
 	group   *group
 	role    sandbox.Role
+	limit   time.Duration // of the time in which it could run
 	monitor *os.Process // bwrap outside; its child is the namespace's first process
 	status  *os.File    // bwrap reports here
 	gate    *os.File    // bwrap waits here until limits are set
@@ -98,7 +99,7 @@ func (r *run) launched(pid int) error {
 	r.pidfd = fd
 	ended := r.reason != nil
 	r.mu.Unlock()
-	r.group.spawner.do(func() { err = r.limit(pid) }) // its thread has the right to
+	r.group.spawner.do(func() { err = r.bound(pid) }) // its thread has the right to
 	if err != nil || ended {
 		r.end(func(*sandbox.Exit) {})
 	} else if _, werr := r.gate.Write([]byte{0}); werr != nil && !errors.Is(werr, unix.EPIPE) {
@@ -158,11 +159,17 @@ func (r *run) wait(ctx context.Context) (sandbox.Exit, error) {
 
 // watch ends the run at its deadline or when ctx ends.
 func (r *run) watch(ctx context.Context, over <-chan struct{}) {
-	deadline := time.NewTimer(r.group.limits.Timeout)
-	defer deadline.Stop()
+	late := make(chan struct{})
+	var clock sync.WaitGroup
+	clock.Go(func() {
+		if r.group.still.Elapse(r.limit, over) {
+			close(late)
+		}
+	})
+	defer clock.Wait()
 	select {
 	case <-over:
-	case <-deadline.C:
+	case <-late:
 		r.end(func(e *sandbox.Exit) { e.Timeout = true })
 	case <-ctx.Done():
 		why, _ := cancelled(ctx)

@@ -140,7 +140,7 @@ func (r *run) fork(l *layout, p sandbox.Process, stdio []*os.File) error {
 		err = unix.CloseRange(firstFile, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	}
 	if err == nil {
-		r.monitor, err = os.StartProcess(path, argv, attr)
+		r.monitor, err = r.group.born(path, argv, attr)
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN):
@@ -150,6 +150,26 @@ func (r *run) fork(l *layout, p sandbox.Process, stdio []*os.File) error {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "start %s: %w; %s", path, err, remedyFor(err.Error()))
 	}
 	return nil
+}
+
+// born starts a process that is a member of the group's freezer from its birth.
+func (g *group) born(path string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+	if g.cgroup == nil {
+		return os.StartProcess(path, argv, attr)
+	}
+	if err := g.cgroup.Enter(); err != nil {
+		return nil, err
+	}
+	p, err := os.StartProcess(path, argv, attr)
+	if lerr := g.cgroup.Leave(); lerr != nil {
+		g.ended = true // freezing it would stop a thread of ours
+		if err == nil {
+			_ = p.Kill() // it waits at its gate
+			_, err = p.Wait()
+		}
+		return nil, errors.Join(err, lerr)
+	}
+	return p, err
 }
 
 // attributes drop root, follow the thread's death, leave our terminal and enter

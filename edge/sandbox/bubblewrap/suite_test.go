@@ -4,6 +4,7 @@ package bubblewrap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/cgroup"
 	"bivouac/edge/sandbox/sandboxtest"
 )
 
@@ -109,6 +111,36 @@ func TestSuite(t *testing.T) {
 		UID:      uid,
 		Setuid:   setuid,
 	})
+}
+
+// TestSuiteOfMechanisms runs what depends on control groups with those that the
+// suite above does not use on this machine: v1 alone, and none at all.
+func TestSuiteOfMechanisms(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root alone may choose among hierarchies")
+	}
+	attacker, _ := programs(t)
+	for name, detect := range map[string]func() (*cgroup.Tree, error){
+		"v1":   func() (*cgroup.Tree, error) { return cgroup.DetectV1(testParent) },
+		"none": func() (*cgroup.Tree, error) { return nil, errors.New("this test looks away") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := detect(); err != nil && name != "none" {
+				t.Skip("this machine has no such control groups; the machine of vmtest has: ", err)
+			}
+			b := testBackend()
+			b.detect = detect
+			r := b.Probe(t.Context())
+			t.Logf("it is seen as %+v", r)
+			if want := map[string]string{"v1": cgroup.FreezeV1, "none": ""}[name]; r.Freezer != want {
+				t.Errorf("it freezes by %q, want %q", r.Freezer, want)
+			}
+			sandboxtest.RunGroups(t, sandboxtest.Config{
+				New: func(*testing.T) sandbox.Backend { return b }, Broken: broken,
+				Program: "/attacker", Attacker: attacker, UID: DefaultUID,
+			})
+		})
+	}
 }
 
 // shared is one backend, so that the suite probes once.

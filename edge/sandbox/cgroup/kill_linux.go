@@ -21,6 +21,11 @@ func (g *Group) Kill(ctx context.Context) error {
 			return g.waitEmpty(ctx)
 		}
 	}
+	if g.tree.freezer != "" {
+		if err := g.killFrozen(ctx); err != nil {
+			return err
+		}
+	}
 	return g.killEach(ctx)
 }
 
@@ -34,13 +39,17 @@ func (g *Group) killEach(ctx context.Context) error {
 	}
 	return poll(ctx, func() (bool, error) {
 		pids, err := g.Processes()
-		for _, p := range pids {
-			if kerr := unix.Kill(p, unix.SIGKILL); kerr != nil && !errors.Is(kerr, unix.ESRCH) {
-				return false, fmt.Errorf("kill process %d of %s: %w", p, g.name, kerr)
-			}
-		}
-		return len(pids) == 0, err
+		return len(pids) == 0, errors.Join(err, killAll(g.name, pids))
 	})
+}
+
+func killAll(group string, pids []int) error {
+	for _, p := range pids {
+		if err := unix.Kill(p, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d of %s: %w", p, group, err)
+		}
+	}
+	return nil
 }
 
 func (g *Group) waitEmpty(ctx context.Context) error {
@@ -64,21 +73,32 @@ func (g *Group) memberships() []string {
 func (g *Group) Processes() ([]int, error) {
 	var pids []int
 	for _, d := range g.memberships() {
-		text, err := os.ReadFile(filepath.Join(d, "cgroup.procs"))
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			continue
-		}
+		some, err := processesIn(d)
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range strings.Fields(string(text)) {
-			pid, err := strconv.Atoi(f)
-			if err != nil {
-				return nil, err
-			}
-			if pid != os.Getpid() && !dead(pid) {
-				pids = append(pids, pid)
-			}
+		pids = append(pids, some...)
+	}
+	return pids, nil
+}
+
+// processesIn lists a directory's living processes, this one excluded.
+func processesIn(dir string) ([]int, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, f := range strings.Fields(string(text)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, err
+		}
+		if pid != os.Getpid() && !dead(pid) {
+			pids = append(pids, pid)
 		}
 	}
 	return pids, nil

@@ -23,15 +23,26 @@ type Tree struct {
 	unified string            // our directory in cgroup2: kills, and limits if full
 	full    bool              // the unified hierarchy has the controllers
 	v1      map[string]string // controller → our directory
+	// freezer is our directory in the v1 freezer hierarchy, where that is what
+	// freezes; freezerHome is where threads of this process belong there.
+	freezer, freezerHome string
 }
 
 // Detect finds where this process may make groups. parent names the folder
 // below a hierarchy's root ("bivouac" when empty); a delegated cgroup v2 group
 // of our own (a systemd unit with Delegate=yes, an allocation) comes first.
-func Detect(parent string) (*Tree, error) {
+func Detect(parent string) (*Tree, error) { return detect(parent, false) }
+
+// DetectV1 is Detect on a machine where no unified hierarchy is mounted.
+func DetectV1(parent string) (*Tree, error) { return detect(parent, true) }
+
+func detect(parent string, v1 bool) (*Tree, error) {
 	l, err := readLayout("/proc/self/mountinfo", "/proc/self/cgroup")
 	if err != nil {
 		return nil, err
+	}
+	if v1 {
+		l.unified = ""
 	}
 	if parent == "" {
 		parent = "bivouac"
@@ -117,6 +128,7 @@ func detectV1(l layout, parent string) (*Tree, error) {
 			t.unified = dir
 		}
 	}
+	t.useFreezer(l, parent)
 	return t, nil
 }
 
@@ -137,8 +149,10 @@ func (t *Tree) dirs() []string {
 	for _, d := range t.v1 {
 		seen[d] = true
 	}
-	if t.unified != "" {
-		seen[t.unified] = true
+	for _, d := range []string{t.unified, t.freezer} {
+		if d != "" {
+			seen[d] = true
+		}
 	}
 	var all []string
 	for d := range seen {

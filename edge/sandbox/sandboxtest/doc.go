@@ -62,6 +62,7 @@ var roomy = sandbox.Limits{
 func Run(t *testing.T, c Config) {
 	t.Run("Lifecycle", c.lifecycle)
 	t.Run("Kill", c.kill)
+	t.Run("Freeze", c.freeze)
 	if c.Broken == nil {
 		return
 	}
@@ -69,4 +70,12 @@ func Run(t *testing.T, c Config) {
 	t.Run("Workspace", c.workspace)
 	t.Run("Tidy", c.tidy)
 	t.Run("Attacks", c.attacks)
+}
+
+// RunGroups runs the part of the suite that depends on how processes are grouped.
+func RunGroups(t *testing.T, c Config) {
+	t.Run("Kill", c.kill)
+	t.Run("Freeze", c.freeze)
+	t.Run("Limits", c.limits)
+	t.Run("Tidy", c.tidy)
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
@@ -18,6 +17,7 @@ type group struct {
 	backend *Backend
 	id      string
 	limits  sandbox.Limits
+	still   sandbox.Standstill
 
 	mu      sync.Mutex // guards what follows
 	ended   bool
@@ -56,7 +56,7 @@ func (g *group) Run(ctx context.Context, p sandbox.Process) (sandbox.Exit, error
 		return sandbox.Exit{}, protocol.Errorf(protocol.CodeInvalidArgument,
 			"the command cannot be executed inside the sandbox: %s: no such program in the twin", p.Argv[0])
 	}
-	if ctx.Err() != nil {
+	if g.still.Moving(ctx) != nil || ctx.Err() != nil {
 		return explain(ctx, ctx, killedCode)
 	}
 	conn, err := g.socket(p)
@@ -73,9 +73,20 @@ func (g *group) Run(ctx context.Context, p sandbox.Process) (sandbox.Exit, error
 		return sandbox.Exit{}, err
 	}
 	defer g.leave(proc)
-	timer := time.AfterFunc(g.limits.Timeout, func() { end(errTimeout) })
-	defer timer.Stop()
+	limit := g.limits.Timeout
+	if p.Timeout > 0 {
+		limit = min(limit, p.Timeout)
+	}
+	var clock sync.WaitGroup
+	over := make(chan struct{})
+	clock.Go(func() {
+		if g.still.Elapse(limit, over) {
+			end(errTimeout)
+		}
+	})
 	code := program(inside, g.call(p, conn, inside, end))
+	close(over)
+	clock.Wait()
 	if conn != nil {
 		conn.Close()
 	}
@@ -84,10 +95,10 @@ func (g *group) Run(ctx context.Context, p sandbox.Process) (sandbox.Exit, error
 
 // call is the program's view. Its socket breaks when the process is killed.
 func (g *group) call(p sandbox.Process, conn net.Conn, inside context.Context, end context.CancelCauseFunc) Call {
-	out := &outlet{ctx: inside, end: end, left: g.limits.OutputBytes}
+	out := &outlet{ctx: inside, end: end, still: &g.still, left: g.limits.OutputBytes}
 	c := Call{
 		Argv: p.Argv, Env: p.Env, Dir: p.Dir, Workspace: p.Workspace, Stdin: p.Stdin,
-		Stdout: stream{out, p.Stdout}, Stderr: stream{out, p.Stderr}, Socket: conn,
+		Stdout: stream{out, p.Stdout}, Stderr: stream{out, p.Stderr}, Socket: conn, still: &g.still,
 	}
 	if c.Stdin == nil {
 		c.Stdin = strings.NewReader("")
@@ -145,6 +156,25 @@ func explain(ctx, inside context.Context, code int) (sandbox.Exit, error) {
 	return e, nil
 }
 
+// Freeze makes programs wait where they write, and their time stand still.
+func (g *group) Freeze(context.Context) error { return g.setFrozen(true) }
+
+// Thaw lets them go on.
+func (g *group) Thaw(context.Context) error { return g.setFrozen(false) }
+
+func (g *group) setFrozen(frozen bool) error {
+	if g.backend.cfg.Report.Freezer == "" {
+		return protocol.Errorf(protocol.CodeIncompatible, "this twin is of a machine that cannot freeze")
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the sandbox group %s was killed: it has nothing to freeze or thaw", g.id)
+	}
+	g.still.Set(frozen)
+	return nil
+}
+
 // Kill ends all processes and waits until they have returned.
 func (g *group) Kill(ctx context.Context) error {
 	g.mu.Lock()
@@ -157,6 +187,7 @@ func (g *group) Kill(ctx context.Context) error {
 	for _, p := range all {
 		p.end(errKilled)
 	}
+	g.still.Set(false)
 	for _, p := range all {
 		select {
 		case <-p.gone:
@@ -182,8 +213,9 @@ func (g *group) Close(ctx context.Context) error {
 
 // outlet is the output that both streams share.
 type outlet struct {
-	ctx context.Context
-	end context.CancelCauseFunc
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	still *sandbox.Standstill
 
 	mu   sync.Mutex // guards left
 	left int64
@@ -194,9 +226,10 @@ type stream struct {
 	to io.Writer
 }
 
-// Write passes what the limit leaves, and fails once the process was killed.
+// Write passes what the limit leaves, not while frozen, and fails once the process
+// was killed.
 func (s stream) Write(p []byte) (int, error) {
-	if s.ctx.Err() != nil {
+	if err := s.still.Moving(s.ctx); err != nil || s.ctx.Err() != nil {
 		return 0, context.Cause(s.ctx)
 	}
 	s.mu.Lock()

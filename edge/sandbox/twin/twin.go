@@ -14,6 +14,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
@@ -29,7 +30,12 @@ type Call struct {
 	Stdout    io.Writer
 	Stderr    io.Writer
 	Socket    net.Conn // RoleWorker only; closed when the program returns
+	still     *sandbox.Standstill
 }
+
+// Sleep is how a program waits as a process does: time while frozen is no part of
+// it. It reports false when ctx ended before.
+func (c Call) Sleep(ctx context.Context, d time.Duration) bool { return c.still.Elapse(d, ctx.Done()) }
 
 // Program is one executable. It returns its exit code, and must return when ctx
 // ends, which is how a twin kills.
@@ -44,7 +50,7 @@ type Config struct {
 	// descriptor.
 	Socket func(group string) (net.Conn, error)
 	// Report is what Probe answers; the zero value is a usable process boundary
-	// with limits.
+	// with limits and a freezer.
 	Report sandbox.Report
 }
 
@@ -59,7 +65,7 @@ type Backend struct {
 // New makes a backend.
 func New(cfg Config) *Backend {
 	if cfg.Report == (sandbox.Report{}) {
-		cfg.Report = sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}
+		cfg.Report = sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup, Freezer: "twin"}
 	}
 	return &Backend{cfg: cfg, groups: map[string]*group{}}
 }

@@ -35,6 +35,10 @@ func attacker(ctx context.Context, c Call) int {
 				return 1
 			}
 		}
+	case "beat":
+		for c.Sleep(ctx, time.Millisecond) {
+			fmt.Fprintln(c.Stdout, "beat")
+		}
 	case "sleep":
 		fmt.Fprintln(c.Stdout, "up")
 		<-ctx.Done()

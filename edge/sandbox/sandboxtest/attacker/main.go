@@ -54,6 +54,7 @@ var ways = map[string]way{
 var services = map[string]func(args []string){
 	"exit": exitWith, "cat": cat, "spew": spew, "sleep": sleep, "hog": hog,
 	"print": printArgs, "victim": victim, "hold": hold, "fill": fill, "loopback": loopback,
+	"beat": beat,
 }
 
 func main() {

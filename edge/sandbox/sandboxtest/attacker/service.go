@@ -48,6 +48,14 @@ func sleep([]string) {
 	time.Sleep(time.Hour)
 }
 
+// beat says that it lives, again and again.
+func beat([]string) {
+	for {
+		fmt.Println("beat")
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // hog uses so many megabytes and says so.
 func hog(args []string) {
 	for i := range number(args) {
