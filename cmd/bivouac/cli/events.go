@@ -50,9 +50,9 @@ was cut off shows, and every payload against its digest.`,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens next")
 	cmd.Flags().BoolVar(&verify, "verify", false, "prove the whole record of the session instead of printing it")
+	cmd.Flags().Int64Var(&after, "after", 0, "only events behind this sequence number")
 	cmd.MarkFlagsMutuallyExclusive("verify", "follow")
 	cmd.MarkFlagsMutuallyExclusive("verify", "after")
-	cmd.Flags().Int64Var(&after, "after", 0, "only events behind this sequence number")
 	return cmd
 }
 
