@@ -267,6 +267,220 @@ func (x *RenewCertificateResponse) GetCertificateChain() []byte {
 	return nil
 }
 
+type RecoverChallengeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverChallengeRequest) Reset() {
+	*x = RecoverChallengeRequest{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverChallengeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverChallengeRequest) ProtoMessage() {}
+
+func (x *RecoverChallengeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverChallengeRequest.ProtoReflect.Descriptor instead.
+func (*RecoverChallengeRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{4}
+}
+
+type RecoverChallengeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Opaque; answered within a minute, over the same connection.
+	Challenge     []byte `protobuf:"bytes,1,opt,name=challenge,proto3" json:"challenge,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverChallengeResponse) Reset() {
+	*x = RecoverChallengeResponse{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverChallengeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverChallengeResponse) ProtoMessage() {}
+
+func (x *RecoverChallengeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverChallengeResponse.ProtoReflect.Descriptor instead.
+func (*RecoverChallengeResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RecoverChallengeResponse) GetChallenge() []byte {
+	if x != nil {
+		return x.Challenge
+	}
+	return nil
+}
+
+type RecoverRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Challenge []byte                 `protobuf:"bytes,1,opt,name=challenge,proto3" json:"challenge,omitempty"`
+	// Ed25519 by the device key over what edge/identity.RecoverStatement makes of
+	// challenge and root.
+	Signature               []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	CapabilityVersion       int32  `protobuf:"varint,3,opt,name=capability_version,json=capabilityVersion,proto3" json:"capability_version,omitempty"`
+	OldestCapabilityVersion int32  `protobuf:"varint,4,opt,name=oldest_capability_version,json=oldestCapabilityVersion,proto3" json:"oldest_capability_version,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
+}
+
+func (x *RecoverRequest) Reset() {
+	*x = RecoverRequest{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRequest) ProtoMessage() {}
+
+func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
+func (*RecoverRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RecoverRequest) GetChallenge() []byte {
+	if x != nil {
+		return x.Challenge
+	}
+	return nil
+}
+
+func (x *RecoverRequest) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *RecoverRequest) GetCapabilityVersion() int32 {
+	if x != nil {
+		return x.CapabilityVersion
+	}
+	return 0
+}
+
+func (x *RecoverRequest) GetOldestCapabilityVersion() int32 {
+	if x != nil {
+		return x.OldestCapabilityVersion
+	}
+	return 0
+}
+
+type RecoverResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM, leaf first.
+	CertificateChain []byte `protobuf:"bytes,1,opt,name=certificate_chain,json=certificateChain,proto3" json:"certificate_chain,omitempty"`
+	BrokerAddress    string `protobuf:"bytes,2,opt,name=broker_address,json=brokerAddress,proto3" json:"broker_address,omitempty"`
+	// For a runner whose clock is wrong: dates are judged by this one then, within
+	// the dates of the certificate.
+	ServerTimeUs  int64 `protobuf:"varint,3,opt,name=server_time_us,json=serverTimeUs,proto3" json:"server_time_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverResponse) Reset() {
+	*x = RecoverResponse{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverResponse) ProtoMessage() {}
+
+func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
+func (*RecoverResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RecoverResponse) GetCertificateChain() []byte {
+	if x != nil {
+		return x.CertificateChain
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetBrokerAddress() string {
+	if x != nil {
+		return x.BrokerAddress
+	}
+	return ""
+}
+
+func (x *RecoverResponse) GetServerTimeUs() int64 {
+	if x != nil {
+		return x.ServerTimeUs
+	}
+	return 0
+}
+
 // Facts a runner advertises. Placement reads them; authority never does.
 type Facts struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -286,13 +500,22 @@ type Facts struct {
 	// Why there is no sandbox, for people.
 	SandboxProblem string   `protobuf:"bytes,11,opt,name=sandbox_problem,json=sandboxProblem,proto3" json:"sandbox_problem,omitempty"`
 	Adapters       []string `protobuf:"bytes,12,rep,name=adapters,proto3" json:"adapters,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Name of the machine, for people.
+	Host string `protobuf:"bytes,13,opt,name=host,proto3" json:"host,omitempty"`
+	// What was seen to freeze and thaw sandboxes; empty: they are killed when
+	// authority is lost, and their work begins again elsewhere.
+	Freezer string `protobuf:"bytes,14,opt,name=freezer,proto3" json:"freezer,omitempty"`
+	// How the disk limit of a sandbox is kept: "sized" or "watched".
+	Disk string `protobuf:"bytes,15,opt,name=disk,proto3" json:"disk,omitempty"`
+	// Package caches that sandboxed code may read, by name.
+	Caches        []string `protobuf:"bytes,16,rep,name=caches,proto3" json:"caches,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[4]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +527,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[4]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +540,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{4}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Facts) GetOs() string {
@@ -404,6 +627,34 @@ func (x *Facts) GetAdapters() []string {
 	return nil
 }
 
+func (x *Facts) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Facts) GetFreezer() string {
+	if x != nil {
+		return x.Freezer
+	}
+	return ""
+}
+
+func (x *Facts) GetDisk() string {
+	if x != nil {
+		return x.Disk
+	}
+	return ""
+}
+
+func (x *Facts) GetCaches() []string {
+	if x != nil {
+		return x.Caches
+	}
+	return nil
+}
+
 type HeldLease struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AttemptId string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
@@ -419,7 +670,7 @@ type HeldLease struct {
 
 func (x *HeldLease) Reset() {
 	*x = HeldLease{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[5]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +682,7 @@ func (x *HeldLease) String() string {
 func (*HeldLease) ProtoMessage() {}
 
 func (x *HeldLease) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[5]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +695,7 @@ func (x *HeldLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLease.ProtoReflect.Descriptor instead.
 func (*HeldLease) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{5}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HeldLease) GetAttemptId() string {
@@ -482,16 +733,22 @@ type ConnectRequest struct {
 	// New for every start of the daemon.
 	BootNonce string `protobuf:"bytes,3,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
 	// Epoch the runner last held; zero at first. The server answers a higher one.
-	LastEpoch     int64        `protobuf:"varint,4,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
-	Facts         *Facts       `protobuf:"bytes,5,opt,name=facts,proto3" json:"facts,omitempty"`
-	Held          []*HeldLease `protobuf:"bytes,6,rep,name=held,proto3" json:"held,omitempty"`
+	LastEpoch int64        `protobuf:"varint,4,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
+	Facts     *Facts       `protobuf:"bytes,5,opt,name=facts,proto3" json:"facts,omitempty"`
+	Held      []*HeldLease `protobuf:"bytes,6,rep,name=held,proto3" json:"held,omitempty"`
+	// Made and kept before the call, until an epoch came back. When the row was
+	// taken after last_epoch, and by neither of the two nonces, then by another
+	// machine with the same key: this one is refused.
+	TakeNonce string `protobuf:"bytes,7,opt,name=take_nonce,json=takeNonce,proto3" json:"take_nonce,omitempty"`
+	// With which last_epoch was taken. Empty: nothing is remembered, not judged.
+	LastNonce     string `protobuf:"bytes,8,opt,name=last_nonce,json=lastNonce,proto3" json:"last_nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[6]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +760,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[6]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +773,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{6}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConnectRequest) GetCapabilityVersion() int32 {
@@ -561,6 +818,20 @@ func (x *ConnectRequest) GetHeld() []*HeldLease {
 	return nil
 }
 
+func (x *ConnectRequest) GetTakeNonce() string {
+	if x != nil {
+		return x.TakeNonce
+	}
+	return ""
+}
+
+func (x *ConnectRequest) GetLastNonce() string {
+	if x != nil {
+		return x.LastNonce
+	}
+	return ""
+}
+
 type ConnectResponse struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Epoch             int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -577,7 +848,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[7]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +860,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[7]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +873,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{7}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConnectResponse) GetEpoch() int64 {
@@ -661,7 +932,7 @@ type LeaseVerdict struct {
 
 func (x *LeaseVerdict) Reset() {
 	*x = LeaseVerdict{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[8]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +944,7 @@ func (x *LeaseVerdict) String() string {
 func (*LeaseVerdict) ProtoMessage() {}
 
 func (x *LeaseVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[8]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +957,7 @@ func (x *LeaseVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseVerdict.ProtoReflect.Descriptor instead.
 func (*LeaseVerdict) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{8}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LeaseVerdict) GetAttemptId() string {
@@ -735,7 +1006,7 @@ type LeaseTerms struct {
 
 func (x *LeaseTerms) Reset() {
 	*x = LeaseTerms{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +1018,7 @@ func (x *LeaseTerms) String() string {
 func (*LeaseTerms) ProtoMessage() {}
 
 func (x *LeaseTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +1031,7 @@ func (x *LeaseTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseTerms.ProtoReflect.Descriptor instead.
 func (*LeaseTerms) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LeaseTerms) GetFence() int64 {
@@ -812,7 +1083,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +1095,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1108,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Slice) GetId() string {
@@ -872,7 +1143,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1155,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1168,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AttachRequest) GetEpoch() int64 {
@@ -932,7 +1203,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1215,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1228,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AttachResponse) GetSeq() int64 {
@@ -1062,7 +1333,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1345,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1358,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Heartbeat) GetServerTimeUs() int64 {
@@ -1110,7 +1381,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1393,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1406,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Offer) GetAttemptId() string {
@@ -1177,7 +1448,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1460,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1473,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Stop) GetAttemptId() string {
@@ -1229,7 +1500,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1512,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1525,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Fenced) GetReason() string {
@@ -1276,7 +1547,7 @@ type ToolAnswer struct {
 
 func (x *ToolAnswer) Reset() {
 	*x = ToolAnswer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1559,7 @@ func (x *ToolAnswer) String() string {
 func (*ToolAnswer) ProtoMessage() {}
 
 func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1572,7 @@ func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolAnswer.ProtoReflect.Descriptor instead.
 func (*ToolAnswer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ToolAnswer) GetAttemptId() string {
@@ -1335,7 +1606,7 @@ type AcknowledgeRequest struct {
 
 func (x *AcknowledgeRequest) Reset() {
 	*x = AcknowledgeRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1618,7 @@ func (x *AcknowledgeRequest) String() string {
 func (*AcknowledgeRequest) ProtoMessage() {}
 
 func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1631,7 @@ func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AcknowledgeRequest) GetEpoch() int64 {
@@ -1385,7 +1656,7 @@ type AcknowledgeResponse struct {
 
 func (x *AcknowledgeResponse) Reset() {
 	*x = AcknowledgeResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1668,7 @@ func (x *AcknowledgeResponse) String() string {
 func (*AcknowledgeResponse) ProtoMessage() {}
 
 func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1681,7 @@ func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
 }
 
 type ClaimRequest struct {
@@ -1426,7 +1697,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1709,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1722,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ClaimRequest) GetAttemptId() string {
@@ -1487,7 +1758,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1770,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1783,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ClaimResponse) GetTerms() *LeaseTerms {
@@ -1552,7 +1823,7 @@ type Work struct {
 
 func (x *Work) Reset() {
 	*x = Work{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1835,7 @@ func (x *Work) String() string {
 func (*Work) ProtoMessage() {}
 
 func (x *Work) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1848,7 @@ func (x *Work) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Work.ProtoReflect.Descriptor instead.
 func (*Work) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Work) GetKind() isWork_Kind {
@@ -1654,7 +1925,7 @@ type TurnWork struct {
 
 func (x *TurnWork) Reset() {
 	*x = TurnWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1937,7 @@ func (x *TurnWork) String() string {
 func (*TurnWork) ProtoMessage() {}
 
 func (x *TurnWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1950,7 @@ func (x *TurnWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnWork.ProtoReflect.Descriptor instead.
 func (*TurnWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TurnWork) GetSpec() []byte {
@@ -1738,7 +2009,7 @@ type SandboxLimits struct {
 
 func (x *SandboxLimits) Reset() {
 	*x = SandboxLimits{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +2021,7 @@ func (x *SandboxLimits) String() string {
 func (*SandboxLimits) ProtoMessage() {}
 
 func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +2034,7 @@ func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxLimits.ProtoReflect.Descriptor instead.
 func (*SandboxLimits) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SandboxLimits) GetMemoryBytes() int64 {
@@ -1825,7 +2096,7 @@ type DeviceWork struct {
 
 func (x *DeviceWork) Reset() {
 	*x = DeviceWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2108,7 @@ func (x *DeviceWork) String() string {
 func (*DeviceWork) ProtoMessage() {}
 
 func (x *DeviceWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2121,7 @@ func (x *DeviceWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceWork.ProtoReflect.Descriptor instead.
 func (*DeviceWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeviceWork) GetActionId() string {
@@ -1906,7 +2177,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2189,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2202,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeclineRequest) GetAttemptId() string {
@@ -1963,7 +2234,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2246,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2259,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 type RenewRequest struct {
@@ -2001,7 +2272,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2284,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2297,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RenewRequest) GetEpoch() int64 {
@@ -2052,7 +2323,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2335,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2348,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RenewResponse) GetLeases() []*LeaseVerdict {
@@ -2101,6 +2372,7 @@ type Record struct {
 	//	*Record_Checkpoint
 	//	*Record_Result
 	//	*Record_EffectIntent
+	//	*Record_SandboxMoved
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2108,7 +2380,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2392,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2405,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Record) GetSeq() int64 {
@@ -2211,6 +2483,15 @@ func (x *Record) GetEffectIntent() *EffectIntent {
 	return nil
 }
 
+func (x *Record) GetSandboxMoved() *SandboxMoved {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_SandboxMoved); ok {
+			return x.SandboxMoved
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -2241,6 +2522,11 @@ type Record_EffectIntent struct {
 	EffectIntent *EffectIntent `protobuf:"bytes,8,opt,name=effect_intent,json=effectIntent,proto3,oneof"`
 }
 
+type Record_SandboxMoved struct {
+	// The sandboxes of the attempt were frozen, thawed or ended.
+	SandboxMoved *SandboxMoved `protobuf:"bytes,9,opt,name=sandbox_moved,json=sandboxMoved,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_LoopEvent) isRecord_Kind() {}
@@ -2253,6 +2539,8 @@ func (*Record_Result) isRecord_Kind() {}
 
 func (*Record_EffectIntent) isRecord_Kind() {}
 
+func (*Record_SandboxMoved) isRecord_Kind() {}
+
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Boundary      string                 `protobuf:"bytes,1,opt,name=boundary,proto3" json:"boundary,omitempty"`
@@ -2263,7 +2551,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2563,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2576,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Started) GetBoundary() string {
@@ -2305,6 +2593,60 @@ func (x *Started) GetLimits() string {
 	return ""
 }
 
+type SandboxMoved struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "running", "frozen" or "killed".
+	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	// Why, for people.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SandboxMoved) Reset() {
+	*x = SandboxMoved{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SandboxMoved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SandboxMoved) ProtoMessage() {}
+
+func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SandboxMoved.ProtoReflect.Descriptor instead.
+func (*SandboxMoved) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SandboxMoved) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *SandboxMoved) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ToolRequested struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	CallId        string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
@@ -2316,7 +2658,7 @@ type ToolRequested struct {
 
 func (x *ToolRequested) Reset() {
 	*x = ToolRequested{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2670,7 @@ func (x *ToolRequested) String() string {
 func (*ToolRequested) ProtoMessage() {}
 
 func (x *ToolRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2683,7 @@ func (x *ToolRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRequested.ProtoReflect.Descriptor instead.
 func (*ToolRequested) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ToolRequested) GetCallId() string {
@@ -2375,7 +2717,7 @@ type EffectIntent struct {
 
 func (x *EffectIntent) Reset() {
 	*x = EffectIntent{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +2729,7 @@ func (x *EffectIntent) String() string {
 func (*EffectIntent) ProtoMessage() {}
 
 func (x *EffectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +2742,7 @@ func (x *EffectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectIntent.ProtoReflect.Descriptor instead.
 func (*EffectIntent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EffectIntent) GetActionId() string {
@@ -2428,7 +2770,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2782,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2795,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -2489,7 +2831,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2843,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2856,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Result) GetStatus() string {
@@ -2585,7 +2927,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2939,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2952,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReportRequest) GetAttemptId() string {
@@ -2653,7 +2995,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +3007,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3020,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReportResponse) GetAcceptedSeq() int64 {
@@ -2706,7 +3048,7 @@ type LiveRequest struct {
 
 func (x *LiveRequest) Reset() {
 	*x = LiveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +3060,7 @@ func (x *LiveRequest) String() string {
 func (*LiveRequest) ProtoMessage() {}
 
 func (x *LiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +3073,7 @@ func (x *LiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveRequest.ProtoReflect.Descriptor instead.
 func (*LiveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LiveRequest) GetAttemptId() string {
@@ -2763,7 +3105,7 @@ type LiveResponse struct {
 
 func (x *LiveResponse) Reset() {
 	*x = LiveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +3117,7 @@ func (x *LiveResponse) String() string {
 func (*LiveResponse) ProtoMessage() {}
 
 func (x *LiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +3130,7 @@ func (x *LiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveResponse.ProtoReflect.Descriptor instead.
 func (*LiveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
 }
 
 type PutBlobRequest struct {
@@ -2804,7 +3146,7 @@ type PutBlobRequest struct {
 
 func (x *PutBlobRequest) Reset() {
 	*x = PutBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +3158,7 @@ func (x *PutBlobRequest) String() string {
 func (*PutBlobRequest) ProtoMessage() {}
 
 func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +3171,7 @@ func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobRequest.ProtoReflect.Descriptor instead.
 func (*PutBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PutBlobRequest) GetAttemptId() string {
@@ -2875,7 +3217,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3229,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3242,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
 }
 
 type GetBlobRequest struct {
@@ -2914,7 +3256,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +3268,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3281,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetBlobRequest) GetAttemptId() string {
@@ -2972,7 +3314,7 @@ type GetBlobResponse struct {
 
 func (x *GetBlobResponse) Reset() {
 	*x = GetBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2984,7 +3326,7 @@ func (x *GetBlobResponse) String() string {
 func (*GetBlobResponse) ProtoMessage() {}
 
 func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2997,7 +3339,7 @@ func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobResponse.ProtoReflect.Descriptor instead.
 func (*GetBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetBlobResponse) GetChunk() []byte {
@@ -3017,7 +3359,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3371,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3384,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AnnounceRequest) GetEpoch() int64 {
@@ -3067,7 +3409,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3421,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3434,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
 }
 
 type LeaveRequest struct {
@@ -3103,7 +3445,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3457,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3470,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
 }
 
 type LeaveResponse struct {
@@ -3139,7 +3481,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3151,7 +3493,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3164,7 +3506,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
 }
 
 var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
@@ -3187,7 +3529,19 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x0ebroker_address\x18\a \x01(\tR\rbrokerAddress\"\x19\n" +
 	"\x17RenewCertificateRequest\"G\n" +
 	"\x18RenewCertificateResponse\x12+\n" +
-	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\"\xbf\x02\n" +
+	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\"\x19\n" +
+	"\x17RecoverChallengeRequest\"8\n" +
+	"\x18RecoverChallengeResponse\x12\x1c\n" +
+	"\tchallenge\x18\x01 \x01(\fR\tchallenge\"\xb7\x01\n" +
+	"\x0eRecoverRequest\x12\x1c\n" +
+	"\tchallenge\x18\x01 \x01(\fR\tchallenge\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12-\n" +
+	"\x12capability_version\x18\x03 \x01(\x05R\x11capabilityVersion\x12:\n" +
+	"\x19oldest_capability_version\x18\x04 \x01(\x05R\x17oldestCapabilityVersion\"\x8b\x01\n" +
+	"\x0fRecoverResponse\x12+\n" +
+	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\x12%\n" +
+	"\x0ebroker_address\x18\x02 \x01(\tR\rbrokerAddress\x12$\n" +
+	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\x99\x03\n" +
 	"\x05Facts\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x18\n" +
@@ -3203,14 +3557,18 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06paused\x18\n" +
 	" \x01(\bR\x06paused\x12'\n" +
 	"\x0fsandbox_problem\x18\v \x01(\tR\x0esandboxProblem\x12\x1a\n" +
-	"\badapters\x18\f \x03(\tR\badapters\"w\n" +
+	"\badapters\x18\f \x03(\tR\badapters\x12\x12\n" +
+	"\x04host\x18\r \x01(\tR\x04host\x12\x18\n" +
+	"\afreezer\x18\x0e \x01(\tR\afreezer\x12\x12\n" +
+	"\x04disk\x18\x0f \x01(\tR\x04disk\x12\x16\n" +
+	"\x06caches\x18\x10 \x03(\tR\x06caches\"w\n" +
 	"\tHeldLease\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x03R\x05fence\x12\x1f\n" +
 	"\vjournal_seq\x18\x03 \x01(\x03R\n" +
 	"journalSeq\x12\x14\n" +
-	"\x05short\x18\x04 \x01(\bR\x05short\"\x9b\x02\n" +
+	"\x05short\x18\x04 \x01(\bR\x05short\"\xd9\x02\n" +
 	"\x0eConnectRequest\x12-\n" +
 	"\x12capability_version\x18\x01 \x01(\x05R\x11capabilityVersion\x12:\n" +
 	"\x19oldest_capability_version\x18\x02 \x01(\x05R\x17oldestCapabilityVersion\x12\x1d\n" +
@@ -3219,7 +3577,11 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
 	"last_epoch\x18\x04 \x01(\x03R\tlastEpoch\x12.\n" +
 	"\x05facts\x18\x05 \x01(\v2\x18.bivouac.runner.v1.FactsR\x05facts\x120\n" +
-	"\x04held\x18\x06 \x03(\v2\x1c.bivouac.runner.v1.HeldLeaseR\x04held\"\x83\x02\n" +
+	"\x04held\x18\x06 \x03(\v2\x1c.bivouac.runner.v1.HeldLeaseR\x04held\x12\x1d\n" +
+	"\n" +
+	"take_nonce\x18\a \x01(\tR\ttakeNonce\x12\x1d\n" +
+	"\n" +
+	"last_nonce\x18\b \x01(\tR\tlastNonce\"\x83\x02\n" +
 	"\x0fConnectResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12-\n" +
 	"\x12capability_version\x18\x02 \x01(\x05R\x11capabilityVersion\x12%\n" +
@@ -3335,7 +3697,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x124\n" +
 	"\x06leases\x18\x02 \x03(\v2\x1c.bivouac.runner.v1.HeldLeaseR\x06leases\"H\n" +
 	"\rRenewResponse\x127\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1f.bivouac.runner.v1.LeaseVerdictR\x06leases\"\x99\x03\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1f.bivouac.runner.v1.LeaseVerdictR\x06leases\"\xe1\x03\n" +
 	"\x06Record\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12\x13\n" +
 	"\x05at_us\x18\x02 \x01(\x03R\x04atUs\x126\n" +
@@ -3347,11 +3709,15 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"checkpoint\x18\x06 \x01(\v2\x1d.bivouac.runner.v1.CheckpointH\x00R\n" +
 	"checkpoint\x123\n" +
 	"\x06result\x18\a \x01(\v2\x19.bivouac.runner.v1.ResultH\x00R\x06result\x12F\n" +
-	"\reffect_intent\x18\b \x01(\v2\x1f.bivouac.runner.v1.EffectIntentH\x00R\feffectIntentB\x06\n" +
+	"\reffect_intent\x18\b \x01(\v2\x1f.bivouac.runner.v1.EffectIntentH\x00R\feffectIntent\x12F\n" +
+	"\rsandbox_moved\x18\t \x01(\v2\x1f.bivouac.runner.v1.SandboxMovedH\x00R\fsandboxMovedB\x06\n" +
 	"\x04kind\"=\n" +
 	"\aStarted\x12\x1a\n" +
 	"\bboundary\x18\x01 \x01(\tR\bboundary\x12\x16\n" +
-	"\x06limits\x18\x02 \x01(\tR\x06limits\"\\\n" +
+	"\x06limits\x18\x02 \x01(\tR\x06limits\"<\n" +
+	"\fSandboxMoved\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\\\n" +
 	"\rToolRequested\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x14\n" +
 	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x1c\n" +
@@ -3408,10 +3774,13 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x05facts\x18\x02 \x01(\v2\x18.bivouac.runner.v1.FactsR\x05facts\"\x12\n" +
 	"\x10AnnounceResponse\"\x0e\n" +
 	"\fLeaveRequest\"\x0f\n" +
-	"\rLeaveResponse2\xb3\t\n" +
+	"\rLeaveResponse2\xf6\n" +
+	"\n" +
 	"\rRunnerService\x12O\n" +
 	"\x06Enroll\x12 .bivouac.runner.v1.EnrollRequest\x1a!.bivouac.runner.v1.EnrollResponse\"\x00\x12m\n" +
-	"\x10RenewCertificate\x12*.bivouac.runner.v1.RenewCertificateRequest\x1a+.bivouac.runner.v1.RenewCertificateResponse\"\x00\x12R\n" +
+	"\x10RenewCertificate\x12*.bivouac.runner.v1.RenewCertificateRequest\x1a+.bivouac.runner.v1.RenewCertificateResponse\"\x00\x12m\n" +
+	"\x10RecoverChallenge\x12*.bivouac.runner.v1.RecoverChallengeRequest\x1a+.bivouac.runner.v1.RecoverChallengeResponse\"\x00\x12R\n" +
+	"\aRecover\x12!.bivouac.runner.v1.RecoverRequest\x1a\".bivouac.runner.v1.RecoverResponse\"\x00\x12R\n" +
 	"\aConnect\x12!.bivouac.runner.v1.ConnectRequest\x1a\".bivouac.runner.v1.ConnectResponse\"\x00\x12Q\n" +
 	"\x06Attach\x12 .bivouac.runner.v1.AttachRequest\x1a!.bivouac.runner.v1.AttachResponse\"\x000\x01\x12^\n" +
 	"\vAcknowledge\x12%.bivouac.runner.v1.AcknowledgeRequest\x1a&.bivouac.runner.v1.AcknowledgeResponse\"\x00\x12L\n" +
@@ -3437,114 +3806,124 @@ func file_bivouac_runner_v1_runner_proto_rawDescGZIP() []byte {
 	return file_bivouac_runner_v1_runner_proto_rawDescData
 }
 
-var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*EnrollRequest)(nil),            // 0: bivouac.runner.v1.EnrollRequest
 	(*EnrollResponse)(nil),           // 1: bivouac.runner.v1.EnrollResponse
 	(*RenewCertificateRequest)(nil),  // 2: bivouac.runner.v1.RenewCertificateRequest
 	(*RenewCertificateResponse)(nil), // 3: bivouac.runner.v1.RenewCertificateResponse
-	(*Facts)(nil),                    // 4: bivouac.runner.v1.Facts
-	(*HeldLease)(nil),                // 5: bivouac.runner.v1.HeldLease
-	(*ConnectRequest)(nil),           // 6: bivouac.runner.v1.ConnectRequest
-	(*ConnectResponse)(nil),          // 7: bivouac.runner.v1.ConnectResponse
-	(*LeaseVerdict)(nil),             // 8: bivouac.runner.v1.LeaseVerdict
-	(*LeaseTerms)(nil),               // 9: bivouac.runner.v1.LeaseTerms
-	(*Slice)(nil),                    // 10: bivouac.runner.v1.Slice
-	(*AttachRequest)(nil),            // 11: bivouac.runner.v1.AttachRequest
-	(*AttachResponse)(nil),           // 12: bivouac.runner.v1.AttachResponse
-	(*Heartbeat)(nil),                // 13: bivouac.runner.v1.Heartbeat
-	(*Offer)(nil),                    // 14: bivouac.runner.v1.Offer
-	(*Stop)(nil),                     // 15: bivouac.runner.v1.Stop
-	(*Fenced)(nil),                   // 16: bivouac.runner.v1.Fenced
-	(*ToolAnswer)(nil),               // 17: bivouac.runner.v1.ToolAnswer
-	(*AcknowledgeRequest)(nil),       // 18: bivouac.runner.v1.AcknowledgeRequest
-	(*AcknowledgeResponse)(nil),      // 19: bivouac.runner.v1.AcknowledgeResponse
-	(*ClaimRequest)(nil),             // 20: bivouac.runner.v1.ClaimRequest
-	(*ClaimResponse)(nil),            // 21: bivouac.runner.v1.ClaimResponse
-	(*Work)(nil),                     // 22: bivouac.runner.v1.Work
-	(*TurnWork)(nil),                 // 23: bivouac.runner.v1.TurnWork
-	(*SandboxLimits)(nil),            // 24: bivouac.runner.v1.SandboxLimits
-	(*DeviceWork)(nil),               // 25: bivouac.runner.v1.DeviceWork
-	(*DeclineRequest)(nil),           // 26: bivouac.runner.v1.DeclineRequest
-	(*DeclineResponse)(nil),          // 27: bivouac.runner.v1.DeclineResponse
-	(*RenewRequest)(nil),             // 28: bivouac.runner.v1.RenewRequest
-	(*RenewResponse)(nil),            // 29: bivouac.runner.v1.RenewResponse
-	(*Record)(nil),                   // 30: bivouac.runner.v1.Record
-	(*Started)(nil),                  // 31: bivouac.runner.v1.Started
-	(*ToolRequested)(nil),            // 32: bivouac.runner.v1.ToolRequested
-	(*EffectIntent)(nil),             // 33: bivouac.runner.v1.EffectIntent
-	(*Checkpoint)(nil),               // 34: bivouac.runner.v1.Checkpoint
-	(*Result)(nil),                   // 35: bivouac.runner.v1.Result
-	(*ReportRequest)(nil),            // 36: bivouac.runner.v1.ReportRequest
-	(*ReportResponse)(nil),           // 37: bivouac.runner.v1.ReportResponse
-	(*LiveRequest)(nil),              // 38: bivouac.runner.v1.LiveRequest
-	(*LiveResponse)(nil),             // 39: bivouac.runner.v1.LiveResponse
-	(*PutBlobRequest)(nil),           // 40: bivouac.runner.v1.PutBlobRequest
-	(*PutBlobResponse)(nil),          // 41: bivouac.runner.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),           // 42: bivouac.runner.v1.GetBlobRequest
-	(*GetBlobResponse)(nil),          // 43: bivouac.runner.v1.GetBlobResponse
-	(*AnnounceRequest)(nil),          // 44: bivouac.runner.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),         // 45: bivouac.runner.v1.AnnounceResponse
-	(*LeaveRequest)(nil),             // 46: bivouac.runner.v1.LeaveRequest
-	(*LeaveResponse)(nil),            // 47: bivouac.runner.v1.LeaveResponse
+	(*RecoverChallengeRequest)(nil),  // 4: bivouac.runner.v1.RecoverChallengeRequest
+	(*RecoverChallengeResponse)(nil), // 5: bivouac.runner.v1.RecoverChallengeResponse
+	(*RecoverRequest)(nil),           // 6: bivouac.runner.v1.RecoverRequest
+	(*RecoverResponse)(nil),          // 7: bivouac.runner.v1.RecoverResponse
+	(*Facts)(nil),                    // 8: bivouac.runner.v1.Facts
+	(*HeldLease)(nil),                // 9: bivouac.runner.v1.HeldLease
+	(*ConnectRequest)(nil),           // 10: bivouac.runner.v1.ConnectRequest
+	(*ConnectResponse)(nil),          // 11: bivouac.runner.v1.ConnectResponse
+	(*LeaseVerdict)(nil),             // 12: bivouac.runner.v1.LeaseVerdict
+	(*LeaseTerms)(nil),               // 13: bivouac.runner.v1.LeaseTerms
+	(*Slice)(nil),                    // 14: bivouac.runner.v1.Slice
+	(*AttachRequest)(nil),            // 15: bivouac.runner.v1.AttachRequest
+	(*AttachResponse)(nil),           // 16: bivouac.runner.v1.AttachResponse
+	(*Heartbeat)(nil),                // 17: bivouac.runner.v1.Heartbeat
+	(*Offer)(nil),                    // 18: bivouac.runner.v1.Offer
+	(*Stop)(nil),                     // 19: bivouac.runner.v1.Stop
+	(*Fenced)(nil),                   // 20: bivouac.runner.v1.Fenced
+	(*ToolAnswer)(nil),               // 21: bivouac.runner.v1.ToolAnswer
+	(*AcknowledgeRequest)(nil),       // 22: bivouac.runner.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),      // 23: bivouac.runner.v1.AcknowledgeResponse
+	(*ClaimRequest)(nil),             // 24: bivouac.runner.v1.ClaimRequest
+	(*ClaimResponse)(nil),            // 25: bivouac.runner.v1.ClaimResponse
+	(*Work)(nil),                     // 26: bivouac.runner.v1.Work
+	(*TurnWork)(nil),                 // 27: bivouac.runner.v1.TurnWork
+	(*SandboxLimits)(nil),            // 28: bivouac.runner.v1.SandboxLimits
+	(*DeviceWork)(nil),               // 29: bivouac.runner.v1.DeviceWork
+	(*DeclineRequest)(nil),           // 30: bivouac.runner.v1.DeclineRequest
+	(*DeclineResponse)(nil),          // 31: bivouac.runner.v1.DeclineResponse
+	(*RenewRequest)(nil),             // 32: bivouac.runner.v1.RenewRequest
+	(*RenewResponse)(nil),            // 33: bivouac.runner.v1.RenewResponse
+	(*Record)(nil),                   // 34: bivouac.runner.v1.Record
+	(*Started)(nil),                  // 35: bivouac.runner.v1.Started
+	(*SandboxMoved)(nil),             // 36: bivouac.runner.v1.SandboxMoved
+	(*ToolRequested)(nil),            // 37: bivouac.runner.v1.ToolRequested
+	(*EffectIntent)(nil),             // 38: bivouac.runner.v1.EffectIntent
+	(*Checkpoint)(nil),               // 39: bivouac.runner.v1.Checkpoint
+	(*Result)(nil),                   // 40: bivouac.runner.v1.Result
+	(*ReportRequest)(nil),            // 41: bivouac.runner.v1.ReportRequest
+	(*ReportResponse)(nil),           // 42: bivouac.runner.v1.ReportResponse
+	(*LiveRequest)(nil),              // 43: bivouac.runner.v1.LiveRequest
+	(*LiveResponse)(nil),             // 44: bivouac.runner.v1.LiveResponse
+	(*PutBlobRequest)(nil),           // 45: bivouac.runner.v1.PutBlobRequest
+	(*PutBlobResponse)(nil),          // 46: bivouac.runner.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),           // 47: bivouac.runner.v1.GetBlobRequest
+	(*GetBlobResponse)(nil),          // 48: bivouac.runner.v1.GetBlobResponse
+	(*AnnounceRequest)(nil),          // 49: bivouac.runner.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),         // 50: bivouac.runner.v1.AnnounceResponse
+	(*LeaveRequest)(nil),             // 51: bivouac.runner.v1.LeaveRequest
+	(*LeaveResponse)(nil),            // 52: bivouac.runner.v1.LeaveResponse
 }
 var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
-	4,  // 0: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
-	5,  // 1: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
-	8,  // 2: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	9,  // 3: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	10, // 4: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
-	13, // 5: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
-	14, // 6: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
-	15, // 7: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
-	17, // 8: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
-	16, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
-	9,  // 10: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	23, // 11: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	25, // 12: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	24, // 13: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	5,  // 14: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	8,  // 15: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	31, // 16: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	32, // 17: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	34, // 18: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	35, // 19: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	33, // 20: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	30, // 21: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	4,  // 22: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 23: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 24: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	6,  // 25: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	11, // 26: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	18, // 27: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	20, // 28: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	26, // 29: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	28, // 30: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	36, // 31: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	38, // 32: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	40, // 33: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	42, // 34: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	44, // 35: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	46, // 36: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 37: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 38: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	7,  // 39: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	12, // 40: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	19, // 41: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	21, // 42: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	27, // 43: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	29, // 44: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	37, // 45: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	39, // 46: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	41, // 47: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	43, // 48: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	45, // 49: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	47, // 50: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	8,  // 0: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
+	9,  // 1: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
+	12, // 2: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	13, // 3: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	14, // 4: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
+	17, // 5: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
+	18, // 6: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
+	19, // 7: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
+	21, // 8: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
+	20, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
+	13, // 10: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	27, // 11: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
+	29, // 12: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	28, // 13: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	9,  // 14: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	12, // 15: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	35, // 16: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	37, // 17: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	39, // 18: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	40, // 19: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	38, // 20: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	36, // 21: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
+	34, // 22: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	8,  // 23: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 24: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 25: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	4,  // 26: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
+	6,  // 27: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
+	10, // 28: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	15, // 29: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	22, // 30: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	24, // 31: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	30, // 32: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	32, // 33: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	41, // 34: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	43, // 35: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	45, // 36: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	47, // 37: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	49, // 38: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	51, // 39: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 40: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 41: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	5,  // 42: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
+	7,  // 43: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
+	11, // 44: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	16, // 45: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	23, // 46: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	25, // 47: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	31, // 48: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	33, // 49: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	42, // 50: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	44, // 51: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	46, // 52: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	48, // 53: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	50, // 54: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	52, // 55: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	40, // [40:56] is the sub-list for method output_type
+	24, // [24:40] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
@@ -3552,24 +3931,25 @@ func file_bivouac_runner_v1_runner_proto_init() {
 	if File_bivouac_runner_v1_runner_proto != nil {
 		return
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[12].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[16].OneofWrappers = []any{
 		(*AttachResponse_Heartbeat)(nil),
 		(*AttachResponse_Offer)(nil),
 		(*AttachResponse_Stop)(nil),
 		(*AttachResponse_ToolAnswer)(nil),
 		(*AttachResponse_Fenced)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[22].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[26].OneofWrappers = []any{
 		(*Work_Turn)(nil),
 		(*Work_Device)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[30].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[34].OneofWrappers = []any{
 		(*Record_Started)(nil),
 		(*Record_LoopEvent)(nil),
 		(*Record_ToolRequested)(nil),
 		(*Record_Checkpoint)(nil),
 		(*Record_Result)(nil),
 		(*Record_EffectIntent)(nil),
+		(*Record_SandboxMoved)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3577,7 +3957,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runner_v1_runner_proto_rawDesc), len(file_bivouac_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

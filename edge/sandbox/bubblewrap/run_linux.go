@@ -25,9 +25,9 @@ type run struct {
 	group   *group
 	role    sandbox.Role
 	limit   time.Duration // of the time in which it could run
-	monitor *os.Process // bwrap outside; its child is the namespace's first process
-	status  *os.File    // bwrap reports here
-	gate    *os.File    // bwrap waits here until limits are set
+	monitor *os.Process   // bwrap outside; its child is the namespace's first process
+	status  *os.File      // bwrap reports here
+	gate    *os.File      // bwrap waits here until limits are set
 	streams sync.WaitGroup
 	errout  *outlet
 	tree    *workspace

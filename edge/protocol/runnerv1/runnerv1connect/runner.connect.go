@@ -41,6 +41,11 @@ const (
 	// RunnerServiceRenewCertificateProcedure is the fully-qualified name of the RunnerService's
 	// RenewCertificate RPC.
 	RunnerServiceRenewCertificateProcedure = "/bivouac.runner.v1.RunnerService/RenewCertificate"
+	// RunnerServiceRecoverChallengeProcedure is the fully-qualified name of the RunnerService's
+	// RecoverChallenge RPC.
+	RunnerServiceRecoverChallengeProcedure = "/bivouac.runner.v1.RunnerService/RecoverChallenge"
+	// RunnerServiceRecoverProcedure is the fully-qualified name of the RunnerService's Recover RPC.
+	RunnerServiceRecoverProcedure = "/bivouac.runner.v1.RunnerService/Recover"
 	// RunnerServiceConnectProcedure is the fully-qualified name of the RunnerService's Connect RPC.
 	RunnerServiceConnectProcedure = "/bivouac.runner.v1.RunnerService/Connect"
 	// RunnerServiceAttachProcedure is the fully-qualified name of the RunnerService's Attach RPC.
@@ -75,6 +80,11 @@ type RunnerServiceClient interface {
 	Enroll(context.Context, *runnerv1.EnrollRequest) (*runnerv1.EnrollResponse, error)
 	// A new certificate for the same key, before the old one ends.
 	RenewCertificate(context.Context, *runnerv1.RenewCertificateRequest) (*runnerv1.RenewCertificateResponse, error)
+	// What an enrolled key signs to get a new certificate, after any outage: with
+	// its self-signed certificate, as the old one may have ended.
+	RecoverChallenge(context.Context, *runnerv1.RecoverChallengeRequest) (*runnerv1.RecoverChallengeResponse, error)
+	// A new certificate for an enrolled key that has signed a challenge.
+	Recover(context.Context, *runnerv1.RecoverRequest) (*runnerv1.RecoverResponse, error)
 	// Takes the runner's connection row by compare-and-set: epoch + 1.
 	Connect(context.Context, *runnerv1.ConnectRequest) (*runnerv1.ConnectResponse, error)
 	// Deliveries of the mailbox after a cursor, then live. A later epoch ends it.
@@ -120,6 +130,18 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			httpClient,
 			baseURL+RunnerServiceRenewCertificateProcedure,
 			connect.WithSchema(runnerServiceMethods.ByName("RenewCertificate")),
+			connect.WithClientOptions(opts...),
+		),
+		recoverChallenge: connect.NewClient[runnerv1.RecoverChallengeRequest, runnerv1.RecoverChallengeResponse](
+			httpClient,
+			baseURL+RunnerServiceRecoverChallengeProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("RecoverChallenge")),
+			connect.WithClientOptions(opts...),
+		),
+		recover: connect.NewClient[runnerv1.RecoverRequest, runnerv1.RecoverResponse](
+			httpClient,
+			baseURL+RunnerServiceRecoverProcedure,
+			connect.WithSchema(runnerServiceMethods.ByName("Recover")),
 			connect.WithClientOptions(opts...),
 		),
 		connect: connect.NewClient[runnerv1.ConnectRequest, runnerv1.ConnectResponse](
@@ -201,6 +223,8 @@ func NewRunnerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 type runnerServiceClient struct {
 	enroll           *connect.Client[runnerv1.EnrollRequest, runnerv1.EnrollResponse]
 	renewCertificate *connect.Client[runnerv1.RenewCertificateRequest, runnerv1.RenewCertificateResponse]
+	recoverChallenge *connect.Client[runnerv1.RecoverChallengeRequest, runnerv1.RecoverChallengeResponse]
+	recover          *connect.Client[runnerv1.RecoverRequest, runnerv1.RecoverResponse]
 	connect          *connect.Client[runnerv1.ConnectRequest, runnerv1.ConnectResponse]
 	attach           *connect.Client[runnerv1.AttachRequest, runnerv1.AttachResponse]
 	acknowledge      *connect.Client[runnerv1.AcknowledgeRequest, runnerv1.AcknowledgeResponse]
@@ -227,6 +251,24 @@ func (c *runnerServiceClient) Enroll(ctx context.Context, req *runnerv1.EnrollRe
 // RenewCertificate calls bivouac.runner.v1.RunnerService.RenewCertificate.
 func (c *runnerServiceClient) RenewCertificate(ctx context.Context, req *runnerv1.RenewCertificateRequest) (*runnerv1.RenewCertificateResponse, error) {
 	response, err := c.renewCertificate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RecoverChallenge calls bivouac.runner.v1.RunnerService.RecoverChallenge.
+func (c *runnerServiceClient) RecoverChallenge(ctx context.Context, req *runnerv1.RecoverChallengeRequest) (*runnerv1.RecoverChallengeResponse, error) {
+	response, err := c.recoverChallenge.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Recover calls bivouac.runner.v1.RunnerService.Recover.
+func (c *runnerServiceClient) Recover(ctx context.Context, req *runnerv1.RecoverRequest) (*runnerv1.RecoverResponse, error) {
+	response, err := c.recover.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -336,6 +378,11 @@ type RunnerServiceHandler interface {
 	Enroll(context.Context, *runnerv1.EnrollRequest) (*runnerv1.EnrollResponse, error)
 	// A new certificate for the same key, before the old one ends.
 	RenewCertificate(context.Context, *runnerv1.RenewCertificateRequest) (*runnerv1.RenewCertificateResponse, error)
+	// What an enrolled key signs to get a new certificate, after any outage: with
+	// its self-signed certificate, as the old one may have ended.
+	RecoverChallenge(context.Context, *runnerv1.RecoverChallengeRequest) (*runnerv1.RecoverChallengeResponse, error)
+	// A new certificate for an enrolled key that has signed a challenge.
+	Recover(context.Context, *runnerv1.RecoverRequest) (*runnerv1.RecoverResponse, error)
 	// Takes the runner's connection row by compare-and-set: epoch + 1.
 	Connect(context.Context, *runnerv1.ConnectRequest) (*runnerv1.ConnectResponse, error)
 	// Deliveries of the mailbox after a cursor, then live. A later epoch ends it.
@@ -377,6 +424,18 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 		RunnerServiceRenewCertificateProcedure,
 		svc.RenewCertificate,
 		connect.WithSchema(runnerServiceMethods.ByName("RenewCertificate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	runnerServiceRecoverChallengeHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceRecoverChallengeProcedure,
+		svc.RecoverChallenge,
+		connect.WithSchema(runnerServiceMethods.ByName("RecoverChallenge")),
+		connect.WithHandlerOptions(opts...),
+	)
+	runnerServiceRecoverHandler := connect.NewUnaryHandlerSimple(
+		RunnerServiceRecoverProcedure,
+		svc.Recover,
+		connect.WithSchema(runnerServiceMethods.ByName("Recover")),
 		connect.WithHandlerOptions(opts...),
 	)
 	runnerServiceConnectHandler := connect.NewUnaryHandlerSimple(
@@ -457,6 +516,10 @@ func NewRunnerServiceHandler(svc RunnerServiceHandler, opts ...connect.HandlerOp
 			runnerServiceEnrollHandler.ServeHTTP(w, r)
 		case RunnerServiceRenewCertificateProcedure:
 			runnerServiceRenewCertificateHandler.ServeHTTP(w, r)
+		case RunnerServiceRecoverChallengeProcedure:
+			runnerServiceRecoverChallengeHandler.ServeHTTP(w, r)
+		case RunnerServiceRecoverProcedure:
+			runnerServiceRecoverHandler.ServeHTTP(w, r)
 		case RunnerServiceConnectProcedure:
 			runnerServiceConnectHandler.ServeHTTP(w, r)
 		case RunnerServiceAttachProcedure:
@@ -496,6 +559,14 @@ func (UnimplementedRunnerServiceHandler) Enroll(context.Context, *runnerv1.Enrol
 
 func (UnimplementedRunnerServiceHandler) RenewCertificate(context.Context, *runnerv1.RenewCertificateRequest) (*runnerv1.RenewCertificateResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.runner.v1.RunnerService.RenewCertificate is not implemented"))
+}
+
+func (UnimplementedRunnerServiceHandler) RecoverChallenge(context.Context, *runnerv1.RecoverChallengeRequest) (*runnerv1.RecoverChallengeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.runner.v1.RunnerService.RecoverChallenge is not implemented"))
+}
+
+func (UnimplementedRunnerServiceHandler) Recover(context.Context, *runnerv1.RecoverRequest) (*runnerv1.RecoverResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.runner.v1.RunnerService.Recover is not implemented"))
 }
 
 func (UnimplementedRunnerServiceHandler) Connect(context.Context, *runnerv1.ConnectRequest) (*runnerv1.ConnectResponse, error) {

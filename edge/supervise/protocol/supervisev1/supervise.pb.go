@@ -63,15 +63,17 @@ func (*HelloRequest) Descriptor() ([]byte, []int) {
 }
 
 type HelloResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
-	BootNonce     string                 `protobuf:"bytes,2,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
-	JournalSeq    int64                  `protobuf:"varint,3,opt,name=journal_seq,json=journalSeq,proto3" json:"journal_seq,omitempty"`
-	AckedSeq      int64                  `protobuf:"varint,4,opt,name=acked_seq,json=ackedSeq,proto3" json:"acked_seq,omitempty"`
-	Begun         bool                   `protobuf:"varint,5,opt,name=begun,proto3" json:"begun,omitempty"`
-	Finished      bool                   `protobuf:"varint,6,opt,name=finished,proto3" json:"finished,omitempty"`
-	Fence         int64                  `protobuf:"varint,7,opt,name=fence,proto3" json:"fence,omitempty"`
-	Pid           int32                  `protobuf:"varint,8,opt,name=pid,proto3" json:"pid,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId  string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	BootNonce  string                 `protobuf:"bytes,2,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
+	JournalSeq int64                  `protobuf:"varint,3,opt,name=journal_seq,json=journalSeq,proto3" json:"journal_seq,omitempty"`
+	AckedSeq   int64                  `protobuf:"varint,4,opt,name=acked_seq,json=ackedSeq,proto3" json:"acked_seq,omitempty"`
+	Begun      bool                   `protobuf:"varint,5,opt,name=begun,proto3" json:"begun,omitempty"`
+	Finished   bool                   `protobuf:"varint,6,opt,name=finished,proto3" json:"finished,omitempty"`
+	Fence      int64                  `protobuf:"varint,7,opt,name=fence,proto3" json:"fence,omitempty"`
+	Pid        int32                  `protobuf:"varint,8,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Its sandboxes are frozen until the lease is renewed, or its retention over.
+	Frozen        bool `protobuf:"varint,9,opt,name=frozen,proto3" json:"frozen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -160,6 +162,13 @@ func (x *HelloResponse) GetPid() int32 {
 		return x.Pid
 	}
 	return 0
+}
+
+func (x *HelloResponse) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
 }
 
 type BeginRequest struct {
@@ -777,7 +786,7 @@ var File_bivouac_supervise_v1_supervise_proto protoreflect.FileDescriptor
 const file_bivouac_supervise_v1_supervise_proto_rawDesc = "" +
 	"\n" +
 	"$bivouac/supervise/v1/supervise.proto\x12\x14bivouac.supervise.v1\x1a\x1ebivouac/runner/v1/runner.proto\"\x0e\n" +
-	"\fHelloRequest\"\xe5\x01\n" +
+	"\fHelloRequest\"\xfd\x01\n" +
 	"\rHelloResponse\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x1d\n" +
@@ -789,7 +798,8 @@ const file_bivouac_supervise_v1_supervise_proto_rawDesc = "" +
 	"\x05begun\x18\x05 \x01(\bR\x05begun\x12\x1a\n" +
 	"\bfinished\x18\x06 \x01(\bR\bfinished\x12\x14\n" +
 	"\x05fence\x18\a \x01(\x03R\x05fence\x12\x10\n" +
-	"\x03pid\x18\b \x01(\x05R\x03pid\"\x9f\x01\n" +
+	"\x03pid\x18\b \x01(\x05R\x03pid\x12\x16\n" +
+	"\x06frozen\x18\t \x01(\bR\x06frozen\"\x9f\x01\n" +
 	"\fBeginRequest\x12\x12\n" +
 	"\x04work\x18\x01 \x01(\fR\x04work\x12\x1f\n" +
 	"\vspec_digest\x18\x02 \x01(\tR\n" +
