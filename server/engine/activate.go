@@ -24,7 +24,7 @@ const activateBatch = 64
 // model would only fail.
 func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 	desc, err := e.view.current(time.Now())
-	if err != nil {
+	if err != nil || !e.replicas.here() {
 		return false, nil
 	}
 	var queued []session.Turn

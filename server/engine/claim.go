@@ -208,6 +208,9 @@ func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewReq
 	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
 		return nil, err
 	}
+	if err := e.replicas.standing(); err != nil {
+		return nil, err
+	}
 	resp := &runnerv1.RenewResponse{}
 	for _, l := range req.Leases {
 		id := protocol.AttemptID(l.AttemptId)

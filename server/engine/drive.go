@@ -130,6 +130,10 @@ func (w *turnTx) callModel(c loop.CallModel) error {
 	}
 	w.event(session.Event{Type: session.ModelCalled, Data: data})
 	id, now := w.turn.ID, w.tx.Now
+	if w.turn.Owner != w.e.Replica { // its runner's report came here
+		w.tx.Wake(callsOf(w.turn.Owner))
+		return nil
+	}
 	w.afterCommit(func() {
 		if c.After > 0 {
 			w.e.pauses.set(modelOp(call), now.Add(c.After))

@@ -31,6 +31,11 @@ type Config struct {
 	// over restarts of one data directory, so that a restarted server takes its
 	// own turns up at once.
 	Replica protocol.ReplicaID
+	// Alone says that no other server can use the store. The zero value does not
+	// count on it.
+	Alone bool
+	// Blobs names the place of artifacts: replicas of one store share it.
+	Blobs string
 	// Thumbprint of the replica's TLS key: the presenter of the capabilities of
 	// service-placed turns.
 	Thumbprint string
@@ -60,10 +65,13 @@ type Engine struct {
 	calls   *calls  // gateway actions that it has under way
 	due     *due    // model calls that wait for their op
 	doubts  bell    // something is in doubt
-	rested  bell    // a slice was closed, for which an approved turn may wait
-	hungry  bell    // a runner waits for a larger slice
-	closed  bell    // slices were closed, others may be due
-	agents  *definitions
+	orphans bell    // a replica is gone
+	// replicas is who else shares the store.
+	replicas *replicas
+	rested   bell // a slice was closed, for which an approved turn may wait
+	hungry   bell // a runner waits for a larger slice
+	closed   bell // slices were closed, others may be due
+	agents   *definitions
 }
 
 // New makes an engine and starts nothing.
@@ -78,6 +86,12 @@ func New(c Config) *Engine {
 		c.Ops = NewGoroutines()
 	}
 	c.Limits = c.Limits.orDefault()
+	if c.Limits.ReplicaTTL == 0 {
+		c.Limits.ReplicaTTL = defaultReplicaTTL
+		if c.Alone {
+			c.Limits.ReplicaTTL = c.Limits.OwnerTTL
+		}
+	}
 	return &Engine{
 		Config:  c,
 		ids:     ids{entropy: c.Entropy},
@@ -92,21 +106,34 @@ func New(c Config) *Engine {
 		calls:   newCalls(),
 		due:     newDue(),
 		doubts:  newBell(),
+		orphans: newBell(),
 		rested:  newBell(),
 		hungry:  newBell(),
 		closed:  newBell(),
 		agents:  newDefinitions(),
+
+		replicas: newReplicas(c, rand.Text()),
 	}
 }
 
+// leaveTimeout bounds the last word of a replica that stops.
+const leaveTimeout = time.Second
+
 // Run starts one loop per tick and the op runner, and returns when all are gone.
+// Its last word is that others may take its work up.
 func (e *Engine) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.Ops.Run(ctx) })
+	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.Ops.Run(running) })
 	for _, t := range e.Ticks() {
-		g.Go(func() error { return e.runTick(ctx, t) })
+		g.Go(func() error { return e.runTick(running, t) })
 	}
-	return g.Wait()
+	err := g.Wait()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if left := e.leave(last); left != nil {
+		e.Log.Warn("others learn by its silence that this replica stopped", "error", left)
+	}
+	return err
 }
 
 // Ready says whether a turn can really be taken now, and if not, why.

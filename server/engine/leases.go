@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -124,6 +125,14 @@ func (l *leases) takeShort() map[protocol.SliceID]protocol.TurnID {
 		h.short = false
 	}
 	return out
+}
+
+// forgetOf drops the clocks of a runner's leases: another replica renewed them
+// meanwhile, and they start anew.
+func (l *leases) forgetOf(r protocol.RunnerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.held, func(_ protocol.AttemptID, h *held) bool { return h.runner == r })
 }
 
 func (l *leases) forget(id protocol.AttemptID) {

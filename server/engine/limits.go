@@ -12,6 +12,9 @@ type Limits struct {
 	MaxPrompt int
 	// OwnerTTL is how long a replica that says nothing keeps its turns.
 	OwnerTTL time.Duration
+	// ReplicaTTL is how long a replica may give no sign of life before others take
+	// its place. Zero: 1.25 s, and OwnerTTL for one that is alone.
+	ReplicaTTL time.Duration
 	// ConnectionTTL is how long a replica keeps a runner that says nothing.
 	ConnectionTTL time.Duration
 	// OfferTTL is how long an offer waits for its claim before it goes elsewhere.
@@ -25,6 +28,9 @@ type Limits struct {
 	// Poll is the slow poll behind every wake-up.
 	Poll time.Duration
 }
+
+// defaultReplicaTTL leaves room for a failover within two seconds.
+const defaultReplicaTTL = 1250 * time.Millisecond
 
 // DefaultLimits are what a server starts with.
 func DefaultLimits() Limits {

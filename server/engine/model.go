@@ -62,6 +62,18 @@ func (e *Engine) callsModel(t session.Turn) bool {
 		t.Owner == e.Replica && e.owned.has(t.ID)
 }
 
+// callsOf is the topic of model calls that another replica made due for the owner
+// of their turn.
+func callsOf(r protocol.ReplicaID) store.Topic { return "calls " + store.Topic(r) }
+
+// tickCalls lets the model tick look at all turns of this replica, for what
+// others made due.
+func (e *Engine) tickCalls(context.Context) (bool, error) {
+	e.pauses.forget(modelScan)
+	e.due.bell.ring()
+	return false, nil
+}
+
 // startModel mints a capability for one call and starts it. Without authority
 // the turn ends; without a signing key the call is tried again. That the call is
 // outstanding is read after it was seen to have no op: read before, it could have

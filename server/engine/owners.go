@@ -3,9 +3,9 @@ package engine
 import (
 	"context"
 	"sync"
-	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -60,17 +60,24 @@ func (o *owned) sweptAt(n int64) {
 func (e *Engine) tickTakeover(ctx context.Context) (bool, error) {
 	var orphans []session.Turn
 	err := e.Store.View(ctx, store.AsLoop("takeover"), func(tx *store.Tx) error {
-		expired, err := tx.OrphanedTurns(100)
+		orphans = nil
+		found, err := tx.OrphanedTurns(100) // of replicas that have no row any more
 		if err != nil {
 			return err
 		}
-		mine, err := tx.OwnedTurns(e.Replica)
-		for _, t := range append(expired, mine...) {
-			if t.Owner != e.Replica || !e.owned.has(t.ID) {
+		for _, r := range append(e.replicas.missing(), execution.Replica{ID: e.Replica}) {
+			turns, err := tx.OwnedTurns(r.ID)
+			if err != nil {
+				return err
+			}
+			found = append(found, turns...)
+		}
+		for _, t := range found {
+			if t.Owner == e.Replica && !e.owned.has(t.ID) || e.replicas.gone(t.Owner) {
 				orphans = append(orphans, t)
 			}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return false, err
@@ -86,6 +93,9 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 	err := e.onTurn(ctx, "takeover", seen.ID, func(w *turnTx) (err error) {
 		if !w.turn.State.Active() || w.turn.OwnerFence != seen.OwnerFence {
 			return protocol.Errorf(protocol.CodeConflict, "turn %s moved on", seen.ID)
+		}
+		if err := e.stillGone(w.tx, seen.Owner); err != nil {
+			return err
 		}
 		if w.turn.OwnerFence, err = w.turn.OwnerFence.Next(w.tx.Epoch()); err != nil {
 			return err
@@ -112,21 +122,38 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 	return nil
 }
 
-// tickOwners keeps the rows that say who drives which turn and who talks to
-// which runner. It never says that it worked: it is due by time alone.
+// stillGone refuses a take-over from a replica that gave a sign meanwhile.
+func (e *Engine) stillGone(tx *store.Tx, owner protocol.ReplicaID) error {
+	if owner == e.Replica {
+		return nil
+	}
+	r, err := tx.Replica(owner)
+	if absent(err) {
+		return nil
+	}
+	if err == nil && r.Beat != e.replicas.beat(owner) {
+		return protocol.Errorf(protocol.CodeConflict, "replica %s lives", owner)
+	}
+	return err
+}
+
+// tickOwners gives this replica's sign of life, keeps the rows that say who drives
+// which turn and who talks to which runner, and looks who else is there. It is due
+// by time alone, and has worked when this replica is there or leads from now on.
 func (e *Engine) tickOwners(ctx context.Context) (bool, error) {
-	if !e.pauses.over("owners", time.Now()) {
+	sign, renew := e.replicas.due()
+	if !sign {
 		return false, nil
 	}
-	attached := e.links.attached()
-	err := e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error {
-		if err := tx.RenewTurns(e.Replica, tx.Now.Add(e.Limits.OwnerTTL)); err != nil {
-			return err
-		}
-		return tx.RenewConnections(e.Replica, attached, tx.Now.Add(e.Limits.ConnectionTTL))
-	})
+	begun, first := e.Elapsed(), !e.replicas.here()
+	err := e.sign(ctx, renew)
+	var led bool
 	if err == nil {
-		e.pauses.set("owners", time.Now().Add(min(e.Limits.OwnerTTL, e.Limits.ConnectionTTL)/3))
+		e.replicas.gave(begun, min(e.Limits.OwnerTTL, e.Limits.ConnectionTTL)/3, renew)
+		led, err = e.look(ctx)
 	}
-	return false, err
+	if err != nil {
+		e.replicas.postpone()
+	}
+	return led || first && err == nil, err
 }

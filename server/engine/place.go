@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -38,6 +39,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	maps.DeleteFunc(fleet.Connections, func(_ protocol.RunnerID, c execution.Connection) bool { return e.replicas.gone(c.Replica) })
 	withdrawn, err := each(stale, func(a execution.Attempt) (bool, error) {
 		return true, e.withdraw(ctx, a, "the offer was not claimed in time")
 	})
@@ -124,6 +126,9 @@ func passedOver(a protocol.AttemptID, r protocol.RunnerID) string {
 func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error) {
 	err = e.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
 		worked = false
+		if err := e.guardLead(tx); err != nil {
+			return err
+		}
 		a, err := tx.Attempt(d.Attempt)
 		if err != nil || a.State != execution.AttemptQueued {
 			return err

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/execution"
@@ -44,8 +43,8 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 		switch {
 		case !active[a.Runner]:
 			return true, e.loseMachine(ctx, a) // revoked, and the server stopped before it ended the work
-		case connected && row.Replica != e.Replica && row.Attached(time.Now()):
-			return false, nil // another replica's to reap
+		case connected && row.Replica != e.Replica && !e.replicas.gone(row.Replica):
+			return false, nil // another replica's to reap, attached or not
 		case connected && row.Replica != e.Replica:
 			return true, e.takeRow(ctx, row)
 		}
@@ -57,11 +56,15 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 func (e *Engine) takeRow(ctx context.Context, row execution.Connection) error {
 	last := row.Epoch
 	row.Replica, row.TakenAt = e.Replica, zeroTime
-	return e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
+	err := e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
 		row.ExpiresAt = tx.Now // nobody is attached
 		_, err := tx.TakeConnection(row, last)
 		return err
 	})
+	if err == nil {
+		e.leases.forgetOf(row.Runner)
+	}
+	return err
 }
 
 // reap makes the state of one attempt follow its clock. An attempt without a

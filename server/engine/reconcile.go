@@ -99,7 +99,7 @@ func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 			if err != nil {
 				return err
 			}
-			if e.owned.has(t.ID) || t.State.Terminal() && e.inherits(t, tx.Now) {
+			if e.owned.has(t.ID) || t.State.Terminal() && e.inherits(t) {
 				open = append(open, doubtful{a, t})
 			}
 		}
@@ -114,8 +114,8 @@ func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 // inherits reports an ended turn whose loose ends are this replica's: its own, or
 // those of a replica that is gone. Two that both think so do no harm: every write
 // is guarded.
-func (e *Engine) inherits(t session.Turn, now time.Time) bool {
-	return t.Owner == e.Replica || !now.Before(t.OwnerExpiresAt)
+func (e *Engine) inherits(t session.Turn) bool {
+	return t.Owner == e.Replica || e.replicas.gone(t.Owner)
 }
 
 func (e *Engine) reconcile(ctx context.Context, d doubtful) (bool, error) {
@@ -149,7 +149,7 @@ func (e *Engine) onAction(ctx context.Context, seen session.Action, fn func(w *t
 		if err != nil {
 			return err
 		}
-		mine := w.turn.Owner == e.Replica || w.turn.State.Terminal() && e.inherits(w.turn, w.tx.Now)
+		mine := w.turn.Owner == e.Replica || w.turn.State.Terminal() && e.inherits(w.turn)
 		if a.State != seen.State || a.Fence != seen.Fence || !mine {
 			return protocol.Errorf(protocol.CodeConflict, "action %s moved on", a.ID)
 		}

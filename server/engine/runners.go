@@ -226,9 +226,16 @@ func (e *Engine) attach(ctx context.Context, r protocol.RunnerID, epoch int64) e
 	if !e.links.arrive(r, epoch) {
 		return nil
 	}
-	return e.Store.Update(ctx, store.AsLoop("attach"), func(tx *store.Tx) error {
-		return tx.RenewConnections(e.Replica, []protocol.RunnerID{r}, tx.Now.Add(e.Limits.ConnectionTTL))
+	var lost []protocol.RunnerID
+	err := e.Store.Update(ctx, store.AsLoop("attach"), func(tx *store.Tx) (err error) {
+		lost, err = tx.RenewConnections(e.Replica, []protocol.RunnerID{r}, tx.Now.Add(e.Limits.ConnectionTTL))
+		return err
 	})
+	if err == nil && len(lost) > 0 {
+		e.links.drop(r)
+		err = e.links.current(r, epoch)
+	}
+	return err
 }
 
 // Disconnect says that the transport of an epoch is gone. The row stays this

@@ -22,6 +22,8 @@ type Tick struct {
 	Wake bell
 	// Due is how soon it has something to do by time alone; nil: at the poll.
 	Due func() time.Duration
+	// Eager keeps to Due also after an error.
+	Eager bool
 }
 
 // Ticks are all loops of the engine, in the order in which a turn meets them.
@@ -30,19 +32,20 @@ func (e *Engine) Ticks() []Tick {
 	return []Tick{
 		{Name: "floors", Do: e.tickFloors, Topics: on(store.TopicFloors)},
 		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
-		{Name: "takeover", Do: e.tickTakeover},
+		{Name: "takeover", Do: e.tickTakeover, Wake: e.orphans},
 		{Name: "activate", Do: e.tickActivate, Topics: on(store.TopicTurns), Wake: e.view.wake},
+		{Name: "calls", Do: e.tickCalls, Topics: on(callsOf(e.Replica))},
 		{Name: "model", Do: e.tickModel, Wake: e.due.bell, Due: e.pauses.next},
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: on(store.TopicActions)},
-		{Name: "place", Do: e.tickPlace, Topics: on(store.TopicAttempts)},
+		{Name: "place", Do: e.led(e.tickPlace), Topics: on(store.TopicAttempts)},
 		{Name: "approvals", Do: e.tickApprovals, Topics: on(store.TopicApprovals), Wake: e.rested},
 		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
 		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},
-		{Name: "deadlines", Do: e.tickDeadlines},
+		{Name: "deadlines", Do: e.led(e.tickDeadlines)},
 		{Name: "revoked", Do: e.tickRevoked, Wake: e.floors.wake},
-		{Name: "sessions", Do: e.tickSessions},
-		{Name: "owners", Do: e.tickOwners},
+		{Name: "sessions", Do: e.led(e.tickSessions)},
+		{Name: "owners", Do: e.tickOwners, Due: e.replicas.dueIn, Eager: true},
 		{Name: "usage", Do: e.tickUsage, Wake: e.hungry},
 		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups), Wake: e.closed},
 	}
@@ -62,9 +65,12 @@ func (e *Engine) runTick(ctx context.Context, t Tick) error {
 	}
 	for ctx.Err() == nil {
 		worked, err := t.Do(ctx)
+		var over *ended
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case errors.As(err, &over):
+			return over.error
 		case err != nil:
 			e.Log.Error("tick failed; it runs again", "tick", t.Name, "error", err)
 		case worked:
@@ -84,7 +90,7 @@ func (e *Engine) runTick(ctx context.Context, t Tick) error {
 // waitFor is how long a tick without work or with an error rests.
 func (e *Engine) waitFor(t Tick, err error) time.Duration {
 	wait := e.Limits.Poll
-	if err == nil && t.Due != nil {
+	if t.Due != nil && (err == nil || t.Eager) {
 		wait = min(wait, max(t.Due(), time.Millisecond))
 	}
 	return wait

@@ -24,17 +24,19 @@ var (
 		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING`)
 	takeConnection = define(`UPDATE connections SET epoch = $3, replica = $4, boot_nonce = $5, transport = $6, taken_at = $7, expires_at = $8
 		WHERE runner = $1 AND epoch = $2`)
-	renewConnection   = define(`UPDATE connections SET expires_at = $3 WHERE runner = $1 AND replica = $2 AND expires_at < $3`)
+	renewConnection   = define(`UPDATE connections SET expires_at = $3 WHERE runner = $1 AND replica = $2`)
 	releaseConnection = define(`UPDATE connections SET expires_at = $3 WHERE runner = $1 AND epoch = $2 AND expires_at > $3`)
 )
 
 // TakeConnection raises the epoch by compare-and-set and leases the row to the
-// replica. lastEpoch is the one the caller read; zero when it read none.
+// replica. lastEpoch is the one the caller read; zero when it read none. The new
+// epoch is the next one, or c.Epoch where that is higher: a runner may remember
+// more than a store that was put back.
 func (tx *Tx) TakeConnection(c execution.Connection, lastEpoch int64) (execution.Connection, error) {
 	if _, err := tx.attended(c.Runner); err != nil {
 		return c, err
 	}
-	c.Epoch = lastEpoch + 1
+	c.Epoch = max(c.Epoch, lastEpoch+1)
 	if c.TakenAt.IsZero() {
 		c.TakenAt = tx.Now
 	}
@@ -71,18 +73,25 @@ func (tx *Tx) Connections() ([]execution.Connection, error) {
 	return list(tx, scanConnection, connections, tx.managing())
 }
 
-// RenewConnections extends the replica's rows; rows that were taken over are left alone.
-func (tx *Tx) RenewConnections(r protocol.ReplicaID, runners []protocol.RunnerID, until time.Time) error {
+// RenewConnections extends the replica's rows and returns the runners of those
+// that were taken over; they are left alone, and whoever still serves them here is
+// woken.
+func (tx *Tx) RenewConnections(r protocol.ReplicaID, runners []protocol.RunnerID, until time.Time) (lost []protocol.RunnerID, err error) {
 	if err := tx.internal("renewing connections"); err != nil {
-		return err
+		return nil, err
 	}
 	for _, id := range runners {
-		if _, err := tx.exec(renewConnection, id, r, until); err != nil {
-			return err
+		n, err := tx.exec(renewConnection, id, r, until)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			lost = append(lost, id)
+			tx.touch(MailOf(id))
 		}
 	}
 	tx.touch(TopicAttempts)
-	return nil
+	return lost, nil
 }
 
 // ReleaseConnection expires the row now, if the epoch is still current.

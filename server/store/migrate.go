@@ -84,6 +84,7 @@ func (s *Store) migrate(ctx context.Context) (epoch uint32, err error) {
 				return fmt.Errorf("store: migration %04d_%s: %w", m.version, m.name, err)
 			}
 		}
+		s.version = known[len(known)-1].version
 		epoch, err = readEpoch(ctx, on)
 		return err
 	})

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"time"
-
 	"bivouac/edge/protocol"
 	"bivouac/server/session"
 )
@@ -91,10 +89,8 @@ var (
 	ownedTurns = define(`SELECT ` + turnColumns + fromTurns + `
 		WHERE ` + own("t") + ` AND t.owner = $3 AND t.state IN ` + activeStates + ` ORDER BY t.activated_at, t.id`)
 	orphanedTurns = define(`SELECT ` + turnColumns + fromTurns + `
-		WHERE ` + own("t") + ` AND t.owner_expires_at <= $3 AND t.state IN ` + activeStates + `
-		ORDER BY t.owner_expires_at, t.id LIMIT $4`)
-	renewTurns = define(`UPDATE turns SET owner_expires_at = $2
-		WHERE owner = $1 AND owner_expires_at < $2 AND state IN ` + activeStates)
+		WHERE ` + own("t") + ` AND t.state IN ` + activeStates + ` AND NOT EXISTS (SELECT 1 FROM replicas r WHERE r.id = t.owner)
+		ORDER BY t.activated_at, t.id LIMIT $3`)
 	queuedPastDeadline = define(`SELECT ` + turnColumns + fromTurns + `
 		WHERE ` + own("t") + ` AND t.state = 'QUEUED' AND t.queue_deadline > 0 AND t.queue_deadline <= $3
 		ORDER BY t.queue_deadline, t.id LIMIT $4`)
@@ -114,18 +110,9 @@ func (tx *Tx) OwnedTurns(r protocol.ReplicaID) ([]session.Turn, error) {
 	return list(tx, scanTurn, ownedTurns, tx.mine(r))
 }
 
-// OrphanedTurns are active turns whose owner row has expired.
+// OrphanedTurns are active turns whose owner is no replica any more.
 func (tx *Tx) OrphanedTurns(limit int) ([]session.Turn, error) {
-	return list(tx, scanTurn, orphanedTurns, tx.mine(tx.Now, limited(limit)))
-}
-
-// RenewTurns extends the owner rows of a replica.
-func (tx *Tx) RenewTurns(r protocol.ReplicaID, until time.Time) error {
-	if err := tx.internal("renewing owner rows"); err != nil {
-		return err
-	}
-	_, err := tx.exec(renewTurns, r, until)
-	return err
+	return list(tx, scanTurn, orphanedTurns, tx.mine(limited(limit)))
 }
 
 // TurnsPastDeadline are queued turns past QueueDeadline and active ones past Deadline or ReconcileDeadline.

@@ -5,6 +5,28 @@ import (
 	"bivouac/server/execution"
 )
 
+var storeNow = define(`SELECT (SELECT value FROM meta WHERE name = 'store_epoch'), (SELECT MAX(version) FROM schema_migrations)`)
+
+// Unaltered refuses a store that was restored, or migrated by a newer server,
+// since it was opened: its fences and its tables are not those that this process
+// knows.
+func (tx *Tx) Unaltered() error {
+	if !tx.store.Shared() {
+		return nil // nobody else can have the file open
+	}
+	var epoch, version int64
+	_, err := first(tx, func(r scanner) (bool, error) { return true, r.Scan(&epoch, &version) }, storeNow, nil)
+	switch {
+	case err != nil:
+		return err
+	case epoch != int64(tx.store.epoch):
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the database was restored (epoch %d, and this server began in epoch %d): start this server again", epoch, tx.store.epoch)
+	case version != tx.store.version:
+		return protocol.Errorf(protocol.CodeIncompatible, "the database has schema version %d by now, and this server knows version %d: run the newer server that migrated it", version, tx.store.version)
+	}
+	return nil
+}
+
 var (
 	enterReplica = define(`INSERT INTO replicas (id, boot, beat, blobs, started_at) VALUES ($1, $2, 1, $3, $4)
 		ON CONFLICT (id) DO UPDATE SET boot = excluded.boot, beat = replicas.beat + 1, blobs = excluded.blobs, started_at = excluded.started_at`)

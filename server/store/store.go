@@ -35,6 +35,7 @@ type Store struct {
 	dialect *dialect
 	engine  engine
 	epoch   uint32
+	version int64 // of the schema
 	topics  topics
 	release func() error // the lock of the data directory
 	closing sync.Once

@@ -50,6 +50,9 @@ func (tx *Tx) touch(t Topic) {
 	tx.touched[t] = true
 }
 
+// Wake wakes whoever waits for a topic, here or at another server, after the commit.
+func (tx *Tx) Wake(t Topic) { tx.touch(t) }
+
 // mine puts the caller's tenant and own id before the other parameters.
 func (tx *Tx) mine(args ...any) []any {
 	tenant, id := tx.caller.self()

@@ -47,7 +47,7 @@ func (h *host) begin() {
 	h.ops = &ops{h: h}
 	h.engine = engine.New(engine.Config{
 		Store: s.store, Broker: &port{s}, Scheduler: scheduler.Embedded{}, Signer: s.trust.signer, Replica: h.replica,
-		Thumbprint: presenter, Elapsed: s.now, Ops: h.ops, Entropy: s.entropy,
+		Thumbprint: presenter, Elapsed: s.now, Ops: h.ops, Entropy: s.entropy, Alone: true,
 	})
 	h.ticks = nil
 	for _, t := range h.engine.Ticks() {

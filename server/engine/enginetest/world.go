@@ -144,12 +144,19 @@ func (w *World) Me() store.Caller { return Caller(w.Person) }
 // Caller of a principal.
 func Caller(p policy.Principal) store.Caller { return store.AsPrincipal(p.Tenant, p.ID, p.Admin) }
 
+// replicaTTL suits a world whose time passes in steps of seconds.
+const replicaTTL = 15 * time.Second
+
 // config of an engine on this world.
 func (w *World) config(ops engine.Ops) engine.Config {
+	limits := w.limits
+	if limits.ReplicaTTL == 0 {
+		limits.ReplicaTTL = replicaTTL
+	}
 	return engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
-		Ops: ops, Limits: w.limits, Entropy: w.entropy,
+		Ops: ops, Limits: limits, Entropy: w.entropy,
 	}
 }
 

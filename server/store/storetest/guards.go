@@ -3,7 +3,6 @@ package storetest
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/execution"
@@ -81,7 +80,7 @@ func guards(t *testing.T, s *store.Store) {
 	owners(t, s, x)
 }
 
-// owners: rows of a replica are renewed together, and only its own.
+// owners: a turn is orphaned while its owner is no replica.
 func owners(t *testing.T, s *store.Store, x *side) {
 	orphans := func() (n int) {
 		view(t, s, loop, func(tx *store.Tx) error {
@@ -91,14 +90,14 @@ func owners(t *testing.T, s *store.Store, x *side) {
 		})
 		return n
 	}
-	renew := func(r protocol.ReplicaID) {
-		update(t, s, loop, func(tx *store.Tx) error { return tx.RenewTurns(r, tx.Now.Add(time.Minute)) })
+	enter := func(r protocol.ReplicaID) {
+		update(t, s, loop, func(tx *store.Tx) error { return tx.EnterReplica(execution.Replica{ID: r, Boot: "boot"}) })
 	}
-	if renew(id[protocol.ReplicaID]()); orphans() != 1 {
-		t.Error("another replica renewed the owner row")
+	if enter(id[protocol.ReplicaID]()); orphans() != 1 {
+		t.Error("another replica is not the owner")
 	}
-	if renew(x.Replica); orphans() != 0 {
-		t.Error("the replica did not renew its owner row")
+	if enter(x.Replica); orphans() != 0 {
+		t.Error("the owner is there")
 	}
 }
 

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -213,16 +214,18 @@ func connections(t *testing.T, s *store.Store) {
 	if attached() {
 		t.Error("the epoch did not release its row")
 	}
-	renew := func(r protocol.ReplicaID) {
-		update(t, s, loop, func(tx *store.Tx) error {
-			return tx.RenewConnections(r, []protocol.RunnerID{x.Runner, x.OtherRunner}, tx.Now.Add(time.Minute))
+	renew := func(r protocol.ReplicaID) (lost []protocol.RunnerID) {
+		update(t, s, loop, func(tx *store.Tx) (err error) {
+			lost, err = tx.RenewConnections(r, []protocol.RunnerID{x.Runner, x.OtherRunner}, tx.Now.Add(time.Minute))
+			return err
 		})
+		return lost
 	}
-	if renew(x.Replica); attached() {
-		t.Error("the replica that lost the row renewed it")
+	if lost := renew(x.Replica); attached() || !slices.Contains(lost, x.Runner) {
+		t.Errorf("the replica that lost the row renewed it, or does not learn of it: %v", lost)
 	}
-	if renew(other); !attached() {
-		t.Error("the replica did not renew its row")
+	if lost := renew(other); !attached() || slices.Contains(lost, x.Runner) {
+		t.Errorf("the replica did not renew its row, or lost it: %v", lost)
 	}
 }
 

@@ -36,6 +36,8 @@ func merge(all ...map[string]probe) map[string]probe {
 
 var peopleProbes = map[string]probe{
 	"Caller":       {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return true, nil }},
+	"Wake":         {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { tx.Wake("a topic"); return true, nil }},
+	"Unaltered":    {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.Unaltered()) }},
 	"Epoch":        {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return tx.Epoch() > 0, nil }},
 	"EnsureTenant": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.EnsureTenant(x.Name)) }},
 	"Tenant":       {by: inTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Tenant(x.Tenant)) }},
@@ -135,9 +137,6 @@ var conversationProbes = map[string]probe{
 	"OrphanedTurns": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.OrphanedTurns(0)
 		return has(all, err, x.isTurn)
-	}},
-	"RenewTurns": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
-		return did(tx.RenewTurns(x.Replica, tx.Now.Add(time.Minute)))
 	}},
 	"TurnsPastDeadline": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.TurnsPastDeadline(0)
@@ -299,7 +298,7 @@ var runnerProbes = map[string]probe{
 		return has(all, err, func(c execution.Connection) bool { return c.Runner == x.Runner })
 	}},
 	"RenewConnections": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
-		return did(tx.RenewConnections(x.Replica, []protocol.RunnerID{x.Runner}, tx.Now.Add(time.Hour)))
+		return got(tx.RenewConnections(x.Replica, []protocol.RunnerID{x.Runner}, tx.Now.Add(time.Hour)))
 	}},
 	"ReleaseConnection": {by: machine, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.ReleaseConnection(x.Runner, 1)) }},
 	"PutMail": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
