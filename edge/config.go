@@ -32,7 +32,7 @@ type Config struct {
 	// Control is the listener of the local control socket; nil for none.
 	Control net.Listener
 	Version string
-	Logger  *slog.Logger
+	Log     *slog.Logger
 	// Backoff of the link. Default 250 ms up to 30 s.
 	BackoffBase, BackoffMax time.Duration
 }
@@ -44,8 +44,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Elapsed == nil {
 		c.Elapsed = lease.Boottime
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.BackoffBase == 0 {
 		c.BackoffBase = 250 * time.Millisecond

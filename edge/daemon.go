@@ -72,7 +72,7 @@ func New(cfg Config) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{
-		cfg: cfg, log: cfg.Logger,
+		cfg: cfg, log: cfg.Log,
 		backoff:   link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
 		taking:    make(single, 1),
 		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(), wakeLink: newSignal(), wakeProbe: newSignal(),

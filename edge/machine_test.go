@@ -79,7 +79,7 @@ func enrolled(t *testing.T, f *fakeServer) *machine {
 		Adapters: []string{"native"}, Supervisors: InProcess(m.twins.start, m.twins.kill), Version: "test",
 	}
 	if testing.Verbose() {
-		m.cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		m.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return m
 }

@@ -74,7 +74,7 @@ func replica(dir string) (protocol.ReplicaID, error) {
 func resetKey(dir string) (*[32]byte, error) {
 	text, err := keep(filepath.Join(dir, resetKeyFile), 0o600, func() []byte {
 		b := make([]byte, 32)
-		rand.Read(b) //nolint:errcheck // never fails
+		rand.Read(b)
 		return b
 	})
 	if err != nil || len(text) != 32 {

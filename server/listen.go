@@ -52,13 +52,13 @@ func listen(ctx context.Context, c Config) (_ sockets, err error) {
 
 func (s sockets) close() {
 	if s.public != nil {
-		s.public.Close() //nolint:errcheck // going
+		s.public.Close() // going
 	}
 	if s.runners != nil {
-		s.runners.Close() //nolint:errcheck // going
+		s.runners.Close() // going
 	}
 	if s.packets != nil {
-		s.packets.Close() //nolint:errcheck // going
+		s.packets.Close() // going
 	}
 }
 

@@ -108,7 +108,7 @@ func (u unready) Error() string { return string(u) }
 func probes(next http.Handler, r *readiness, stopping <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		w.Write([]byte("alive\n")) //nolint:errcheck // the prober is gone
+		w.Write([]byte("alive\n")) // the prober is gone
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, req *http.Request) {
 		answer := struct {
@@ -127,7 +127,7 @@ func probes(next http.Handler, r *readiness, stopping <-chan struct{}) http.Hand
 		if !answer.Ready {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		json.NewEncoder(w).Encode(answer) //nolint:errcheck // the prober is gone
+		json.NewEncoder(w).Encode(answer) // the prober is gone
 	})
 	mux.Handle("/", next)
 	return mux

@@ -231,7 +231,7 @@ func (p *plane) serveMachines(ctx context.Context) error {
 	}
 	s, err := link.NewServer(link.ServerConfig{
 		Handler: runnerapi.Handler(p.machines), Root: root, Certificate: p.broker.Certificate,
-		ResetKey: p.resetKey, Grace: p.cfg.Grace, Logger: p.cfg.Log,
+		ResetKey: p.resetKey, Grace: p.cfg.Grace, Log: p.cfg.Log,
 	})
 	if err != nil {
 		return err

@@ -62,12 +62,15 @@ func left(c *Countdown) time.Duration {
 	return c.Left()
 }
 
+// RenewIn is how often a holder renews.
+func RenewIn(ttl time.Duration) time.Duration { return ttl / 3 }
+
 // Due is how long to wait before the next renewal: a third of the ttl after the
 // last one was sent.
 func (l *Lease) Due() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ttl/3 - (l.elapsed() - l.sent)
+	return RenewIn(l.ttl) - (l.elapsed() - l.sent)
 }
 
 // Monotonic counts from now by Go's clock, which is virtual inside a

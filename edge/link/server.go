@@ -29,8 +29,8 @@ type ServerConfig struct {
 	ResetKey *[32]byte
 	// Grace is how long running requests may go on after Serve's context ends.
 	// Default 3 s. Long streams should watch Draining.
-	Grace  time.Duration
-	Logger *slog.Logger
+	Grace time.Duration
+	Log   *slog.Logger
 }
 
 // Server answers the same handler over HTTP/3 and HTTP/2.
@@ -49,8 +49,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Grace == 0 {
 		cfg.Grace = 3 * time.Second
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg, traffic: newMeter(), drain: make(chan struct{})}
 	s.tls = &tls.Config{
@@ -121,7 +121,7 @@ func (s *Server) serveQUIC(ctx context.Context, packets net.PacketConn, handler 
 	server := &http3.Server{
 		Handler:     handler,
 		ConnContext: func(ctx context.Context, _ *quic.Conn) context.Context { return s.connContext(ctx) },
-		Logger:      s.cfg.Logger,
+		Logger:      s.cfg.Log,
 	}
 	return serveUntil(ctx, s.cfg.Grace,
 		func() error { return server.ServeListener(listener) },
@@ -142,7 +142,7 @@ func (s *Server) serveTCP(ctx context.Context, listener net.Listener, handler ht
 		HTTP2:             http2Config(2 * keepAlive),
 		ReadHeaderTimeout: headerTimeout,
 		ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return s.connContext(ctx) },
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	return serveUntil(ctx, s.cfg.Grace,
 		func() error { return server.ServeTLS(listener, "", "") },

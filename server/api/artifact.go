@@ -72,7 +72,7 @@ func (s artifacts) GetArtifact(ctx context.Context, r *apiv1.GetArtifactRequest,
 	if err != nil {
 		return err
 	}
-	defer blob.Close() //nolint:errcheck // read only
+	defer blob.Close() // read only
 	return transfer.Send(ctx, blob, func(chunk []byte) error {
 		return stream.Send(&apiv1.GetArtifactResponse{Chunk: chunk})
 	})

@@ -24,7 +24,7 @@ var tokenText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPaddi
 // NewToken draws one.
 func NewToken() Token {
 	var b [32]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails
+	rand.Read(b[:])
 	return Token{tokenPrefix + tokenText.EncodeToString(b[:])}
 }
 

@@ -155,7 +155,7 @@ func (b *Broker) Sweep() (closed int) {
 // until ctx ends. Either of packets and listener may be nil; both are closed.
 func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
 	server, err := link.NewServer(link.ServerConfig{
-		Handler: b.Handler(), Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, ResetKey: b.ports.ResetKey, Logger: b.log,
+		Handler: b.Handler(), Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, ResetKey: b.ports.ResetKey, Log: b.log,
 	})
 	if err != nil {
 		return errors.Join(err, b.close())

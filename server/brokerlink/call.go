@@ -60,7 +60,7 @@ func (l *Link) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, on
 	if err != nil {
 		return nil, coded(err)
 	}
-	defer stream.Close() //nolint:errcheck // ended with ctx
+	defer stream.Close() // ended with ctx
 	var done *runtimev1.ModelDone
 	for stream.Receive() {
 		event := stream.Msg().GetEvent()

@@ -70,7 +70,7 @@ func (l *Link) enrol(ctx context.Context) (*credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // one call
+	defer conn.Close() // one call
 	ctx, cancel := context.WithTimeout(ctx, quickCall)
 	defer cancel()
 	res, err := dialled(conn).trust.EnrollServer(ctx, &brokerv1.EnrollServerRequest{Code: l.code.Reveal(), Names: l.cfg.Names})
@@ -106,7 +106,7 @@ func (l *Link) renewAlone(ctx context.Context, old *credentials) (*credentials, 
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // one call
+	defer conn.Close() // one call
 	return l.renewOver(ctx, dialled(conn), old)
 }
 
@@ -137,7 +137,7 @@ func (l *Link) runRenew(ctx context.Context) error {
 		wait := time.Until(leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3))
 		if wait > 0 {
 			if err := pause(ctx, min(wait, time.Hour)); err != nil {
-				return nil //nolint:nilerr // stopped
+				return nil // stopped
 			}
 			continue
 		}

@@ -124,7 +124,7 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 	if err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", path, err)
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // gone after the rename
+	defer os.Remove(f.Name()) // gone after the rename
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {

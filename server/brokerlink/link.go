@@ -158,7 +158,7 @@ func (l *Link) close() {
 	conn := l.conn
 	l.mu.Unlock()
 	if conn != nil {
-		conn.Close() //nolint:errcheck // nothing to lose
+		conn.Close() // nothing to lose
 	}
 }
 

@@ -63,6 +63,3 @@ func (l Lease) NextIn(at time.Duration) time.Duration {
 	}
 	return 0
 }
-
-// RenewIn is how often a holder renews.
-func RenewIn(ttl time.Duration) time.Duration { return ttl / 3 }

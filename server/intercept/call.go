@@ -127,7 +127,7 @@ func codeOfStatus(status int) string {
 
 func newRequestID() string {
 	var b [10]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails
+	rand.Read(b[:])
 	return "req_" + hex.EncodeToString(b[:])
 }
 

@@ -22,7 +22,7 @@ var (
 func DefinitionDigest(src []byte) string { return canonical.Digest(src) }
 
 // ParseAgent reads one definition. Its error lists every problem with file, line
-// and column. The package documentation has the form; testdata has examples.
+// and column. The package documentation has the form; test/demo and cmd/bivouac/cli/defaults have examples.
 func ParseAgent(filename string, src []byte) (Agent, error) {
 	r := &reader{}
 	what := "agent definition " + filename

@@ -9,7 +9,7 @@
 //
 // # The form of a definition
 //
-// A file holds one agent block. testdata/assistant.hcl and testdata/coder.hcl
+// A file holds one agent block. test/demo/testdata/assistant.hcl and cmd/bivouac/cli/defaults/coder.hcl
 // are whole examples; everything that has a default may be left out.
 //
 //	agent "assistant" {

@@ -14,9 +14,16 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 )
 
+// examples are what people are given, and one with every mistake.
+var examples = map[string]string{
+	"assistant": "../../test/demo/testdata/assistant.hcl",
+	"coder":     "../../cmd/bivouac/cli/defaults/coder.hcl",
+	"bad":       "testdata/bad.hcl",
+}
+
 func example(t testing.TB, name string) string {
 	t.Helper()
-	src, err := os.ReadFile("testdata/" + name + ".hcl")
+	src, err := os.ReadFile(examples[name])
 	if err != nil {
 		t.Fatal(err)
 	}

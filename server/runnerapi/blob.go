@@ -66,7 +66,7 @@ func (s runners) GetBlob(ctx context.Context, r *runnerv1.GetBlobRequest, stream
 	if err != nil {
 		return err
 	}
-	defer blob.Close() //nolint:errcheck // read only
+	defer blob.Close() // read only
 	return transfer.Send(ctx, blob, func(chunk []byte) error {
 		return stream.Send(&runnerv1.GetBlobResponse{Chunk: chunk})
 	})

@@ -93,7 +93,7 @@ func (h *hints) connected(ctx context.Context, work func(context.Context, *pgx.C
 	defer func() {
 		end, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		conn.Close(end) //nolint:errcheck // nothing to lose
+		conn.Close(end) // nothing to lose
 	}()
 	return work(ctx, conn)
 }

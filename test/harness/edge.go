@@ -105,7 +105,7 @@ func (e *Edge) start() {
 	d, err := edge.New(edge.Config{
 		State: e.dir, Network: e.w.net.Network(e.ip), Elapsed: e.w.elapsed, Sandbox: e.backend,
 		Adapters: worker.Adapters(), Supervisors: e.supervisors.spawner, Control: e.control,
-		Version: "harness", Logger: e.w.Log.logger(e.Name),
+		Version: "harness", Log: e.w.Log.logger(e.Name),
 	})
 	e.w.must(err)
 	e.daemon = d

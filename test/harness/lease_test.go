@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac/edge/lease"
 	"bivouac/server/execution"
 	"bivouac/test/harness"
 )
@@ -81,7 +82,7 @@ func TestLeaseIsRenewedEveryThirdOfItsTTL(t *testing.T) {
 			t.Errorf("%d renewals in 40 s, want one each 2 s", len(renewals))
 		}
 		for i, r := range renewals {
-			w.Exactly(fmt.Sprintf("renewal %d", i+1), r.At, claimed.Add(time.Duration(i+1)*execution.RenewIn(ttl)))
+			w.Exactly(fmt.Sprintf("renewal %d", i+1), r.At, claimed.Add(time.Duration(i+1)*lease.RenewIn(ttl)))
 		}
 		if moves := w.Log.Find(harness.Server, "attempt moved"); len(moves) != 0 {
 			t.Errorf("a renewed attempt was moved: %v", moves)

@@ -23,7 +23,7 @@ func TestLineEndsWithTheContext(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 	go func() {
-		io.WriteString(w, "one\r\n\ntwo") //nolint:errcheck // a pipe that is read
+		io.WriteString(w, "one\r\n\ntwo") // a pipe that is read
 		w.Close()
 	}()
 	for _, want := range []string{"one", "", "two"} {

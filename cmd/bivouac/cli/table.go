@@ -29,7 +29,7 @@ func (t table) row(cells ...string) {
 	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
 }
 
-func (t table) flush() { t.w.Flush() } //nolint:errcheck // the terminal is gone then
+func (t table) flush() { t.w.Flush() } // the terminal is gone then
 
 // plain makes one line of harmless text.
 func plain(s string) string { return clean(s, "\n\t") }

@@ -54,7 +54,7 @@ func (c *Client) watchOnce(ctx context.Context, session string, after *int64, ha
 	if err != nil {
 		return false, err
 	}
-	defer stream.Close() //nolint:errcheck // cancelled with ctx
+	defer stream.Close() // cancelled with ctx
 	for stream.Receive() {
 		m := stream.Msg()
 		if e := m.GetEvent(); e != nil {
@@ -128,7 +128,7 @@ func (c *Client) GetArtifact(ctx context.Context, digest string, w io.Writer) er
 	if err != nil {
 		return err
 	}
-	defer stream.Close() //nolint:errcheck // cancelled with ctx
+	defer stream.Close() // cancelled with ctx
 	sum := sha256.New()
 	for stream.Receive() {
 		if _, err := io.Copy(io.MultiWriter(sum, w), bytes.NewReader(stream.Msg().GetChunk())); err != nil {

@@ -87,14 +87,11 @@ func Run(ctx context.Context, o Options) error {
 	if len(o.Servers) > 0 {
 		cfg.Servers = o.Servers
 	}
-	if len(o.Servers) > 0 {
-		cfg.Servers = o.Servers
-	}
 	keys, err := keyring.Open(o.Data)
 	if err != nil {
 		return err
 	}
-	defer keys.Close() //nolint:errcheck // only a lock
+	defer keys.Close() // only a lock
 	paths, err := consul.OpenDirectory(cfg.Path(cfg.Paths), o.Log)
 	if err != nil {
 		return err
@@ -108,8 +105,8 @@ func Run(ctx context.Context, o Options) error {
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
 	})
 	if err != nil {
-		listener.Close() //nolint:errcheck // nothing was served
-		packets.Close()  //nolint:errcheck
+		listener.Close() // nothing was served
+		packets.Close()
 		return err
 	}
 	o.Log.Info("broker ready", "listen", listener.Addr().String(), "broker", keys.BrokerID(), "pool", cfg.Pool,
@@ -130,7 +127,7 @@ func listen(address string) (net.Listener, net.PacketConn, error) {
 	}
 	p, err := net.ListenPacket("udp", l.Addr().String())
 	if err != nil {
-		l.Close() //nolint:errcheck // nothing was served
+		l.Close() // nothing was served
 		return nil, nil, taken(err)
 	}
 	return l, p, nil

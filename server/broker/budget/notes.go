@@ -152,7 +152,7 @@ func (l *Ledger) rewriteLocked() error {
 		return errors.Join(err, file.Close(), os.Remove(temp))
 	}
 	if f.file != nil {
-		f.file.Close() //nolint:errcheck // its content is in the new file
+		f.file.Close() // its content is in the new file
 	}
 	l.notes = next
 	return nil

@@ -23,7 +23,7 @@ func (l *Log) compact() error {
 		return err
 	}
 	if l.file != nil {
-		l.file.Close() //nolint:errcheck // its content is in the new file
+		l.file.Close() // its content is in the new file
 	}
 	l.file, l.synced = next, l.appended
 	return nil
@@ -58,8 +58,8 @@ func (l *Log) rewriteLocked() (*os.File, error) {
 		return nil, err
 	}
 	fail := func(err error) (*os.File, error) {
-		f.Close()       //nolint:errcheck // the first error says it
-		os.Remove(temp) //nolint:errcheck // best effort
+		f.Close()       // the first error says it
+		os.Remove(temp) // best effort
 		return nil, err
 	}
 	out := bufio.NewWriterSize(f, 64<<10)

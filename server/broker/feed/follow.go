@@ -61,7 +61,7 @@ func Follow(f *Feed, cfg Config) (*Follower, error) {
 func (w *Follower) Run(ctx context.Context) error {
 	defer func() {
 		for _, c := range w.clients {
-			c.Close() //nolint:errcheck // nothing to lose
+			c.Close() // nothing to lose
 		}
 	}()
 	back := link.Backoff{Base: 100 * time.Millisecond, Max: 2 * time.Second}
@@ -104,7 +104,7 @@ func (w *Follower) stream(ctx context.Context, c *link.Client) (good bool, err e
 	if err != nil {
 		return false, w.ended(ctx, c, err)
 	}
-	defer s.Close() //nolint:errcheck // ended with ctx
+	defer s.Close() // ended with ctx
 	for s.Receive() {
 		quiet.Reset(silence)
 		changed, err := w.feed.Apply(s.Msg())

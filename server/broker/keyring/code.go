@@ -69,7 +69,7 @@ func forgetCodes(folder string) {
 	for _, e := range entries {
 		path := filepath.Join(folder, e.Name())
 		if entry, err := readCode(path); err == nil && time.Since(entry.ExpiresAt) > 24*time.Hour {
-			os.Remove(path) //nolint:errcheck // tried again with the next code
+			os.Remove(path) // tried again with the next code
 		}
 	}
 }

@@ -45,7 +45,7 @@ type Keyring struct {
 }
 
 // Format keeps every verb of fmt away from the keys.
-func (k *Keyring) Format(s fmt.State, _ rune) { io.WriteString(s, "keyring REDACTED") } //nolint:errcheck // like fmt itself
+func (k *Keyring) Format(s fmt.State, _ rune) { io.WriteString(s, "keyring REDACTED") } // like fmt itself
 
 // Init makes a new keyring in dir and returns the fingerprint of its root. An
 // existing one is never touched.
@@ -103,7 +103,7 @@ func Open(dir string) (*Keyring, error) {
 	}
 	k, err := read(dir)
 	if err != nil {
-		held.Release() //nolint:errcheck // the first error says it
+		held.Release() // the first error says it
 		return nil, err
 	}
 	k.lock = held

@@ -19,7 +19,7 @@ const maxRetryAfter = 10 * time.Minute
 // statusError turns a refusal into our code. The provider's words are clipped,
 // cleaned and redacted.
 func (c *Client) statusError(res *http.Response, r *secret.Redactor) error {
-	body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) //nolint:errcheck // what came is enough
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxError)) // what came is enough
 	said := providerText(body, r)
 	route := c.cfg.Route
 	after := retryAfter(res.Header.Get("Retry-After"), time.Now())

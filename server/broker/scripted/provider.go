@@ -135,7 +135,7 @@ func (p *Provider) remember(r *Received) (ended func()) {
 
 func (p *Provider) models(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	io.WriteString(w, `{"object":"list","data":[{"id":"scripted","object":"model","owned_by":"bivouac"}]}`+"\n") //nolint:errcheck // the client went
+	io.WriteString(w, `{"object":"list","data":[{"id":"scripted","object":"model","owned_by":"bivouac"}]}`+"\n") // the client went
 }
 
 func (p *Provider) complete(w http.ResponseWriter, r *http.Request, d dialect) {
@@ -182,7 +182,7 @@ func (p *Provider) respond(w http.ResponseWriter, d dialect, s *stream) {
 		refuse(w, d.fault, rule.Error.Status, rule.Error.Code, rule.Error.Message)
 	case rule.Garbage:
 		w.Header().Set("Content-Type", "text/event-stream")
-		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"half a \n\n<html>bad gateway</html>\n\n") //nolint:errcheck // the client went
+		io.WriteString(w, "data: {\"choices\":[{\"delta\":{\"content\":\"half a \n\n<html>bad gateway</html>\n\n") // the client went
 	default:
 		s.respond(d.pen(s))
 	}
@@ -208,12 +208,12 @@ func refuse(w http.ResponseWriter, body func(int, string, string) any, status in
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(body(status, code, text)) //nolint:errcheck // the client went
+	json.NewEncoder(w).Encode(body(status, code, text)) // the client went
 }
 
 func randomHex() string {
 	var b [9]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails
+	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 

@@ -41,7 +41,7 @@ func (s *stream) respond(p pen) {
 		return
 	}
 	s.w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(s.w).Encode(p.whole()) //nolint:errcheck // the client went
+	json.NewEncoder(s.w).Encode(p.whole()) // the client went
 }
 
 // pieces are server-sent events: text, then each call in two halves of its

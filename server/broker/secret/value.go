@@ -62,7 +62,7 @@ func (v Value) String() string { return redacted }
 func (v Value) GoString() string { return redacted }
 
 // Format covers every other verb.
-func (v Value) Format(s fmt.State, _ rune) { io.WriteString(s, redacted) } //nolint:errcheck // like fmt itself
+func (v Value) Format(s fmt.State, _ rune) { io.WriteString(s, redacted) } // like fmt itself
 
 // MarshalText covers JSON, HCL and flags.
 func (v Value) MarshalText() ([]byte, error) { return []byte(redacted), nil }

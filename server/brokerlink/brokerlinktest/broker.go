@@ -90,7 +90,7 @@ func (b *Broker) Serve(ctx context.Context, packets net.PacketConn, listener net
 	mux.Handle(brokerv1connect.NewAuthorityServiceHandler(authorityService{b}))
 	mux.Handle(brokerv1connect.NewTrustServiceHandler(trustService{b}))
 	s, err := link.NewServer(link.ServerConfig{
-		Handler: mux, Root: b.Root.Cert, Grace: time.Second, Logger: slog.New(slog.DiscardHandler),
+		Handler: mux, Root: b.Root.Cert, Grace: time.Second, Log: slog.New(slog.DiscardHandler),
 		Certificate: func() (*tls.Certificate, error) { return b.leaf, nil },
 	})
 	if err != nil {
