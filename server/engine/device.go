@@ -136,12 +136,24 @@ func deviceOutcome(a session.Action, r *runnerv1.Result) outcome {
 	case protocol.ResultFailed:
 		o.event, result.Status = session.ActionFail, failed
 	default: // INV-5: what the runner does not know is never a failure
-		return unknownOutcome(a, "the runner cannot tell: "+r.Message)
+		return cannotTell(a, r)
 	}
 	if result.Code == "" && result.Status != ok {
 		result.Code = string(protocol.CodeInternal)
 	}
 	return o
+}
+
+// cannotTell is the outcome of an action of which its own machine does not know
+// what became of it.
+func cannotTell(a session.Action, r *runnerv1.Result) outcome {
+	evidence := "the runner cannot tell: " + r.Message
+	remedy, _ := execution.Recover(execution.Cell{Class: classOf(a, session.Turn{}), Point: execution.AtSent, Knower: execution.MachineLost})
+	if remedy == execution.Refute {
+		return outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, failed, protocol.CodeUnavailable,
+			"The machine lost the answer. It only reads, so nothing was changed; it may be called again.")}
+	}
+	return unknownOutcome(a, evidence)
 }
 
 // settleDevice makes a runner's result the outcome of its action.

@@ -13,6 +13,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 )
@@ -192,56 +193,73 @@ func (e *Engine) startLookup(a session.Action) bool {
 	})
 }
 
-// settleLookup uses the evidence. When there is none and none will come, the
-// outcome is unknown at once; what the log does not cover stays in doubt until the
-// reconcile deadline gives it up. INV-5.
+// settleLookup uses the evidence, as the recovery table says: what the log does not
+// cover stays in doubt until the reconcile deadline gives it up. INV-5.
 func (e *Engine) settleLookup(ctx context.Context, asked session.Action, found *brokerv1.LookupActionResponse, failure error) error {
-	o, known := evidenceOf(asked, found, failure)
-	silent := failure == nil && found.State == brokerv1.CallState_CALL_STATE_SENT && found.Final
-	if !known && !silent {
-		e.pauses.again(lookupOp(asked.ID), time.Now(), 500*time.Millisecond, 10*time.Second)
-		return nil
-	}
-	return e.onTurn(ctx, "settle", asked.Turn, func(w *turnTx) error {
+	knower, o := evidenceOf(asked, found, failure)
+	return e.settleEvidence(ctx, asked, knower, o)
+}
+
+// settleEvidence does what is to be done now that somebody has spoken.
+func (e *Engine) settleEvidence(ctx context.Context, asked session.Action, knower execution.Knower, o outcome) error {
+	inspect := false
+	err := e.onTurn(ctx, "settle", asked.Turn, func(w *turnTx) error {
+		inspect = false
 		a, err := w.tx.Action(asked.ID)
 		if err != nil {
 			return err
 		}
-		if a.State != session.Reconciling {
+		if a.State != session.Reconciling || a.Fence != asked.Fence {
 			return protocol.Errorf(protocol.CodeStaleFence, "action %s is %s already", a.ID, a.State)
 		}
-		if silent && a.Fence == asked.Fence {
-			return w.giveUp(a, "the broker's call log: it was sent, and no answer came")
+		cell := execution.Cell{Class: classOf(a, w.turn), Point: execution.AtSent, Knower: knower}
+		if w.turn.State.Terminal() {
+			cell.Point = execution.AtEnded
 		}
-		return w.settle(a, asked.Fence, o)
+		switch remedy, _ := execution.Recover(cell); remedy {
+		case execution.Accept, execution.Refute:
+			return w.settle(a, asked.Fence, o)
+		case execution.GiveUp:
+			return w.giveUp(a, o.evidence)
+		case execution.Inspect:
+			inspect = knower == execution.LogLost
+		}
+		return nil
 	})
+	if err == nil && inspect {
+		return e.startInspect(ctx, asked)
+	}
+	if err == nil {
+		e.pauses.again(lookupOp(asked.ID), time.Now(), 500*time.Millisecond, 10*time.Second)
+	}
+	return err
 }
 
 // evidenceOf reads the call log's word. "Not in the log" proves that nothing was
 // sent only when the log reaches back to the intent.
-func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure error) (outcome, bool) {
-	if failure != nil {
-		return outcome{}, false
+func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure error) (execution.Knower, outcome) {
+	switch {
+	case failure != nil:
+		return execution.Nobody, outcome{}
+	case found.State == brokerv1.CallState_CALL_STATE_SENT && found.Final:
+		return execution.LogLost, outcome{evidence: "the broker's call log: it was sent, and no answer came"}
+	case found.State == brokerv1.CallState_CALL_STATE_SENT:
+		return execution.LogOpen, outcome{}
+	case found.State == brokerv1.CallState_CALL_STATE_ABSENT && (found.LogSinceUs <= 0 || found.LogSinceUs > a.IntentAt.UnixMicro()):
+		return execution.Nobody, outcome{}
+	case found.State == brokerv1.CallState_CALL_STATE_ABSENT:
+		return execution.LogAbsent, outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, failed,
+			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}
+	case found.HttpStatus >= 400 && sentBefore(a):
+		return execution.LogOpen, outcome{} // the log has the last answer only
 	}
-	switch found.State {
-	case brokerv1.CallState_CALL_STATE_ABSENT:
-		if found.LogSinceUs <= 0 || found.LogSinceUs > a.IntentAt.UnixMicro() {
-			return outcome{}, false
-		}
-		return outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, failed,
-			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}, true
-	case brokerv1.CallState_CALL_STATE_ANSWERED:
-		if found.HttpStatus >= 400 && sentBefore(a) {
-			return outcome{}, false // the log has the last answer only
-		}
-		r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok,
-			Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}
-		ev := session.ActionSucceed
-		if found.HttpStatus >= 400 {
-			ev, r.Status, r.Code = session.ActionFail, failed, string(statusCode(found.HttpStatus))
-			r.Text = fmt.Sprintf("HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)
-		}
-		return outcome{event: ev, result: r, evidence: fmt.Sprintf("the broker's call log: answered with HTTP %d, body %s", found.HttpStatus, found.BodyDigest)}, true
+	r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok,
+		Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}
+	ev := session.ActionSucceed
+	if found.HttpStatus >= 400 {
+		ev, r.Status, r.Code = session.ActionFail, failed, string(statusCode(found.HttpStatus))
+		r.Text = fmt.Sprintf("HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)
 	}
-	return outcome{}, false
+	return execution.LogAnswered, outcome{event: ev, result: r,
+		evidence: fmt.Sprintf("the broker's call log: answered with HTTP %d, body %s", found.HttpStatus, found.BodyDigest)}
 }

@@ -86,7 +86,7 @@ func (d doubtful) deadline() time.Time {
 
 // tickReconcile seeks the outcome of what left and did not come back: calls that
 // an earlier process had under way, answers that got lost, machines that are
-// gone. At the deadline it gives up.
+// gone. What is done in each case is execution.Recovery's to say.
 func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 	var open []doubtful
 	err := e.Store.View(ctx, store.AsLoop("reconcile"), func(tx *store.Tx) error {
@@ -118,28 +118,78 @@ func (e *Engine) inherits(t session.Turn) bool {
 	return t.Owner == e.Replica || e.replicas.gone(t.Owner)
 }
 
-func (e *Engine) reconcile(ctx context.Context, d doubtful) (bool, error) {
-	a, now := d.action, time.Now()
-	device := a.Placement == runtimev1.Placement_PLACEMENT_DEVICE
+// cell is the case that an open action is in, by what is known here and now.
+func (e *Engine) cell(d doubtful, now time.Time) execution.Cell {
+	c := execution.Cell{Class: classOf(d.action, d.turn), Point: execution.AtSent, Knower: execution.Nobody}
+	if d.turn.State.Terminal() {
+		c.Point = execution.AtEnded
+	}
+	device := d.action.Placement == runtimev1.Placement_PLACEMENT_DEVICE
 	switch {
-	case a.State == session.Dispatched && (device || e.calls.has(a.ID)):
-		return false, nil // under way: its attempt or its op answers
-	case a.State == session.Dispatched:
+	case d.action.State == session.Dispatched && (device || e.calls.has(d.action.ID)):
+		c.Knower = execution.Here // its attempt or its op answers
+	case d.action.State == session.Reconciling && !now.Before(d.deadline()):
+		c.Point = execution.AtOverdue
+	case device:
+		c.Knower = execution.MachineAway // it may still come back with its journal
+	}
+	return c
+}
+
+// classOf an action. A read that cannot be repeated is asked about like an opaque
+// effect; given up, it failed like every read. What says that it can be looked up
+// and does not say how is opaque.
+func classOf(a session.Action, t session.Turn) execution.Class {
+	switch a.Recovery {
+	case runtimev1.Recovery_RECOVERY_IDEMPOTENT:
+		if a.Effect == runtimev1.Effect_EFFECT_READ {
+			return execution.Reads
+		}
+		return execution.Idempotent
+	case runtimev1.Recovery_RECOVERY_INSPECTABLE:
+		if a.Placement == runtimev1.Placement_PLACEMENT_DEVICE || lookupOf(a, t) != nil {
+			return execution.Inspectable
+		}
+	}
+	return execution.Opaque
+}
+
+// reconcile does for one open action what the table says. INV-5.
+func (e *Engine) reconcile(ctx context.Context, d doubtful) (bool, error) {
+	a := d.action
+	cell := e.cell(d, time.Now())
+	remedy, ok := execution.Recover(cell)
+	if !ok {
+		return false, protocol.Errorf(protocol.CodeInternal, "action %s is in a case that the recovery table does not have: %s", a.ID, cell)
+	}
+	if a.State == session.Dispatched && remedy != execution.Await {
 		return true, e.onAction(ctx, a, func(w *turnTx, a session.Action) error {
 			return w.doubt(a, "the server stopped while it was under way")
 		})
-	case !now.Before(d.deadline()):
-		return true, e.onAction(ctx, a, func(w *turnTx, a session.Action) error {
-			return w.giveUp(a, "no evidence came within "+session.ReconcileWithin.String())
-		})
-	case device:
-		return false, nil // its runner may still come back with its journal
-	case a.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT && d.turn.State.Active():
-		return e.resend(ctx, a)
-	case e.busy(lookupOp(a.ID)) || !e.pauses.over(lookupOp(a.ID), now):
-		return false, nil
 	}
-	return e.startLookup(a), nil
+	switch remedy {
+	case execution.Resend:
+		return e.resend(ctx, a)
+	case execution.Ask:
+		return e.ask(a), nil
+	case execution.Refute, execution.GiveUp:
+		why := "no evidence came within " + session.ReconcileWithin.String()
+		if cell.Point == execution.AtEnded {
+			why = "its turn ended, and nobody waits for what it reads"
+		}
+		return true, e.onAction(ctx, a, func(w *turnTx, a session.Action) error { return w.giveUp(a, why) })
+	}
+	return false, nil
+}
+
+// ask asks the broker's call log, and after it the inspector, one at a time and
+// after growing pauses.
+func (e *Engine) ask(a session.Action) bool {
+	op := lookupOp(a.ID)
+	if e.busy(op) || e.busy(inspectOp(a.ID)) || !e.pauses.over(op, time.Now()) {
+		return false
+	}
+	return e.startLookup(a)
 }
 
 // onAction changes an action and its turn, if the action is as it was seen.

@@ -60,7 +60,21 @@ type HTTPTool struct {
 	Body              []string
 	IdempotencyHeader string
 	Timeout           time.Duration
+	// Lookup of an inspectable tool; nil without one.
+	Lookup *Lookup `json:",omitempty"`
 }
+
+// Lookup is the request by which the broker finds out whether a call happened: a
+// GET on the tool's destination, with its credential. A 2xx whose body contains
+// Contains says that it did, 404 and 410 say that it did not, and so does a 2xx
+// without Contains.
+type Lookup struct {
+	Path     string
+	Contains string `json:",omitempty"`
+}
+
+// KeyPlaceholder stands for the call's idempotency key in a look-up.
+const KeyPlaceholder = "idempotency_key"
 
 // Limits bound a turn and its session.
 type Limits struct {

@@ -39,6 +39,7 @@
 //	    timeout     = "30s"
 //	    effect      = "R0"           # required: R0 R1 R2 R3 R4
 //	    recovery    = "idempotent"   # required: idempotent, inspectable, opaque
+//	    lookup { path = "/v1/orders/{id}"  contains = "{id}" }  # inspectable: does it show there?
 //	    approval    = "never"        # always, never; absent: by effect
 //	    input       = { type = "object", … }      # required; JSON Schema 2020-12
 //	    output      = { … }

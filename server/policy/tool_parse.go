@@ -31,7 +31,7 @@ const (
 // tool reads one tool block: kind "http", or "device" to narrow a fixed one.
 func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	c := r.content(b.Body, []string{"kind", "alias", "description", "destination", "method", "path",
-		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval"})
+		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval"}, hcl.BlockHeaderSchema{Type: "lookup"})
 	s := r.section(c, b.DefRange)
 	before := len(r.problems)
 	kind := ""
@@ -40,8 +40,12 @@ func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	switch kind {
 	case "http":
 		t = r.http(s, b)
+		r.lookup(s, c.Blocks, &t)
 	case "device":
 		t = r.device(s, b)
+		for _, l := range c.Blocks {
+			r.refuse(l.DefRange, "a device action looks for its own effect: lookup is for http tools")
+		}
 	default:
 		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\" or \"device\"", kind)
 		return Tool{}, false
@@ -170,6 +174,46 @@ func (r *reader) recovery(s section, t Tool) {
 	if m == "DELETE" && t.Effect != 0 && t.Effect != runtimev1.Effect_EFFECT_DESTRUCTIVE {
 		r.refuse(s.rangeOf("effect"), "a DELETE request is destructive: its effect is R4")
 	}
+}
+
+// lookup reads how an inspectable tool is asked about; every one has it, and no
+// other has.
+func (r *reader) lookup(s section, blocks hcl.Blocks, t *Tool) {
+	inspectable := t.Recovery == runtimev1.Recovery_RECOVERY_INSPECTABLE
+	switch {
+	case inspectable && len(blocks) != 1:
+		r.refuse(s.rangeOf("recovery"), "an inspectable http tool needs one lookup block, with the path that shows whether a call happened")
+		return
+	case !inspectable && len(blocks) > 0:
+		r.refuse(blocks[0].DefRange, "lookup is for recovery = \"inspectable\"")
+		return
+	case !inspectable:
+		return
+	}
+	l := r.section(r.content(blocks[0].Body, []string{"path", "contains"}), blocks[0].DefRange)
+	t.HTTP.Lookup = &Lookup{}
+	l.text("path", &t.HTTP.Lookup.Path)
+	l.text("contains", &t.HTTP.Lookup.Contains)
+	if p := t.HTTP.Lookup.Path; !pathForm.MatchString(p) || strings.HasPrefix(p, "//") || strings.Contains(p, "/..") {
+		r.refuse(l.rangeOf("path"), "path must begin with one / and stay below the destination; {name} stands for an argument, {%s} for the call's key", KeyPlaceholder)
+	}
+	required := requiredOf(*t)
+	for _, m := range placeholder.FindAllStringSubmatch(t.HTTP.Lookup.Path+" "+t.HTTP.Lookup.Contains, -1) {
+		if m[1] != KeyPlaceholder && !slices.Contains(required, m[1]) {
+			r.refuse(l.at, "{%s} is not a required property of input", m[1])
+		}
+	}
+}
+
+// requiredOf are the arguments that always exist.
+func requiredOf(t Tool) []string {
+	var in struct {
+		Required []string `json:"required"`
+	}
+	if json.Unmarshal([]byte(t.InputSchema), &in) != nil {
+		return nil
+	}
+	return in.Required
 }
 
 // schema reads a JSON Schema as an HCL object or as JSON text, and returns it in

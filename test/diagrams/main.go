@@ -1,5 +1,6 @@
-// Command diagrams draws the state machines of the server from their step tables
-// into ARCHITECTURE.md, between <!-- diagram:NAME --> and <!-- /diagram:NAME -->.
+// Command diagrams draws the state machines of the server from their step tables,
+// and the recovery table, into ARCHITECTURE.md, between <!-- diagram:NAME --> and
+// <!-- /diagram:NAME -->.
 // It owns the text between those marks and nothing else. With -check it writes
 // nothing and fails when a diagram is not current. A document that is not there
 // is no failure: there is nothing to be wrong.
@@ -52,10 +53,15 @@ func run(file string, check bool) error {
 	return os.WriteFile(file, []byte(after), 0o644)
 }
 
-// diagrams are all machines by the name of their block.
+// diagrams are all machines and tables by the name of their block.
 func diagrams() map[string]string {
-	all := session.Mermaid()
-	maps.Copy(all, execution.Mermaid())
+	all := map[string]string{}
+	for _, machines := range []map[string]string{session.Mermaid(), execution.Mermaid()} {
+		for name, text := range machines {
+			all[name] = "```mermaid\n" + text + "```\n"
+		}
+	}
+	all["recovery"] = execution.RecoveryTable()
 	return all
 }
 
@@ -73,7 +79,7 @@ func draw(document string, all map[string]string) (string, error) {
 		name, rest, _ := strings.Cut(rest, end)
 		text, known := all[name]
 		if !known {
-			return "", fmt.Errorf("there is no machine %q; there are %s", name,
+			return "", fmt.Errorf("there is no diagram %q; there are %s", name,
 				strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 		}
 		closing := "<!-- /diagram:" + name + end
@@ -81,7 +87,7 @@ func draw(document string, all map[string]string) (string, error) {
 		if !closed {
 			return "", fmt.Errorf("the block of %s is not closed by %s", name, closing)
 		}
-		fmt.Fprintf(&out, "%s%s%s\n```mermaid\n%s```\n%s", opening, name, end, text, closing)
+		fmt.Fprintf(&out, "%s%s%s\n%s%s", opening, name, end, text, closing)
 		document = rest
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-const document = "# A\n<!-- diagram:turn -->\nold\n<!-- /diagram:turn -->\ntext\n<!-- diagram:attempt --><!-- /diagram:attempt -->\nend\n"
+const document = "# A\n<!-- diagram:turn -->\nold\n<!-- /diagram:turn -->\ntext\n<!-- diagram:attempt --><!-- /diagram:attempt -->\n<!-- diagram:recovery -->\n<!-- /diagram:recovery -->\nend\n"
 
 func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "DOC.md")
@@ -27,7 +27,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	drawn, _ := os.ReadFile(file)
-	for _, part := range []string{"# A\n", "\ntext\n", "\nend\n", "QUEUED --> RECEIVED: activate", "OFFERED --> CLAIMED: claim"} {
+	for _, part := range []string{"# A\n", "\ntext\n", "\nend\n", "QUEUED --> RECEIVED: activate", "OFFERED --> CLAIMED: claim", "| overdue | nobody | refute |"} {
 		if !strings.Contains(string(drawn), part) {
 			t.Errorf("%q is missing in:\n%s", part, drawn)
 		}

@@ -35,14 +35,18 @@ type Broker struct {
 	// Presenter is the TLS thumbprint of whoever calls.
 	Presenter string
 
-	mu      sync.Mutex // guards below
-	boot    string
-	final   bool // see Certain
-	since   time.Time
-	model   ModelFunc
-	tools   map[string]ToolFunc
-	down    bool
-	lose    map[string]int // tool → answers still to be lost
+	mu    sync.Mutex // guards below
+	boot  string
+	final bool // see Certain
+	since time.Time
+	model ModelFunc
+	tools map[string]ToolFunc
+	down  bool
+	lose  map[string]*loss // by tool
+	looks map[string]ToolFunc
+	// Asked counts what it was asked for, also while it is down: sendings, questions
+	// to the call log, and look-ups.
+	asked   Asked
 	log     map[protocol.ActionID]*logged
 	byKey   map[string]*brokerv1.InvokeResponse
 	effects []Effect
@@ -66,7 +70,7 @@ const callCost = 10
 // NewBroker makes one that knows the route "scripted" and no tool.
 func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
-		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]int{},
+		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]*loss{}, looks: map[string]ToolFunc{},
 		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
 		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}, largest: map[string]int64{}}
 }
@@ -85,11 +89,57 @@ func (b *Broker) Serve(ref string, f ToolFunc) {
 	b.tools[ref] = f
 }
 
+// Loss is where a call gets lost.
+type Loss int
+
+// Losses, in the order of a call's way.
+const (
+	Unlogged   Loss = iota // before the call log has it
+	Unsent                 // logged, and never at the upstream
+	Unanswered             // it happened, and the answer never came
+	Untold                 // the answer is in the call log, and goes no further
+)
+
+type loss struct {
+	left int
+	at   Loss
+}
+
+// Asked counts requests to the broker.
+type Asked struct{ Sent, Log, Looked int }
+
 // LoseAnswers makes the next n calls of a tool happen without an answer.
-func (b *Broker) LoseAnswers(ref string, n int) {
+func (b *Broker) LoseAnswers(ref string, n int) { b.Lose(ref, n, Unanswered) }
+
+// Lose makes the next n calls of a tool get lost somewhere.
+func (b *Broker) Lose(ref string, n int, at Loss) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lose[ref] = n
+	b.lose[ref] = &loss{left: n, at: at}
+}
+
+// lost reports a call that gets lost there.
+func (b *Broker) lost(ref string, at Loss) bool {
+	l := b.lose[ref]
+	if l == nil || l.left == 0 || l.at != at {
+		return false
+	}
+	l.left--
+	return true
+}
+
+// Look sets what the look-up of a tool is answered.
+func (b *Broker) Look(ref string, f ToolFunc) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.looks[ref] = f
+}
+
+// Asked so far.
+func (b *Broker) Asked() Asked {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asked
 }
 
 // Certain makes it say of calls without an answer that none will come.
@@ -270,6 +320,15 @@ func (b *Broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, 
 func (b *Broker) Invoke(_ context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 	b.mu.Lock()
 	down := b.down
+	look := b.looks[req.Tool.Ref]
+	if req.Tool.Method != "GET" {
+		look = nil
+	}
+	if look != nil {
+		b.asked.Looked++
+	} else {
+		b.asked.Sent++
+	}
 	b.mu.Unlock()
 	if down {
 		return nil, unreachable()
@@ -282,19 +341,31 @@ func (b *Broker) Invoke(_ context.Context, req *brokerv1.InvokeRequest) (*broker
 		!slices.Contains(c.Tools, req.Tool.Ref) || !slices.Contains(c.Destinations, req.Tool.Destination) {
 		return nil, protocol.Errorf(protocol.CodePermissionDenied, "the capability is for another call")
 	}
+	if look != nil {
+		return look(req)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	broke := protocol.Errorf(protocol.CodeUnavailable, "the connection broke")
+	if b.lost(req.Tool.Ref, Unlogged) {
+		return nil, broke
+	}
 	entry := &logged{state: brokerv1.CallState_CALL_STATE_SENT}
 	b.log[c.Action] = entry
+	if b.lost(req.Tool.Ref, Unsent) {
+		return nil, broke
+	}
 	resp, err := b.upstream(req)
 	if err != nil {
 		return nil, err
 	}
-	if b.lose[req.Tool.Ref] > 0 {
-		b.lose[req.Tool.Ref]--
-		return nil, protocol.Errorf(protocol.CodeUnavailable, "the connection broke")
+	if b.lost(req.Tool.Ref, Unanswered) {
+		return nil, broke
 	}
 	entry.state, entry.status, entry.digest = brokerv1.CallState_CALL_STATE_ANSWERED, resp.HttpStatus, resp.BodyDigest
+	if b.lost(req.Tool.Ref, Untold) {
+		return nil, broke
+	}
 	return resp, nil
 }
 
@@ -321,6 +392,7 @@ func (b *Broker) upstream(req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse
 func (b *Broker) LookupAction(_ context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.asked.Log++
 	if b.down {
 		return nil, unreachable()
 	}

@@ -1,0 +1,158 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+)
+
+// An inspector looks whether an effect happened. That of files.write is on the
+// machine itself, which compares digests; that of an http tool is the look-up
+// request that its definition declares, sent here.
+
+func inspectOp(id protocol.ActionID) string { return "inspect/" + id.String() }
+
+// lookupOf is the declared look-up of an action's tool, or nil.
+func lookupOf(a session.Action, t session.Turn) *policy.Lookup {
+	snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)
+	if err != nil {
+		return nil
+	}
+	if tool, ok := snap.Tool(a.Tool); ok && tool.HTTP != nil {
+		return tool.HTTP.Lookup
+	}
+	return nil
+}
+
+// startInspect sends the look-up. It is a read of its own, under a capability that
+// names it alone, and may be repeated.
+func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
+	var request *brokerv1.InvokeRequest
+	var tool policy.Tool
+	err := e.onTurn(ctx, "inspect", a.Turn, func(w *turnTx) error {
+		auth, err := w.authority()
+		if err != nil {
+			return err
+		}
+		tool, _ = auth.snap.Tool(a.Tool)
+		if tool.HTTP == nil || tool.HTTP.Lookup == nil {
+			return protocol.Errorf(protocol.CodeDataLoss, "action %s has no look-up in its turn's snapshot", a.ID)
+		}
+		look, err := lookAction(a, tool, newID[protocol.ActionKind](w.e, w.tx.Now))
+		if err != nil {
+			return err
+		}
+		token, err := w.e.mint(auth, w.tx.Now, forAction(look))
+		if err != nil {
+			return err
+		}
+		request = &brokerv1.InvokeRequest{Capability: token, ActionId: look.ID.String(), Arguments: look.Arguments,
+			MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes, Tool: &brokerv1.HttpTool{
+				Ref: tool.Ref, Destination: tool.HTTP.Destination, Method: http.MethodGet, Path: tool.HTTP.Lookup.Path,
+				Credential: tool.HTTP.Credential, TimeoutMs: int32(tool.HTTP.Timeout.Milliseconds()),
+			}}
+		return nil
+	})
+	if isTaken(err) {
+		return nil // the turn ends by its own tick, and nobody looks any more
+	} else if err != nil {
+		return err
+	}
+	e.Ops.Start(inspectOp(a.ID), func(ctx context.Context) {
+		resp, err := e.Broker.Invoke(ctx, request)
+		if ctx.Err() != nil {
+			return
+		}
+		e.settled.put(completion{op: inspectOp(a.ID), apply: func(ctx context.Context) error {
+			knower, o := seen(a, tool, resp, err, time.Now())
+			return e.settleEvidence(ctx, a, knower, o)
+		}})
+	})
+	return nil
+}
+
+// placeholders of a look-up.
+var placeholders = regexp.MustCompile(`\{([^{}]*)\}`)
+
+// lookAction is the look-up as an action of its own: the arguments that its path
+// names, and no others.
+func lookAction(a session.Action, t policy.Tool, id protocol.ActionID) (session.Action, error) {
+	values, err := lookValues(a)
+	if err != nil {
+		return a, err
+	}
+	args := map[string]any{}
+	for _, m := range placeholders.FindAllStringSubmatch(t.HTTP.Lookup.Path, -1) {
+		args[m[1]] = values[m[1]]
+	}
+	b, err := canonical.Marshal(args)
+	if err != nil {
+		return a, err
+	}
+	look := a
+	look.ID, look.Arguments, look.ArgumentsDigest = id, string(b), canonical.Digest(b)
+	return look, nil
+}
+
+// lookValues are what a look-up may name.
+func lookValues(a session.Action) (map[string]any, error) {
+	values := map[string]any{}
+	if err := json.Unmarshal([]byte(a.Arguments), &values); err != nil {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "the arguments of action %s cannot be read: %w", a.ID, err)
+	}
+	values[policy.KeyPlaceholder] = a.IdempotencyKey
+	return values, nil
+}
+
+// seen reads the look-up's answer. What is not there yet proves nothing before the
+// call itself must have ended: it may be on its way still. INV-5.
+func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failure error, now time.Time) (execution.Knower, outcome) {
+	if failure != nil {
+		return execution.SeenNothing, outcome{}
+	}
+	there, sure := shows(a, t, resp)
+	late := now.Sub(a.DispatchedAt) >= t.HTTP.Timeout
+	evidence := fmt.Sprintf("the look-up answered with HTTP %d, body %s", resp.HttpStatus, resp.BodyDigest)
+	switch {
+	case there:
+		return execution.SeenDone, outcome{event: session.ActionSucceed, evidence: evidence, result: &runtimev1.ToolResult{
+			CallId: a.CallID, Status: ok, Text: "It was done: a look afterwards found it. The answer's text was lost."}}
+	case sure && late:
+		return execution.SeenAbsent, outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, failed,
+			protocol.CodeUnavailable, "It did not happen: a look afterwards did not find it. It may be called again.")}
+	}
+	return execution.SeenNothing, outcome{}
+}
+
+// shows reports what an answer shows, and whether it shows anything.
+func shows(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse) (there, sure bool) {
+	switch status := resp.HttpStatus; {
+	case status == http.StatusNotFound || status == http.StatusGone:
+		return false, true
+	case status < 200 || status > 299:
+		return false, false
+	}
+	mark := t.HTTP.Lookup.Contains
+	if mark == "" {
+		return true, true
+	}
+	values, err := lookValues(a)
+	if err != nil {
+		return false, false
+	}
+	mark = placeholders.ReplaceAllStringFunc(mark, func(p string) string { return fmt.Sprint(values[strings.Trim(p, "{}")]) })
+	there = strings.Contains(string(resp.Body), mark)
+	return there, there || !resp.Truncated
+}
