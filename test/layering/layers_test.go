@@ -27,6 +27,9 @@ var layers = []layer{
 	{"edge/lease", nil, []string{"golang.org/x/sys"}, "the clock seam depends on nothing"},
 	{"edge/fault", nil, []string{}, "labels depend on nothing"},
 
+	// what a process shows of itself
+	{"edge/metric", []string{"edge/protocol"}, []string{"github.com/prometheus/client_golang", "golang.org/x/sync"}, "a page of numbers knows nobody's numbers"},
+
 	// the edge: never server/**, except the generated broker contract in the relay
 	{"edge/link", []string{"edge/protocol", "edge/identity"}, nil, "the link knows peers and transports"},
 	{"edge/journal", []string{"edge/protocol"}, nil, "the journal stores bytes"},
