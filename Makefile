@@ -5,6 +5,7 @@ GO      ?= go
 BIN     := bin
 TOOLS   := $(GO) tool -modfile=.ci/go.mod
 SEEDS   ?= 50
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BINARIES := bivouac bivouac-server bivouac-broker bivouac-edge bivouac-worker
 
 .DEFAULT_GOAL := help
@@ -16,7 +17,7 @@ help: ## list the targets
 .PHONY: build
 build: ## build the binaries into bin/, statically: sandbox A holds nothing else
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(addprefix ./cmd/,$(BINARIES))
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION) -X bivouac/cmd/bivouac/cli.version=$(VERSION)" -o $(BIN)/ $(addprefix ./cmd/,$(BINARIES))
 
 .PHONY: deps
 deps: # Debian's bubblewrap and git, when they are missing

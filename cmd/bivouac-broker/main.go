@@ -21,6 +21,8 @@ import (
 	"bivouac/server/broker/provider"
 )
 
+var version = "dev" // set by the build
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -33,13 +35,21 @@ func main() {
 func command() *cobra.Command {
 	var data string
 	root := &cobra.Command{
-		Use:           "bivouac-broker",
-		Short:         "Models, http tools and credentials for Bivouac, behind mutual TLS",
+		Use:   "bivouac-broker",
+		Short: "Models, http tools and credentials for Bivouac, behind mutual TLS",
+		Long: `Holds the root of trust, credentials and grants; adds the secret on the way out, and
+decides by its own files who may reach what.
+
+First start:  bivouac-broker init
+              bivouac-broker server-code --out FILE    for bivouac-server --broker-code-file
+              bivouac-broker run`,
 		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-broker --help", err)
 	})
@@ -92,7 +102,7 @@ func codeCommand(data *string) *cobra.Command {
 
 func runCommand(data *string) *cobra.Command {
 	var o assembly.Options
-	var debug bool
+	var level slog.Level
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve until interrupted",
@@ -101,10 +111,6 @@ func runCommand(data *string) *cobra.Command {
 			"The directory paths says who may reach what.",
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			level := slog.LevelInfo
-			if debug {
-				level = slog.LevelDebug
-			}
 			o.Data, o.Log = *data, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			return assembly.Run(cmd.Context(), o)
 		},
@@ -112,6 +118,6 @@ func runCommand(data *string) *cobra.Command {
 	cmd.Flags().StringVar(&o.Config, "config", "", "configuration (default broker.hcl in --data)")
 	cmd.Flags().StringVar(&o.Listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
 	cmd.Flags().StringArrayVar(&o.Servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration; repeatable)")
-	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
+	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return cmd
 }

@@ -47,9 +47,12 @@ of --config (server.hcl), then from defaults.
 
 First start:  bivouac-server bootstrap --principal NAME --token-file FILE
               bivouac-server --broker HOST:7402 --broker-code-file FILE`,
-		Args: noArguments, SilenceUsage: true, SilenceErrors: true, Version: version,
+		Args: noArguments, CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-server --help", err)
+	})
 	own, file := &o.config, root.PersistentFlags()
 	file.StringVar(&o.file, "config", "", "configuration file, HCL")
 	file.StringVar(&own.DataDir, "data", own.DataDir, "data directory")

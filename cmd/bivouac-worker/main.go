@@ -20,7 +20,30 @@ const (
 	workspace         = "/workspace"
 )
 
+var version = "dev" // set by the build
+
+const help = `bivouac-worker runs inside sandboxes, and nobody starts it by hand: bivouac-edge does.
+
+Usage:
+  bivouac-worker              the worker of one attempt, on the inherited descriptor 3
+  bivouac-worker tool NAME    one workspace tool: its request on standard input
+
+Flags:
+  -h, --help       this text
+  -v, --version    the version
+`
+
 func main() {
+	if len(os.Args) == 2 {
+		switch os.Args[1] {
+		case "-h", "--help", "help":
+			fmt.Print(help)
+			return
+		case "-v", "--version":
+			fmt.Println("bivouac-worker version", version)
+			return
+		}
+	}
 	if len(os.Args) == 3 && os.Args[1] == "tool" {
 		os.Exit(tool.Run(os.Args[2], workspace, os.Stdin, os.Stdout))
 	}
@@ -32,7 +55,7 @@ func main() {
 
 func run() error {
 	if len(os.Args) != 1 {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "usage: bivouac-worker, or bivouac-worker tool NAME; both are started by bivouac-edge")
+		return protocol.Errorf(protocol.CodeInvalidArgument, "usage: bivouac-worker, or bivouac-worker tool NAME; both are started by bivouac-edge; see bivouac-worker --help")
 	}
 	// A worker waits most of its life: memory is worth more than speed.
 	debug.SetGCPercent(30)

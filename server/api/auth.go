@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1/apiv1connect"
 	"bivouac/server/intercept"
 	"bivouac/server/policy"
 	"bivouac/server/store"
@@ -58,8 +59,30 @@ func (a authenticator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if err != nil {
 			return nil, err
 		}
+		if changesAuthority[req.Spec().Procedure] {
+			intercept.Keep(ctx)
+		}
 		return next(ctx, req)
 	}
+}
+
+// changesAuthority names the calls that change what somebody may do, or decide
+// what was left open: their log lines are for the audit.
+var changesAuthority = map[string]bool{
+	apiv1connect.ApprovalServiceDecideApprovalProcedure:     true,
+	apiv1connect.TurnServiceResolveUnknownProcedure:         true,
+	apiv1connect.AgentServiceApplyAgentProcedure:            true,
+	apiv1connect.AgentServiceRecreateInstanceProcedure:      true,
+	apiv1connect.PrincipalServiceAddPrincipalProcedure:      true,
+	apiv1connect.PrincipalServiceDisablePrincipalProcedure:  true,
+	apiv1connect.RunnerAdminServiceCreateJoinCodeProcedure:  true,
+	apiv1connect.RunnerAdminServiceRevokeRunnerProcedure:    true,
+	apiv1connect.RunnerAdminServicePutBindingProcedure:      true,
+	apiv1connect.RunnerAdminServiceDeleteBindingProcedure:   true,
+	apiv1connect.GrantServiceCreateGrantProcedure:           true,
+	apiv1connect.GrantServiceRevokeGrantProcedure:           true,
+	apiv1connect.CredentialServicePutCredentialProcedure:    true,
+	apiv1connect.CredentialServiceDeleteCredentialProcedure: true,
 }
 
 func (a authenticator) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {

@@ -27,6 +27,7 @@ type call struct {
 	code  string
 	attrs []slog.Attr
 	fault error
+	kept  bool // Keep
 }
 
 type callKey struct{}
@@ -42,6 +43,16 @@ func Annotate(ctx context.Context, attrs ...slog.Attr) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.attrs = append(c.attrs, attrs...)
+	}
+}
+
+// Keep shows the log line of the request in ctx to who reads no debug lines: it
+// changes what somebody may do.
+func Keep(ctx context.Context) {
+	if c := callOf(ctx); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.kept = true
 	}
 }
 
@@ -83,7 +94,8 @@ func Handler(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// log writes the one line. Faults of our own are errors; refusals are not.
+// log writes the one line, at the level of its end. Faults of our own are errors;
+// refusals are not.
 func (c *call) log(ctx context.Context, log *slog.Logger, r *http.Request, status int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,12 +109,27 @@ func (c *call) log(ctx context.Context, log *slog.Logger, r *http.Request, statu
 		slog.Duration("took", time.Since(c.start)),
 		slog.String("transport", r.Proto),
 	}, c.attrs...)
-	level := slog.LevelInfo
 	if c.fault != nil {
-		level = slog.LevelError
 		attrs = append(attrs, slog.String("fault", c.fault.Error()))
 	}
-	log.LogAttrs(ctx, level, "call", attrs...)
+	log.LogAttrs(ctx, c.level(), "call", attrs...)
+}
+
+// refusals are what somebody asked for and may not have.
+var refusals = map[protocol.Code]bool{
+	protocol.CodeUnauthenticated: true, protocol.CodePermissionDenied: true, protocol.CodePolicyDenied: true,
+	protocol.CodeStaleFence: true, protocol.CodeDataLoss: true,
+}
+
+// level of the line: what a person wants to see is the exception.
+func (c *call) level() slog.Level {
+	switch {
+	case c.fault != nil:
+		return slog.LevelError
+	case c.kept, refusals[protocol.Code(c.code)]:
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
 }
 
 // codeOfStatus names the end of a request that never reached an interceptor:

@@ -29,7 +29,7 @@ func serve(t *testing.T, timeout time.Duration, fn func(context.Context) (*wrapp
 	mux.Handle(method, connect.NewUnaryHandlerSimple(method,
 		func(ctx context.Context, _ *wrapperspb.StringValue) (*wrapperspb.StringValue, error) { return fn(ctx) },
 		Options(timeout)...))
-	h := Handler(slog.New(slog.NewTextHandler(log, nil)), mux)
+	h := Handler(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), mux)
 	var last http.Header
 	call = func() error {
 		r := httptest.NewRequest(http.MethodPost, method, strings.NewReader(`"secret prompt"`))
@@ -71,6 +71,29 @@ func TestOneLineWithoutBodies(t *testing.T) {
 	for _, never := range []string{"secret", "answer text"} {
 		if strings.Contains(line, never) {
 			t.Errorf("log has a body or a header: %s", line)
+		}
+	}
+}
+
+// What went well is for debugging, unless it changed what somebody may do; what
+// was refused is shown.
+func TestLevels(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fn    func(context.Context) error
+		level string
+	}{
+		"well":      {func(context.Context) error { return nil }, "DEBUG"},
+		"a mistake": {func(context.Context) error { return protocol.Errorf(protocol.CodeInvalidArgument, "no") }, "DEBUG"},
+		"kept":      {func(ctx context.Context) error { Keep(ctx); return nil }, "INFO"},
+		"refused":   {func(context.Context) error { return protocol.Errorf(protocol.CodePermissionDenied, "no") }, "INFO"},
+		"a fault":   {func(context.Context) error { return errors.New("table turns is gone") }, "ERROR"},
+	} {
+		call, log, _ := serve(t, time.Second, func(ctx context.Context) (*wrapperspb.StringValue, error) {
+			return wrapperspb.String("x"), tc.fn(ctx)
+		})
+		_ = call() // its end is in the log
+		if !strings.Contains(log.String(), "level="+tc.level+" ") {
+			t.Errorf("%s: %s", name, log)
 		}
 	}
 }
@@ -135,7 +158,7 @@ func TestCallerThatWentAwayIsNoFault(t *testing.T) {
 		}, Options(time.Second)...))
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, method, strings.NewReader(`"x"`))
 		r.Header.Set("Content-Type", "application/json")
-		Handler(slog.New(slog.NewTextHandler(log, nil)), mux).ServeHTTP(httptest.NewRecorder(), r)
+		Handler(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), mux).ServeHTTP(httptest.NewRecorder(), r)
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s: the log lacks %s: %s", name, want, log)
 		}
@@ -163,7 +186,7 @@ func TestUndecodableRequestHasItsLine(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(method, connect.NewUnaryHandlerSimple(method,
 		func(ctx context.Context, _ *wrapperspb.StringValue) (*wrapperspb.StringValue, error) { return ok(ctx) }, Options(time.Second)...))
-	h := Handler(slog.New(slog.NewTextHandler(log, nil)), mux)
+	h := Handler(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), mux)
 	for body, want := range map[string]int{`{"broken"`: 400, `"` + strings.Repeat("x", MaxMessageBytes+1) + `"`: 429, `"fine"`: 200} {
 		r := httptest.NewRequest(http.MethodPost, method, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
@@ -180,7 +203,7 @@ func TestUndecodableRequestHasItsLine(t *testing.T) {
 
 func TestPanicOutsideOfCalls(t *testing.T) {
 	log := &bytes.Buffer{}
-	h := Handler(slog.New(slog.NewTextHandler(log, nil)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+	h := Handler(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "boom") || !strings.Contains(log.String(), "boom") {

@@ -100,7 +100,7 @@ type handler struct {
 	attrs []slog.Attr
 }
 
-func (h handler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (h handler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelDebug }
 
 func (h handler) Handle(_ context.Context, r slog.Record) error {
 	line := Line{At: time.Now(), Host: h.host, Level: r.Level, Message: r.Message, Attrs: map[string]string{}}
