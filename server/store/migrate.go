@@ -85,6 +85,9 @@ func (s *Store) migrate(ctx context.Context) (epoch uint32, err error) {
 			}
 		}
 		s.version = known[len(known)-1].version
+		if n := len(known) - len(applied); n > 0 {
+			s.log.Info("schema migrated", "from", len(applied), "to", s.version)
+		}
 		epoch, err = readEpoch(ctx, on)
 		return err
 	})
@@ -104,7 +107,7 @@ func (s *Store) apply(ctx context.Context, on plainSQL, m migration) error {
 			return err
 		}
 	}
-	s.log.Info("schema migrated", "version", m.version, "name", m.name)
+	s.log.Debug("schema migrated", "version", m.version, "name", m.name)
 	_, err := on.ExecContext(ctx, `INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)`,
 		m.version, m.name, m.checksum, time.Now().UnixMicro())
 	return err
