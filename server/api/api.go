@@ -45,13 +45,19 @@ type Config struct {
 	UnaryTimeout time.Duration
 	// Stopping is closed when the server begins to stop: streams end then.
 	Stopping <-chan struct{}
-	Log      *slog.Logger
+	// DeliveredFunc is told how old an event was when a reader that had seen all
+	// before it got it; nil: nobody is.
+	DeliveredFunc func(age time.Duration)
+	Log           *slog.Logger
 }
 
 // Handler serves every service of the contract.
 func Handler(c Config) http.Handler {
 	c.MaxBlobBytes = cmp.Or(c.MaxBlobBytes, transfer.MaxBytes)
 	c.UnaryTimeout = cmp.Or(c.UnaryTimeout, intercept.UnaryTimeout)
+	if c.DeliveredFunc == nil {
+		c.DeliveredFunc = func(time.Duration) {}
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -130,6 +130,7 @@ type watch struct {
 	session protocol.SessionID
 	after   int64
 	told    bool // caught_up_seq was sent for after
+	level   bool // caught up at least once: what comes now is new
 	stream  *connect.ServerStream[apiv1.WatchEventsResponse]
 }
 
@@ -150,10 +151,14 @@ func (w *watch) catchUp(ctx context.Context) (over bool, err error) {
 				return false, err
 			}
 			w.after, w.told = e.Seq, false
+			if w.level {
+				w.DeliveredFunc(time.Since(e.At))
+			}
 		}
 		if len(list) == watchBatch {
 			continue
 		}
+		w.level = true
 		if !w.told {
 			w.told = true
 			if err := w.send(&apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_CaughtUpSeq{CaughtUpSeq: w.after}}); err != nil {

@@ -40,6 +40,9 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 		// this replica that this replica seems not to drive.
 		fresh := e.owned.keep(t.ID)
 		if err := e.activate(ctx, t.ID, desc); err != nil {
+			if lost(err) {
+				e.Meter.ActivationLost()
+			}
 			if fresh {
 				e.owned.forget(t.ID)
 			}
@@ -80,6 +83,8 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 		w.event(session.Event{Type: session.TurnActivated, Data: map[string]string{
 			"agent": s.Agent, "agent_digest": s.AgentDigest, "placement": string(w.turn.Placement),
 			"policy_digest": w.snap.PolicyDigest, "grant": w.snap.Grant}})
+		waited := w.tx.Now.Sub(w.turn.QueuedAt)
+		w.afterCommit(func() { e.Meter.Activated(waited) })
 		if err := route(desc, w.snap.Agent.Model.Route, w.snap.DataBoundary); err != nil {
 			return w.failed(routeReasons[protocol.CodeOf(err)], err.Error())
 		}

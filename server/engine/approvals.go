@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
@@ -21,13 +22,15 @@ type ApprovalDecision struct {
 // another one is a conflict. INV-6.
 func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalDecision) (session.Approval, error) {
 	var decided session.Approval
+	var counts bool
 	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+		counts = true
 		a, err := tx.Approval(p.Approval)
 		if err != nil {
 			return err
 		}
 		if same := decisionOf(a.State) == p.Approve && a.DecidedBy != "" && a.Digest == p.Digest; same {
-			decided = a
+			decided, counts = a, false
 			return nil
 		}
 		if a.State.Terminal() || a.State == session.ApprovalApproved {
@@ -44,6 +47,9 @@ func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalD
 			Approval: a.ID, Data: map[string]string{"state": string(decided.State), "by": c.Principal().String()}})
 		return err
 	})
+	if err == nil && counts {
+		e.Meter.Decided(string(decided.State), decided.DecidedAt.Sub(decided.CreatedAt))
+	}
 	return decided, err
 }
 
@@ -140,11 +146,14 @@ func (e *Engine) decidedTurns(tx *store.Tx) (decided []protocol.TurnID, err erro
 }
 
 func (e *Engine) expireApproval(ctx context.Context, id protocol.ApprovalID) error {
-	return e.Store.Update(ctx, store.AsLoop("approvals"), func(tx *store.Tx) error {
+	var waited time.Duration
+	err := e.Store.Update(ctx, store.AsLoop("approvals"), func(tx *store.Tx) error {
+		waited = 0
 		a, err := tx.Approval(id)
 		if err != nil || a.State.Terminal() {
 			return err
 		}
+		waited = tx.Now.Sub(a.CreatedAt)
 		next, err := a.Step(session.ApprovalExpire, tx.Now)
 		if err != nil {
 			return err
@@ -156,6 +165,10 @@ func (e *Engine) expireApproval(ctx context.Context, id protocol.ApprovalID) err
 			Approval: a.ID, Data: map[string]string{"state": string(next.State)}})
 		return err
 	})
+	if err == nil && waited > 0 {
+		e.Meter.Decided(string(session.ApprovalExpired), waited)
+	}
+	return err
 }
 
 // carryDecision carries out the decision that a waiting turn has, if any.

@@ -155,6 +155,12 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 		c.Presenter = a.thumbprint
 	}
 	narrow(&c)
+	token, err := e.signFor(c)
+	e.Meter.Minted(err)
+	return token, err
+}
+
+func (e *Engine) signFor(c capability.Claims) (string, error) {
 	if t := e.floors.covers(c); t != nil {
 		return "", t
 	}

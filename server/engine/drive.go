@@ -85,6 +85,9 @@ func (w *turnTx) recordResult(r *runtimev1.ToolResult) error {
 		session.DataCallID: r.CallId, session.DataAlias: w.aliasOf(r.CallId),
 		"status": statusWord(r.Status), "code": r.Code,
 	}}
+	if w.settling == "" {
+		w.refusedTool(loop.WhyRefused(r))
+	}
 	w.settling = ""
 	w.event(ev)
 	return nil

@@ -41,8 +41,10 @@ type Config struct {
 	Thumbprint string
 	Elapsed    lease.Elapsed
 	// Ops runs long I/O; nil: goroutines.
-	Ops    Ops
-	Log    *slog.Logger
+	Ops Ops
+	Log *slog.Logger
+	// Meter counts what happens; nil: nobody does.
+	Meter  Meter
 	Limits Limits
 	// Entropy of identifiers; nil: crypto/rand. A simulation seeds it.
 	Entropy io.Reader
@@ -84,6 +86,9 @@ func New(c Config) *Engine {
 	}
 	if c.Ops == nil {
 		c.Ops = NewGoroutines()
+	}
+	if c.Meter == nil {
+		c.Meter = unmetered{}
 	}
 	c.Limits = c.Limits.orDefault()
 	if c.Limits.ReplicaTTL == 0 {

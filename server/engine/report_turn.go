@@ -82,6 +82,7 @@ func (w *turnTx) workerToolFinished(a execution.Attempt, r *runtimev1.ToolResult
 	if err != nil {
 		return err
 	}
+	w.refusedTool(loop.WhyRefused(r))
 	payload, err := session.EncodePayload(clean)
 	if err != nil {
 		return err

@@ -16,6 +16,8 @@ var mayScan = map[*statement]string{
 	approvalsOfAll:  "an operator's, bounded",
 	allTurnsPage:    "an operator's, bounded",
 	grantsOf:        "a tenant has few grants",
+
+	gaugeConnections: "one row a runner, counted when somebody looks",
 }
 
 var parameter = regexp.MustCompile(`\$(\d+)`)

@@ -67,6 +67,30 @@ func refusal(callID, text string) *runtimev1.ToolResult {
 	}
 }
 
+// Why a call was refused before anything saw it.
+const (
+	RefusedName   = "name"   // no tool of the accepted set
+	RefusedSchema = "schema" // arguments that its schema does not admit
+)
+
+// How the two kinds of refusal begin; tool.go completes them.
+const (
+	noTool       = "There is no tool "
+	badArguments = "The arguments "
+)
+
+// WhyRefused says which of the two a result is; empty for every other one.
+func WhyRefused(r *runtimev1.ToolResult) string {
+	switch {
+	case r.GetCode() != string(protocol.CodeInvalidArgument):
+	case strings.HasPrefix(r.GetText(), noTool):
+		return RefusedName
+	case strings.HasPrefix(r.GetText(), badArguments):
+		return RefusedSchema
+	}
+	return ""
+}
+
 func resultMessage(r *runtimev1.ToolResult) *runtimev1.Message {
 	return &runtimev1.Message{Role: runtimev1.Role_ROLE_TOOL,
 		Blocks: []*runtimev1.Block{{Kind: &runtimev1.Block_ToolResult{ToolResult: r}}}}

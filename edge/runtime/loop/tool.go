@@ -65,24 +65,24 @@ func (t turn) check(call *runtimev1.ToolCall) (tool *runtimev1.Tool, arguments, 
 		}
 	}
 	if tool == nil {
-		return nil, "", fmt.Sprintf("There is no tool %q. The tools are: %s.", clip(call.Alias), t.aliases())
+		return nil, "", fmt.Sprintf(noTool+"%q. The tools are: %s.", clip(call.Alias), t.aliases())
 	}
 	if n := len(call.Arguments); n > MaxArgumentBytes {
-		return nil, "", fmt.Sprintf("The arguments have %d bytes; at most %d are allowed. Send less, or split the call.", n, MaxArgumentBytes)
+		return nil, "", fmt.Sprintf(badArguments+"have %d bytes; at most %d are allowed. Send less, or split the call.", n, MaxArgumentBytes)
 	}
 	b, err := canonical.Canonical([]byte(call.Arguments))
 	if err != nil {
-		return nil, "", fmt.Sprintf("The arguments of %s are malformed: %s. Write one JSON object, {} when there are none.", tool.Alias, err)
+		return nil, "", fmt.Sprintf(badArguments+"of %s are malformed: %s. Write one JSON object, {} when there are none.", tool.Alias, err)
 	}
 	if b[0] != '{' {
-		return nil, "", fmt.Sprintf("The arguments of %s must be one JSON object.", tool.Alias)
+		return nil, "", fmt.Sprintf(badArguments+"of %s must be one JSON object.", tool.Alias)
 	}
 	s, err := schema.Compile(tool.InputSchema)
 	if err != nil {
 		return nil, "", fmt.Sprintf("The tool %s cannot be used: %s.", tool.Alias, err)
 	}
 	if err := s.Validate(b); err != nil {
-		return nil, "", fmt.Sprintf("The arguments of %s do not fit its schema:\n%s", tool.Alias, err)
+		return nil, "", fmt.Sprintf(badArguments+"of %s do not fit its schema:\n%s", tool.Alias, err)
 	}
 	return tool, string(b), ""
 }

@@ -351,6 +351,10 @@ var authorityProbes = map[string]probe{
 		all, _, err := tx.Cleanups(0, "")
 		return has(all, err, func(c policy.Cleanup) bool { return c.ID == x.Cleanup })
 	}},
+	"Gauges": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		g, err := tx.Gauges()
+		return g.Queued > 0, err
+	}},
 	"CleanupDebt": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		n, err := tx.CleanupDebt()
 		return n > 0, err
