@@ -55,6 +55,7 @@ type Daemon struct {
 
 	sawElapsed time.Duration // watch loop only
 	sawClock   time.Time
+	recovered  time.Duration // link loop only: when the certificate was recovered
 
 	backoff                             link.Backoff
 	taking                              single      // a new epoch
@@ -111,7 +112,7 @@ func dialler(dir *state.Dir, server string, network link.Network) (*link.Client,
 	}
 	return link.NewClient(link.Config{
 		Address:     server,
-		Trust:       link.Trust{Role: identity.RoleServer, Root: root},
+		Trust:       link.Trust{Role: identity.RoleServer, Root: root, Now: dir.Now},
 		Certificate: dir.Certificate,
 		Network:     network,
 	})

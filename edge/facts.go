@@ -63,8 +63,9 @@ func (d *Daemon) offers(r sandbox.Report) {
 }
 
 func factsOf(p owner.Policy, r sandbox.Report) *runnerv1.Facts {
+	host, _ := os.Hostname() // for people: it may be unknown
 	return &runnerv1.Facts{
-		Os: runtime.GOOS, Arch: runtime.GOARCH, BootId: bootID(),
+		Os: runtime.GOOS, Arch: runtime.GOARCH, BootId: bootID(), Host: host,
 		Slots: int32(p.Slots), Boundary: r.Boundary, Limits: r.Limits, SandboxProblem: r.Problem,
 		Toolchains: p.ToolchainNames(),
 	}

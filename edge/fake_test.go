@@ -49,6 +49,9 @@ type fakeServer struct {
 	mu       sync.Mutex
 	codes    map[string]*fakeCode // by the hash of the code
 	forgot   bool
+	copies   bool          // refuse the next connect as a copy's
+	ahead    time.Duration // of this server's clock
+	made     *identity.Challenges
 	epoch    int64
 	connects []*runnerv1.ConnectRequest
 	facts    *runnerv1.Facts
@@ -87,8 +90,40 @@ func newFakeServer(t *testing.T) *fakeServer {
 	}
 	f.tls = f.root.Certify(identitytest.NewKey(), identity.RoleServer, "rep_1", "", time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour))
 	f.listen()
+	f.made = identity.NewChallenges(time.Minute)
 	t.Cleanup(func() { f.stop(); f.net.Close() })
 	return f
+}
+
+// live gives the server a certificate of its own time.
+func (f *fakeServer) live(ahead time.Duration) {
+	now := time.Now().Add(ahead)
+	f.ahead, f.tls = ahead, f.root.Certify(identitytest.NewKey(), identity.RoleServer, "rep_1", "", now.Add(-time.Hour), now.Add(23*time.Hour))
+}
+
+func (f *fakeServer) RecoverChallenge(ctx context.Context, _ *runnerv1.RecoverChallengeRequest) (*runnerv1.RecoverChallengeResponse, error) {
+	p, err := link.PeerFrom(ctx)
+	if err != nil || p.Role != identity.RoleNone {
+		return nil, refuse(protocol.CodeFailedPrecondition, "recovery needs a self-signed certificate")
+	}
+	return &runnerv1.RecoverChallengeResponse{Challenge: f.made.Make(p.Thumbprint, time.Now())}, nil
+}
+
+func (f *fakeServer) Recover(ctx context.Context, r *runnerv1.RecoverRequest) (*runnerv1.RecoverResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, err := link.PeerFrom(ctx)
+	if err == nil {
+		err = f.made.Check(p.PublicKey, r.GetChallenge(), r.GetSignature(), f.root.Certificate, time.Now())
+	}
+	if err != nil {
+		return nil, protocol.ToConnect(err)
+	}
+	if f.forgot {
+		return nil, refuse(protocol.CodePermissionDenied, "the runner desk was revoked")
+	}
+	f.log = append(f.log, "recover")
+	return &runnerv1.RecoverResponse{CertificateChain: f.certify(f.publicKey(ctx)), ServerTimeUs: time.Now().Add(f.ahead).UnixMicro()}, nil
 }
 
 func (f *fakeServer) listen() {
@@ -132,7 +167,7 @@ func (f *fakeServer) certify(key any) []byte {
 		f.t.Error(err)
 	}
 	f.certs++
-	return identitytest.PEM(f.root.CertifyPublic(public, identity.RoleRunner, identity.RunnerID(spki).String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(testLife-time.Minute)))
+	return identitytest.PEM(f.root.CertifyPublic(public, identity.RoleRunner, identity.RunnerID(spki).String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(max(testLife-time.Minute, 2*f.ahead))))
 }
 
 func (f *fakeServer) publicKey(ctx context.Context) ed25519.PublicKey {
@@ -198,9 +233,12 @@ func (f *fakeServer) Connect(ctx context.Context, r *runnerv1.ConnectRequest) (*
 	if err := f.welcome(ctx); err != nil {
 		return nil, err
 	}
+	if f.copies {
+		return nil, refuse(protocol.CodeAlreadyExists, "the runner connected from another machine (old-laptop): run bivouac-edge leave --force here")
+	}
 	f.epoch++
 	f.facts, f.connects = r.GetFacts(), append(f.connects, r)
-	res := &runnerv1.ConnectResponse{Epoch: f.epoch, MailboxCursor: f.acked + 1, BrokerAddress: "10.0.0.9:7402"}
+	res := &runnerv1.ConnectResponse{Epoch: f.epoch, MailboxCursor: f.acked + 1, BrokerAddress: "10.0.0.9:7402", ServerTimeUs: time.Now().Add(f.ahead).UnixMicro()}
 	res.Leases = f.verdicts(r.GetHeld())
 	f.bumpLocked()
 	return res, nil

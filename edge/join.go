@@ -201,10 +201,14 @@ func roundTrip(ctx context.Context, p JoinParams, dir *state.Dir, e state.Enrolm
 	}
 	facts := factsOf(policy, sandbox.Report{Problem: "bivouac-edge does not run yet"})
 	facts.Slots, facts.Version, facts.Actions = 0, p.Version, actions.Actions()
+	take, err := dir.Taking()
+	if err != nil {
+		return err
+	}
 	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
 	res, err := call(ctx, rpc.Connect, &runnerv1.ConnectRequest{
 		CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
-		BootNonce: "join", LastEpoch: dir.Epoch(), Facts: facts,
+		BootNonce: "join", LastEpoch: take.LastEpoch, LastNonce: take.LastNonce, TakeNonce: take.Nonce, Facts: facts,
 	})
 	if err == nil {
 		err = firstWord(ctx, rpc, res)
@@ -212,7 +216,7 @@ func roundTrip(ctx context.Context, p JoinParams, dir *state.Dir, e state.Enrolm
 	if err != nil {
 		return protocol.Errorf(protocol.CodeOf(err), "the machine was enrolled, but the server did not take its first call: %w; repeat the same command", err)
 	}
-	return dir.SaveEpoch(res.GetEpoch())
+	return dir.Taken(take, res.GetEpoch())
 }
 
 // firstWord attaches until the server has said something. Nothing is taken from

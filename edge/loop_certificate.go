@@ -15,7 +15,7 @@ func (d *Daemon) tickCertificate(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	c := d.line.get()
-	if c == nil || time.Now().Before(due) {
+	if c == nil || d.cfg.State.Now().Before(due) {
 		return false, nil
 	}
 	res, err := call(ctx, d.client.RenewCertificate, &runnerv1.RenewCertificateRequest{})
@@ -46,5 +46,5 @@ func (d *Daemon) certificateIn() time.Duration {
 	if err != nil {
 		return time.Minute
 	}
-	return max(time.Second, min(time.Minute, time.Until(due)))
+	return max(time.Second, min(time.Minute, due.Sub(d.cfg.State.Now())))
 }

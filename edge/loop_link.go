@@ -47,12 +47,21 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 		return nil
 	case errors.Is(err, errRelink):
 		return nil // at once again
-	case forgotten(err):
+	case recoverable(err) && !d.leaving.Load():
+		if err = d.recoverLink(ctx, err); err == nil {
+			return nil // with a new certificate, at once
+		}
+	}
+	if forgotten(err) {
 		return d.fence(ctx, err)
+	}
+	wait := d.backoff.Next()
+	if isCopy(err) {
+		wait = d.cfg.BackoffMax // by its owner only
 	}
 	d.problems.note("connection", err)
 	d.log.InfoContext(ctx, "the link is down", "error", err, "transport", d.link.Transport())
-	d.wakeLink.wait(ctx, max(time.Millisecond, d.backoff.Next()))
+	d.wakeLink.wait(ctx, max(time.Millisecond, wait))
 	return nil
 }
 
@@ -95,19 +104,24 @@ func (d *Daemon) take(ctx context.Context, over bool) error {
 // server knows of each lease, and attaches to the mailbox from its cursor. It
 // returns when the server has said its first word there.
 func (d *Daemon) session(ctx context.Context) (*connection, error) {
+	take, err := d.cfg.State.Taking()
+	if err != nil {
+		return nil, err
+	}
 	all := d.table.all()
 	facts := d.factsNow()
 	sent := d.cfg.Elapsed()
 	res, err := call(ctx, d.client.Connect, &runnerv1.ConnectRequest{
 		CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
-		BootNonce: d.boot, LastEpoch: d.cfg.State.Epoch(), Facts: facts, Held: held(all),
+		BootNonce: d.boot, LastEpoch: take.LastEpoch, LastNonce: take.LastNonce, TakeNonce: take.Nonce, Facts: facts, Held: held(all),
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := d.cfg.State.SaveEpoch(res.GetEpoch()); err != nil {
+	if err := d.cfg.State.Taken(take, res.GetEpoch()); err != nil {
 		return nil, err
 	}
+	d.setClock(time.UnixMicro(res.GetServerTimeUs()))
 	d.announced.Store(proto.Equal(facts, d.factsNow()))
 	d.rememberBroker(res.GetBrokerAddress())
 	d.judge(all, sent, res.GetLeases())

@@ -165,7 +165,14 @@ func leaveAlone(ctx context.Context, p LeaveParams) error {
 	}
 	defer client.Close()
 	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
-	if _, err := call(ctx, rpc.Leave, &runnerv1.LeaveRequest{}); err != nil && !forgotten(err) {
+	_, err = call(ctx, rpc.Leave, &runnerv1.LeaveRequest{})
+	if recoverable(err) { // away for longer than its certificate lived
+		if _, err = recoverRunner(ctx, p.State, e.Server, p.Network); err == nil {
+			client.Drop()
+			_, err = call(ctx, rpc.Leave, &runnerv1.LeaveRequest{})
+		}
+	}
+	if err != nil && !forgotten(err) {
 		return err
 	}
 	return nil

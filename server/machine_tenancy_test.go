@@ -56,6 +56,20 @@ var machineCrossings = []machineCrossing{
 		_, err := m.api.RenewCertificate(ctx, &runnerv1.RenewCertificateRequest{})
 		return err
 	}},
+	{method: "RunnerService.RecoverChallenge", own: true, call: func(ctx context.Context, m *machine, _ work) error {
+		_, err := m.api.RecoverChallenge(ctx, &runnerv1.RecoverChallengeRequest{})
+		if codeOf(err) != protocol.CodeFailedPrecondition {
+			return errors.Join(errors.New("a machine with a certificate in force recovers"), err)
+		}
+		return nil
+	}},
+	{method: "RunnerService.Recover", own: true, call: func(ctx context.Context, m *machine, _ work) error {
+		_, err := m.api.Recover(ctx, &runnerv1.RecoverRequest{})
+		if codeOf(err) != protocol.CodeFailedPrecondition {
+			return errors.Join(errors.New("a machine with a certificate in force recovers"), err)
+		}
+		return nil
+	}},
 	{method: "RunnerService.Connect", own: true, call: func(ctx context.Context, m *machine, w work) error {
 		// The highest epoch belongs to the caller's own row, not to one it names.
 		res, err := m.api.Connect(ctx, &runnerv1.ConnectRequest{

@@ -77,7 +77,7 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 		Dir: attempt.Path(), Attempt: attempt.ID, BootNonce: nonce, WorkerPath: worker,
 		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: dir.Scope(), Log: log}),
 		Report:     attempt.Sandbox(),
-		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root}, Certificate: dir.Certificate}),
+		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root, Now: dir.Now}, Certificate: dir.Certificate}),
 		NarrowFunc: policy.Limits.Narrow,
 		Log:        log,
 	}

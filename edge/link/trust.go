@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ type Trust struct {
 	// Fingerprint pins the root that the peer shows, before it is known: the
 	// first meeting. No clock is asked then, since a new machine's may be wrong.
 	Fingerprint string
+	// Now judges dates under a pinned root. Default time.Now.
+	Now func() time.Time
 }
 
 func (t Trust) validate() error {
@@ -42,6 +45,9 @@ func (t Trust) verify(state tls.ConnectionState) error {
 		return protocol.Errorf(protocol.CodeUnauthenticated, "the peer shows no certificate")
 	}
 	root, now := t.Root, time.Now()
+	if t.Now != nil {
+		now = t.Now()
+	}
 	if root == nil {
 		var err error
 		if root, err = shownRoot(certs, t.Fingerprint); err != nil {
@@ -61,6 +67,14 @@ func (t Trust) verify(state tls.ConnectionState) error {
 		return protocol.Errorf(protocol.CodeUnauthenticated, "the peer is a %s, not a %s: check the address", roleName(id.Role), t.Role)
 	}
 	return nil
+}
+
+// OutOfDate reports a peer that this side's clock finds too old or too young, and
+// that is otherwise not judged yet: one of the two clocks is wrong, or the peer
+// was not renewed.
+func OutOfDate(err error) bool {
+	var invalid x509.CertificateInvalidError
+	return errors.As(err, &invalid) && invalid.Reason == x509.Expired
 }
 
 // shownRoot finds the root with the pinned fingerprint among what was shown.

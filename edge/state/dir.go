@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"bivouac/edge/protocol"
@@ -146,24 +145,6 @@ func (d *Dir) SaveEnrolment(e Enrolment) error {
 	return d.write("enrolment.json", append(b, '\n'), 0o600)
 }
 
-// Epoch last held; zero at first.
-func (d *Dir) Epoch() int64 {
-	b, err := os.ReadFile(d.file("epoch"))
-	if err != nil {
-		return 0
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil || n < 0 {
-		return 0 // the server's compare-and-set decides; this is only our memory of it
-	}
-	return n
-}
-
-// SaveEpoch remembers it.
-func (d *Dir) SaveEpoch(n int64) error {
-	return d.write("epoch", strconv.AppendInt(nil, n, 10), 0o600)
-}
-
 // Paused reports the owner's switch.
 func (d *Dir) Paused() bool {
 	_, err := os.Stat(d.file("paused"))
@@ -186,7 +167,7 @@ func (d *Dir) SetPaused(paused bool) error {
 func (d *Dir) Wipe() error {
 	var errs []error
 	// The enrolment goes first: a half-wiped directory is not a runner any more.
-	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
+	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "clock.json", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
 		errs = append(errs, os.RemoveAll(d.file(name)))
 	}
 	return errors.Join(append(errs, SyncDir(d.path))...)

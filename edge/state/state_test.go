@@ -120,8 +120,18 @@ func TestPauseAndEpochLast(t *testing.T) {
 	if err := d.SetPaused(false); err != nil || d.Paused() {
 		t.Errorf("resumed: %v", err)
 	}
-	if err := d.SaveEpoch(7); err != nil || d.Epoch() != 7 {
+	take, err := d.Taking()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := d.Taking(); err != nil || again != take || take.Nonce == "" {
+		t.Errorf("an open take is %+v, then %+v, %v", take, again, err)
+	}
+	if err := d.Taken(take, 7); err != nil || d.Epoch() != 7 {
 		t.Errorf("epoch %d, %v", d.Epoch(), err)
+	}
+	if next, err := d.Taking(); err != nil || next.LastEpoch != 7 || next.LastNonce != take.Nonce || next.Nonce == take.Nonce {
+		t.Errorf("after %+v the next take is %+v, %v", take, next, err)
 	}
 }
 

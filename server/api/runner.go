@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"time"
 
@@ -106,6 +108,7 @@ func wholeRunner(tx *store.Tx, r execution.Runner, names map[protocol.PrincipalI
 		Id: r.ID.String(), Name: r.Name, State: string(r.State), Paused: f.Paused, Os: f.OS, Arch: f.Arch,
 		Version: f.Version, Slots: int32(f.Slots), Boundary: f.Boundary, Limits: f.Limits, Actions: f.Actions,
 		LastSeenAt: at(r.LastSeenAt), EnrolledAt: at(r.EnrolledAt), Owner: r.Owner.String(), SandboxProblem: f.SandboxProblem,
+		Host: f.Host, Problem: problemOf(f),
 	}
 	if name := names[r.Owner]; name != "" {
 		out.Owner = name
@@ -130,6 +133,15 @@ func wholeRunner(tx *store.Tx, r execution.Runner, names map[protocol.PrincipalI
 		out.Bindings = append(out.Bindings, bindingOut(b, names[b.Principal]))
 	}
 	return out, nil
+}
+
+// problemOf tells the owner of a machine's copy.
+func problemOf(f execution.Facts) string {
+	if f.Copy.At.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("a second machine with its key (%s) was refused at %s: one state directory is a copy of the other; on the one that should not be, run bivouac-edge leave --force",
+		cmp.Or(f.Copy.Host, "unnamed"), f.Copy.At.UTC().Format(time.RFC3339))
 }
 
 func (s runners) RevokeRunner(ctx context.Context, r *apiv1.RevokeRunnerRequest) (*apiv1.RevokeRunnerResponse, error) {

@@ -92,6 +92,9 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 		n = connecting{e: e, tx: tx, held: req.Held}
 		return n.take(c, transport, req)
 	})
+	if isCopied(err) {
+		e.noteCopy(ctx, c, req.Facts)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -133,12 +136,15 @@ func (n *connecting) take(c store.Caller, transport string, req *runnerv1.Connec
 	if err != nil && !absent(err) {
 		return err
 	}
-	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.Replica, BootNonce: req.BootNonce,
-		Transport: transport, TakenAt: n.tx.Now, ExpiresAt: n.tx.Now}, last.Epoch)
+	if err := sole(r, last, req); err != nil {
+		return err
+	}
+	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.Replica,
+		Epoch: nextEpoch(last, req), BootNonce: takenBy(req), Transport: transport, TakenAt: n.tx.Now, ExpiresAt: n.tx.Now}, last.Epoch)
 	if err != nil {
 		return err
 	}
-	r.Facts, r.LastSeenAt = facts(req.Facts), n.tx.Now
+	r.Facts, r.LastSeenAt = factsOf(r, req.Facts), n.tx.Now
 	if err := n.tx.SaveRunner(r, r.State); err != nil {
 		return err
 	}
@@ -197,8 +203,9 @@ func (e *Engine) verdict(alive []heldAttempt, l *runnerv1.HeldLease) *runnerv1.L
 	return v
 }
 
-func facts(f *runnerv1.Facts) execution.Facts {
-	return execution.Facts{
+// factsOf are what a runner says of itself, with what we know of its copies.
+func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
+	return execution.Facts{Host: hostName(f), Copy: r.Facts.Copy,
 		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
 		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(),
@@ -215,7 +222,7 @@ func (e *Engine) Announce(ctx context.Context, c store.Caller, req *runnerv1.Ann
 		if err != nil {
 			return err
 		}
-		r.Facts, r.LastSeenAt = facts(req.Facts), tx.Now
+		r.Facts, r.LastSeenAt = factsOf(r, req.Facts), tx.Now
 		return tx.SaveRunner(r, r.State)
 	})
 }

@@ -29,6 +29,19 @@ type Facts struct {
 	Adapters       []string `json:"adapters"`
 	Paused         bool     `json:"paused"`
 	SandboxProblem string   `json:"sandbox_problem,omitempty"`
+	// Host is the machine's own name.
+	Host string `json:"host,omitempty"`
+	// Copy is the last other machine that came with this runner's key; zero for none.
+	Copy Copy `json:"copy,omitzero"`
+}
+
+// Copy is a machine that was refused because it has a runner's key and an older
+// memory of its connection than the machine that is connected: one of the two
+// state directories is a copy of the other.
+type Copy struct {
+	At     time.Time `json:"at"`
+	Host   string    `json:"host"`
+	BootID string    `json:"boot_id"`
 }
 
 // Runner is one enrolled machine.

@@ -52,6 +52,8 @@ func (g gate) admit(ctx context.Context, procedure string) error {
 	switch procedure {
 	case runnerv1connect.RunnerServiceEnrollProcedure:
 		return stranger(peer)
+	case runnerv1connect.RunnerServiceRecoverChallengeProcedure, runnerv1connect.RunnerServiceRecoverProcedure:
+		return lapsed(peer)
 	case brokerv1connect.FeedServiceFeedProcedure:
 		if peer.Role != identity.RoleBroker {
 			return protocol.Errorf(protocol.CodePermissionDenied, "the feed is for brokers; this certificate is of %s", roleName(peer.Role))
@@ -73,27 +75,46 @@ func stranger(p identity.Peer) error {
 		"this key is already enrolled as %s %s: run bivouac-edge leave before you join again", p.Role, p.ID)
 }
 
+// lapsed is a key without a certificate in force, which may recover.
+func lapsed(p identity.Peer) error {
+	switch p.Role {
+	case identity.RoleNone:
+		return nil
+	case identity.RoleRunner:
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the certificate of runner %s is in force: it is renewed, there is nothing to recover", p.ID)
+	}
+	return protocol.Errorf(protocol.CodePermissionDenied, "only a runner recovers; this certificate is of %s", roleName(p.Role))
+}
+
 // welcome checks that the runner of a certificate is known and active. A runner
 // that is not must enrol again; retrying does not help it.
 func welcome(ctx context.Context, s *store.Store, p identity.Peer) error {
-	var r execution.Runner
-	err := s.View(ctx, store.AsLoop("runner gate"), func(tx *store.Tx) (err error) {
-		r, err = tx.Runner(protocol.RunnerID(p.ID))
+	r, err := enrolled(ctx, s, protocol.RunnerID(p.ID), p.Thumbprint)
+	if err == nil && r.Tenant != p.Tenant {
+		return again("the runner %s is enrolled in another tenant", p.ID)
+	}
+	return err
+}
+
+// enrolled is the runner of a key, when it is known and active.
+func enrolled(ctx context.Context, s *store.Store, id protocol.RunnerID, thumbprint string) (r execution.Runner, err error) {
+	err = s.View(ctx, store.AsLoop("runner gate"), func(tx *store.Tx) (err error) {
+		r, err = tx.Runner(id)
 		return err
 	})
 	switch {
 	case errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound}):
-		return again("this server does not know the runner %s", p.ID)
+		return r, again("this server does not know the runner %s", id)
 	case err != nil:
-		return err
-	case r.Thumbprint != p.Thumbprint || r.Tenant != p.Tenant:
-		return again("the runner %s is enrolled with another key", p.ID)
+		return r, err
+	case r.Thumbprint != thumbprint:
+		return r, again("the runner %s is enrolled with another key", id)
 	case r.State == execution.RunnerRevoked:
-		return again("the runner %s (%s) was revoked", r.Name, r.ID)
+		return r, again("the runner %s (%s) was revoked", r.Name, r.ID)
 	case r.State != execution.RunnerActive:
-		return again("the runner %s (%s) has left", r.Name, r.ID)
+		return r, again("the runner %s (%s) has left", r.Name, r.ID)
 	}
-	return nil
+	return r, nil
 }
 
 func again(format string, args ...any) error {

@@ -13,7 +13,10 @@ import (
 
 // runners is the RunnerService: the engine's use cases under the identity of
 // the certificate.
-type runners struct{ Config }
+type runners struct {
+	Config
+	challenges *identity.Challenges
+}
 
 // Enroll makes a runner of a code and a self-signed certificate.
 func (s runners) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*runnerv1.EnrollResponse, error) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
@@ -51,7 +52,7 @@ func Handler(c Config) http.Handler {
 	}
 	mux := http.NewServeMux()
 	opts := intercept.Options(c.UnaryTimeout, gate{c.Store})
-	mux.Handle(runnerv1connect.NewRunnerServiceHandler(runners{c}, opts...))
+	mux.Handle(runnerv1connect.NewRunnerServiceHandler(runners{c, identity.NewChallenges(challengeTTL)}, opts...))
 	mux.Handle(brokerv1connect.NewFeedServiceHandler(feeds{c}, opts...))
 	return intercept.Handler(c.Log, withTransport(mux))
 }

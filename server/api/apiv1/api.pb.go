@@ -4230,8 +4230,12 @@ type Runner struct {
 	Owner          string                 `protobuf:"bytes,17,opt,name=owner,proto3" json:"owner,omitempty"`
 	Bindings       []*Binding             `protobuf:"bytes,18,rep,name=bindings,proto3" json:"bindings,omitempty"`
 	SandboxProblem string                 `protobuf:"bytes,19,opt,name=sandbox_problem,json=sandboxProblem,proto3" json:"sandbox_problem,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The machine's own name.
+	Host string `protobuf:"bytes,20,opt,name=host,proto3" json:"host,omitempty"`
+	// What its owner should look at: a second machine that came with its key.
+	Problem       string `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Runner) Reset() {
@@ -4393,6 +4397,20 @@ func (x *Runner) GetBindings() []*Binding {
 func (x *Runner) GetSandboxProblem() string {
 	if x != nil {
 		return x.SandboxProblem
+	}
+	return ""
+}
+
+func (x *Runner) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Runner) GetProblem() string {
+	if x != nil {
+		return x.Problem
 	}
 	return ""
 }
@@ -6360,7 +6378,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x0eWhoAmIResponse\x123\n" +
 	"\tprincipal\x18\x01 \x01(\v2\x15.bivouac.v1.PrincipalR\tprincipal\x12%\n" +
 	"\x0eserver_version\x18\x02 \x01(\tR\rserverVersion\x12)\n" +
-	"\x10root_fingerprint\x18\x03 \x01(\tR\x0frootFingerprint\"\xc2\x04\n" +
+	"\x10root_fingerprint\x18\x03 \x01(\tR\x0frootFingerprint\"\xf0\x04\n" +
 	"\x06Runner\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -6384,7 +6402,9 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"enrolledAt\x12\x14\n" +
 	"\x05owner\x18\x11 \x01(\tR\x05owner\x12/\n" +
 	"\bbindings\x18\x12 \x03(\v2\x13.bivouac.v1.BindingR\bbindings\x12'\n" +
-	"\x0fsandbox_problem\x18\x13 \x01(\tR\x0esandboxProblem\"\x9a\x01\n" +
+	"\x0fsandbox_problem\x18\x13 \x01(\tR\x0esandboxProblem\x12\x12\n" +
+	"\x04host\x18\x14 \x01(\tR\x04host\x12\x18\n" +
+	"\aproblem\x18\x15 \x01(\tR\aproblem\"\x9a\x01\n" +
 	"\aBinding\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fprincipal_id\x18\x02 \x01(\tR\vprincipalId\x12%\n" +
