@@ -44,6 +44,9 @@ type Config struct {
 	// BrokerCodeFile holds the code of bivouac-broker server-code; needed at the
 	// first start.
 	BrokerCodeFile string
+	// MetricsAddress of the page of numbers, host:port; empty: none. It has no
+	// secret and asks for none.
+	MetricsAddress string
 	// MaxBlobBytes bounds one workspace, patch or output.
 	MaxBlobBytes int64
 	// Grace is how long running calls may go on when the server stops.
@@ -58,6 +61,7 @@ type Config struct {
 	PublicListener   net.Listener
 	RunnerListener   net.Listener
 	RunnerPacketConn net.PacketConn
+	MetricsListener  net.Listener
 	// Network gives the sockets towards the broker.
 	Network link.Network
 	// Elapsed is the clock of leases; nil: the one that counts suspend. Virtual
@@ -106,7 +110,7 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, a := range []struct{ field, value string }{
-		{"runners.advertise", c.AdvertiseRunner}, {"broker.advertise", c.AdvertiseBroker},
+		{"runners.advertise", c.AdvertiseRunner}, {"broker.advertise", c.AdvertiseBroker}, {"metrics.address", c.MetricsAddress},
 	} {
 		if err := checkAddress(a.value); a.value != "" && err != nil {
 			problem(a.field, "%w", err)

@@ -21,6 +21,7 @@ import (
 //	runners { address = "0.0.0.0:7401"    advertise = "bivouac.example.org:7401" }
 //	broker  { address = "10.0.0.7:7402"   advertise = "…"  code_file = "…" }
 //	store   { dsn_file = "/etc/bivouac/dsn" }
+//	metrics { address = "127.0.0.1:7409" }
 //	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100 }
 type file struct {
 	DataDir *string      `hcl:"data_dir"`
@@ -29,6 +30,7 @@ type file struct {
 	Runners *runnersFile `hcl:"runners,block"`
 	Broker  *brokerFile  `hcl:"broker,block"`
 	Store   *storeFile   `hcl:"store,block"`
+	Metrics *metricsFile `hcl:"metrics,block"`
 	Limits  *limitsFile  `hcl:"limits,block"`
 }
 
@@ -51,6 +53,10 @@ type brokerFile struct {
 
 type storeFile struct {
 	DSNFile *string `hcl:"dsn_file"`
+}
+
+type metricsFile struct {
+	Address *string `hcl:"address"`
 }
 
 type limitsFile struct {
@@ -111,6 +117,9 @@ func (f file) over(c Config) (Config, error) {
 	}
 	if s := f.Store; s != nil {
 		set(&c.DSNFile, s.DSNFile)
+	}
+	if m := f.Metrics; m != nil {
+		set(&c.MetricsAddress, m.Address)
 	}
 	if l := f.Limits; l != nil {
 		set(&c.MaxBlobBytes, l.MaxBlobBytes)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/metric"
 	"bivouac/edge/protocol"
 )
 
@@ -20,12 +21,13 @@ type sockets struct {
 	public  net.Listener
 	runners net.Listener
 	packets net.PacketConn
+	metrics net.Listener // nil: nobody is shown any
 }
 
 // listen opens the sockets that were not given. It comes first, so that a taken
 // port is said at once.
 func listen(ctx context.Context, c Config) (_ sockets, err error) {
-	s := sockets{c.PublicListener, c.RunnerListener, c.RunnerPacketConn}
+	s := sockets{public: c.PublicListener, runners: c.RunnerListener, packets: c.RunnerPacketConn, metrics: c.MetricsListener}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -35,6 +37,11 @@ func listen(ctx context.Context, c Config) (_ sockets, err error) {
 	if s.public == nil {
 		if s.public, err = lc.Listen(ctx, "tcp", c.PublicAddress); err != nil {
 			return s, taken(err, "public API", "--public", c.PublicAddress, "TCP")
+		}
+	}
+	if s.metrics == nil && c.MetricsAddress != "" {
+		if s.metrics, err = metric.Listen(ctx, c.MetricsAddress, "--metrics"); err != nil {
+			return s, err
 		}
 	}
 	if s.runners != nil || s.packets != nil {
@@ -59,6 +66,9 @@ func (s sockets) close() {
 	}
 	if s.packets != nil {
 		s.packets.Close() // going
+		if s.metrics != nil {
+			s.metrics.Close()
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"bivouac/server/brokerlink"
 	"bivouac/server/capability"
 	"bivouac/server/engine"
+	"bivouac/server/metric"
 	"bivouac/server/runnerapi"
 	"bivouac/server/scheduler"
 	"bivouac/server/store"
@@ -92,6 +93,7 @@ type plane struct {
 	feed     *runnerapi.Feed
 	public   publicServer
 	machines runnerapi.Config
+	meter    *metric.Server
 	stopping chan struct{}
 	resetKey *[32]byte
 }
@@ -121,9 +123,10 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.meter = metric.NewServer(c.Version, st, func() (time.Duration, bool) { return p.engine.FeedAge() })
 	p.engine = engine.New(engine.Config{
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
-		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits,
+		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Meter: p.meter,
 	})
 	p.feed = runnerapi.NewFeed(st, p.broker, c.Log)
 	return p, p.handlers(st, blobs{dir})
@@ -142,7 +145,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	people := api.Handler(api.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
 		RunnerAddress: advertised, Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
-		Stopping: p.stopping, Log: p.cfg.Log,
+		Stopping: p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})
 	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
 	p.public = publicServer{
@@ -210,6 +213,9 @@ func (p *plane) serve(ctx, behind context.Context) error {
 	})
 	g.Go(func() error { return p.public.run(ctx) })
 	g.Go(func() error { return p.serveMachines(ctx) })
+	if p.sockets.metrics != nil {
+		g.Go(func() error { return p.meter.Serve(ctx, p.sockets.metrics) })
+	}
 	started := time.Now()
 	p.cfg.Log.Info("listening", "public", p.sockets.public.Addr(), "runners", p.cfg.RunnerAddress, "broker", p.cfg.BrokerAddress)
 	err := g.Wait()

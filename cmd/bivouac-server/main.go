@@ -65,6 +65,7 @@ First start:  bivouac-server bootstrap --principal NAME --token-file FILE
 	f.StringVar(&own.BrokerAddress, "broker", own.BrokerAddress, "address of the broker")
 	f.StringVar(&own.AdvertiseBroker, "advertise-broker", "", "how runners reach the broker (default: --broker)")
 	f.StringVar(&own.BrokerCodeFile, "broker-code-file", "", "file with a code of bivouac-broker server-code, for the first start")
+	f.StringVar(&own.MetricsAddress, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log as JSON")
 	root.AddCommand(o.bootstrap())
@@ -88,6 +89,7 @@ func (o *options) settle(cmd *cobra.Command) error {
 		"tls-cert": {&c.TLSCertFile, &given.TLSCertFile}, "tls-key": {&c.TLSKeyFile, &given.TLSKeyFile},
 		"runners": {&c.RunnerAddress, &given.RunnerAddress}, "advertise-runners": {&c.AdvertiseRunner, &given.AdvertiseRunner},
 		"broker": {&c.BrokerAddress, &given.BrokerAddress}, "advertise-broker": {&c.AdvertiseBroker, &given.AdvertiseBroker},
+		"metrics":          {&c.MetricsAddress, &given.MetricsAddress},
 		"broker-code-file": {&c.BrokerCodeFile, &given.BrokerCodeFile},
 	} {
 		if cmd.Flags().Changed(name) {

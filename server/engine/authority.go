@@ -156,7 +156,7 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 	}
 	narrow(&c)
 	token, err := e.signFor(c)
-	e.Meter.Minted(err)
+	e.minted(err)
 	return token, err
 }
 

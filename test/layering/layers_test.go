@@ -78,7 +78,8 @@ var layers = []layer{
 	{"server/api", []string{"edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
 	{"server/api/client", []string{"edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
 	{"server/runnerapi", []string{"edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
-	{"server", []string{"edge/protocol", "edge/identity", "edge/lease", "edge/link", "server/api", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/transfer"}, nil, "the server assembles"},
+	{"server/metric", []string{"edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
+	{"server", []string{"edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
