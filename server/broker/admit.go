@@ -37,18 +37,18 @@ type request struct {
 // admit is every check, in order, of every request. The first that fails is the
 // answer. Budget comes after it, where the cost is known.
 func (b *Broker) admit(ctx context.Context, fl *flow) error {
-	for _, check := range []func(context.Context, *request) error{
-		b.checkFeed,       // fresh, or nothing new
-		b.checkCapability, // signature, audience, presenter's key, expiry by feed time
-		b.checkDeadline,   // the turn's own end
-		b.checkFloors,     // grant, runner, principal, instance, session, turn, attempt
-		b.checkGrant,      // listed and not revoked
-		b.checkCaps,       // the tenant is served, and may reach this
-		b.checkSubject,    // exactly what the capability names
-		b.checkPath,       // the intention
-		b.checkBoundary,   // the data may go there
+	for _, c := range []question{
+		{"", b.checkFeed},                // fresh, or nothing new
+		{ByAuthority, b.checkCapability}, // signature, audience, presenter's key, expiry by feed time
+		{"", b.checkDeadline},            // the turn's own end
+		{ByAuthority, b.checkFloors},     // grant, runner, principal, instance, session, turn, attempt
+		{ByAuthority, b.checkGrant},      // listed and not revoked
+		{ByCap, b.checkCaps},             // the tenant is served, and may reach this
+		{ByPolicy, b.checkSubject},       // exactly what the capability names
+		{ByPath, b.checkPath},            // the intention
+		{ByBoundary, b.checkBoundary},    // the data may go there
 	} {
-		if err := check(ctx, fl.req); err != nil {
+		if err := c.run(ctx, fl.req); err != nil {
 			return err
 		}
 		if fl.req.claims.ID != "" && !fl.req.known {
@@ -59,14 +59,14 @@ func (b *Broker) admit(ctx context.Context, fl *flow) error {
 }
 
 // still is what an open flow must keep passing. Time bounds admission, not
-// flows: an admitted flow lives while feed, floors, grant and path are good.
+// flows: an admitted flow lives while feed, floors, grant, caps and path are good.
 func (b *Broker) still(r *request) error {
 	ctx := context.Background() // nothing below waits
 	if err := b.feed.Check(b.cfg.Authority); err != nil {
 		return err
 	}
-	for _, check := range []func(context.Context, *request) error{b.checkFloors, b.checkGrant, b.checkPath} {
-		if err := check(ctx, r); err != nil {
+	for _, c := range []question{{ByAuthority, b.checkFloors}, {ByAuthority, b.checkGrant}, {ByCap, b.checkCaps}, {ByPath, b.checkPath}} {
+		if err := c.run(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func (b *Broker) checkFloors(_ context.Context, r *request) error {
 		{brokerv1.FloorKind_FLOOR_KIND_ATTEMPT, c.Attempt.String(), int64(c.Fence), protocol.CodeStaleFence, "the attempt has ended or was replaced"},
 	} {
 		if f.id != "" && b.feed.Below(f.kind, f.id, f.value) {
-			return protocol.Errorf(f.code, "refused: %s", f.why)
+			return protocol.Errorf(f.code, "%s", f.why)
 		}
 	}
 	return nil
@@ -153,7 +153,7 @@ func (b *Broker) checkGrant(ctx context.Context, r *request) error {
 }
 
 func (b *Broker) checkCaps(_ context.Context, r *request) error {
-	return b.cfg.Caps.allow(r.claims, r.model, r.tool.GetDestination())
+	return b.caps.Load().allow(r.claims, r.model, r.tool.GetDestination())
 }
 
 // checkSubject holds the request against what the capability names. INV-10.
@@ -200,7 +200,7 @@ func argumentsDigest(arguments string) (string, error) {
 // paths finds either the flow or its own new entries. INV-10.
 func (b *Broker) leaves(ctx context.Context, r *request, wire *consul.Request) error {
 	r.wire.Store(wire)
-	return b.checkPath(ctx, r)
+	return question{ByPath, b.checkPath}.run(ctx, r)
 }
 
 // checkPath asks who may reach what, first of all whether it exists here.

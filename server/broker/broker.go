@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -45,7 +46,9 @@ type Ports struct {
 	Egress egress.Network
 	// Elapsed counts suspend. Default lease.Boottime.
 	Elapsed lease.Elapsed
-	Log     *slog.Logger
+	// Meter counts how requests end; nil: nobody does.
+	Meter Meter
+	Log   *slog.Logger
 }
 
 // Broker is one running broker. It is safe for concurrent use.
@@ -62,6 +65,8 @@ type Broker struct {
 	calls        *calllog.Log
 	flows        *flows
 	leaf         *leaf
+	caps         atomic.Pointer[Caps] // SetCaps replaces them
+	retired      *retired
 	routes       map[string]*route
 	destinations map[string]*outlet
 }
@@ -86,8 +91,9 @@ func New(cfg Config, p Ports) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(),
-		feed: feed.New(rootKey, p.Elapsed, p.Log), routes: map[string]*route{}, destinations: map[string]*outlet{},
+		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), routes: map[string]*route{}, destinations: map[string]*outlet{},
 	}
+	b.caps.Store(b.cfg.Caps)
 	if err := b.open(); err != nil {
 		return nil, err
 	}
@@ -137,6 +143,22 @@ func hostBoot() string {
 
 // Feed of this broker: a simulation drives it without a network.
 func (b *Broker) Feed() *feed.Feed { return b.feed }
+
+// SetCaps replaces the caps of the broker's own file, for what comes and for what
+// is open: nothing else sets them, and no server can. What was spent in the last
+// hour stays spent.
+func (b *Broker) SetCaps(c *Caps) error {
+	cfg := b.cfg
+	cfg.Caps = c
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	c = cfg.withDefaults().Caps
+	b.caps.Store(c)
+	b.spend.SetCaps(c.budgetCaps())
+	b.Sweep()
+	return nil
+}
 
 // BootNonce is new at every start; slices name it.
 func (b *Broker) BootNonce() string { return b.boot }
@@ -199,7 +221,7 @@ func (b *Broker) close() error {
 func (b *Broker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := func() connect.HandlerOption {
-		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, gate{})...)
+		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, metered{b.ports.Meter}, gate{})...)
 	}
 	mux.Handle(brokerv1connect.NewBrokerServiceHandler(brokerService{b}, options()))
 	mux.Handle(brokerv1connect.NewAuthorityServiceHandler(authorityService{b}, options()))

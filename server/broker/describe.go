@@ -103,8 +103,8 @@ func (b *Broker) probe(ctx context.Context, token string) error {
 	}
 	r := &request{token: token, peer: peerOf(ctx)}
 	r.peer.Thumbprint = presenter
-	for _, check := range []func(context.Context, *request) error{b.checkCapability, b.checkDeadline, b.checkFloors, b.checkGrant, b.checkCaps} {
-		if err := check(ctx, r); err != nil {
+	for _, ask := range []func(context.Context, *request) error{b.checkCapability, b.checkDeadline, b.checkFloors, b.checkGrant, b.checkCaps} {
+		if err := ask(ctx, r); err != nil {
 			return err
 		}
 	}

@@ -74,7 +74,7 @@ func (s authorityService) RevokeGrant(ctx context.Context, in *brokerv1.RevokeGr
 	under := func(r *request) bool { return r.claims.Grant == id }
 	closed := s.flows.judge(func(r *request) error {
 		if under(r) {
-			return denied("the grant was revoked")
+			return refusedBy(ByAuthority, denied("the grant was revoked"))
 		}
 		return nil
 	})
@@ -104,6 +104,7 @@ func (s authorityService) PutCredential(ctx context.Context, in *brokerv1.PutCre
 	if err != nil {
 		return nil, err
 	}
+	s.retire(ctx, tenant, in.GetName())
 	if err := s.ports.Authority.PutCredential(ctx, tenant, in.GetName(), in.GetSealed()); err != nil {
 		return nil, err
 	}
@@ -147,6 +148,7 @@ func (s authorityService) DeleteCredential(ctx context.Context, in *brokerv1.Del
 	if err != nil {
 		return nil, err
 	}
+	s.retire(ctx, tenant, in.GetName())
 	if err := s.ports.Authority.DeleteCredential(ctx, tenant, in.GetName()); err != nil {
 		return nil, err
 	}

@@ -39,14 +39,14 @@ func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (
 		Tool: tool, Arguments: []byte(in.GetArguments()), IdempotencyKey: in.GetIdempotencyKey(), MaxBytes: int(in.GetMaxOutputBytes()),
 	})
 	if err != nil {
-		return nil, err
+		return nil, refusedBy(ByPolicy, err)
 	}
 	if err := b.leaves(ctx, req, ready.Wire()); err != nil {
 		return nil, err
 	}
 	credential, err := b.mint(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, refusedBy(ByAuthority, err)
 	}
 	return b.send(ctx, action, req, ready, in.GetIdempotencyKey(), credential)
 }
@@ -73,7 +73,11 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	}
 	fault.Here(fault.BrokerCallLogged)
 	// From here on only the log may say that nothing left.
-	answer, err := ready.Send(ctx, credential)
+	var before []secret.Value
+	if name := r.tool.GetCredential(); name != "" {
+		before = b.retired.use(r.claims.Tenant, name, credential)
+	}
+	answer, err := ready.Send(ctx, credential, before...)
 	if err != nil {
 		return nil, b.notAnswered(id, first, err)
 	}

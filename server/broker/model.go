@@ -97,7 +97,7 @@ func (b *Broker) prepareModel(ctx context.Context, r *request, in *runtimev1.Mod
 		return nil, err
 	}
 	c := &modelCall{b: b, route: rt, input: budget.Estimate(len(body)), call: provider.Call{Model: rt.cfg.Model, Request: in}}
-	if c.call.Key, err = b.routeKey(ctx, rt, r); err != nil {
+	if c.call.Key, c.call.Retired, err = b.routeKey(ctx, rt, r); err != nil {
 		return nil, err
 	}
 	most, err := rt.price.most(c.input, int64(in.MaxOutputTokens))
@@ -106,11 +106,11 @@ func (b *Broker) prepareModel(ctx context.Context, r *request, in *runtimev1.Mod
 	}
 	slice := budget.Slice{ID: r.claims.Slice, Boot: r.claims.SliceBoot, Ceiling: r.claims.SliceCeiling}
 	if c.hold, err = b.ledger.Reserve(slice, most); err != nil {
-		return nil, err
+		return nil, refusedBy(ByBudget, err)
 	}
-	if c.cap, err = b.spend.Reserve(b.cfg.Caps.account(r.claims), most); err != nil {
+	if c.cap, err = b.spend.Reserve(b.caps.Load().account(r.claims), most); err != nil {
 		c.hold.Settle(0, budget.Tokens{})
-		return nil, err
+		return nil, refusedBy(ByCap, err)
 	}
 	return c, nil
 }
@@ -123,15 +123,18 @@ func outputLimit(asked, most int32) int32 {
 	return asked
 }
 
-func (b *Broker) routeKey(ctx context.Context, rt *route, r *request) (secret.Value, error) {
+func (b *Broker) routeKey(ctx context.Context, rt *route, r *request) (key secret.Value, before []secret.Value, err error) {
 	if rt.cfg.Credential == "" {
-		return secret.Value{}, nil
+		return secret.Value{}, nil, nil
 	}
 	tenant := r.claims.Tenant
 	if rt.cfg.CredentialTenant != "" {
 		tenant = protocol.TenantID(rt.cfg.CredentialTenant)
 	}
-	return b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential)
+	if key, err = b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential); err != nil {
+		return secret.Value{}, nil, err
+	}
+	return key, b.retired.use(tenant, rt.cfg.Credential, key), nil
 }
 
 // complete tries the call until it is answered, fails for good, or there is no

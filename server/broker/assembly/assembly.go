@@ -36,6 +36,9 @@ type Options struct {
 	Listen string
 	// Servers override the configuration's.
 	Servers []string
+	// Metrics is the address of the page of numbers; empty: none.
+	Metrics string
+	Version string
 	Log     *slog.Logger
 }
 

@@ -24,11 +24,11 @@ const Unlimited = -1
 // Spend keeps the last sixty minutes of every tenant, over restarts too: a
 // restart must not refill a cap.
 type Spend struct {
-	caps Caps
 	path string
 	now  func() time.Time
 
 	mu      sync.Mutex // guards below
+	caps    Caps
 	minutes map[string]map[int64]int64
 	held    map[string]int64
 }
@@ -51,6 +51,13 @@ func NewSpend(caps Caps, path string, now func() time.Time) (*Spend, error) {
 			"%s cannot be read: %w; remove it to go on, the caps of this hour begin anew then", path, err)
 	}
 	return s, nil
+}
+
+// SetCaps replaces the caps. What was spent and what is held stays.
+func (s *Spend) SetCaps(c Caps) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caps = c
 }
 
 // SpendHold is a reservation against the caps.

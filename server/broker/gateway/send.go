@@ -34,8 +34,9 @@ func (e *NotSent) Error() string { return e.Err.Error() }
 func (e *NotSent) Unwrap() error { return e.Err }
 
 // Send sends the request once. Errors are NotSent, or mean that the outcome is
-// not known.
-func (r *Request) Send(ctx context.Context, credential secret.Value) (*Answer, error) {
+// not known. The answer is redacted of the credential, and of the values that it
+// had before.
+func (r *Request) Send(ctx context.Context, credential secret.Value, before ...secret.Value) (*Answer, error) {
 	if err := r.inject(credential); err != nil {
 		return nil, &NotSent{err}
 	}
@@ -48,7 +49,7 @@ func (r *Request) Send(ctx context.Context, credential secret.Value) (*Answer, e
 		return nil, r.failed(ctx, err, connected.Load())
 	}
 	defer res.Body.Close()
-	redactor := secret.NewRedactor(credential)
+	redactor := secret.NewRedactor(append([]secret.Value{credential}, before...)...)
 	if e := res.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		// What cannot be read cannot be redacted.
 		return nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "destination %s answered with status %d in encoding %q, which was not asked for and is not read",
