@@ -11,7 +11,7 @@ import (
 
 // moving is a model whose coding turn runs a number of commands, and whose personal
 // turns list a folder of the same machine.
-func moving(commands int) string {
+func moving(commands, seconds int) string {
 	var b strings.Builder
 	for n := range commands {
 		fmt.Fprintf(&b, `
@@ -21,10 +21,10 @@ rule "step %d" {
     results       = %d
   }
   call "shell" {
-    arguments = { command = "sleep 9s" }
+    arguments = { command = "sleep %ds" }
   }
 }
-`, n, n)
+`, n, n, seconds)
 	}
 	fmt.Fprintf(&b, `
 rule "all" {
@@ -59,11 +59,11 @@ rule "looked" {
 // a new epoch; the attempt, its records, the mailbox and the actions do not notice:
 // nothing is lost, and nothing is done twice. INV-14.
 func TestLinkMovesUnderARunningAttempt(t *testing.T) {
-	rounds := 200
+	rounds, commands, seconds := 200, 20, 90
 	if testing.Short() {
-		rounds = 5
+		rounds, commands, seconds = 5, 5, 9
 	}
-	harness.Test(t, harness.Options{Script: moving(rounds)}, func(t *testing.T, w *harness.World) {
+	harness.Test(t, harness.Options{Script: moving(commands, seconds)}, func(t *testing.T, w *harness.World) {
 		alice, a := w.Person("alice"), w.Edge("a")
 		alice.Apply(strings.NewReplacer(`place_within = "5m"`, `place_within = "5m"
     max_model_calls = 400
@@ -74,17 +74,20 @@ func TestLinkMovesUnderARunningAttempt(t *testing.T) {
   sandbox_tools`).Replace(coder))
 		alice.Apply(assistant)
 		alice.Grant("assistant")
-		code, personal := alice.Open("coder"), alice.Open("assistant")
+		code, personal := alice.Open("coder"), ""
 		coding := alice.Submit(code, "m1", "go")
 		started(t, w, 1)
 		epoch, listed := a.Status().Epoch, 0
 		list := func() {
 			t.Helper()
+			if listed%10 == 0 { // a conversation that grows costs more and more
+				personal = alice.Open("assistant")
+			}
 			listed++
 			a.Write(fmt.Sprintf("file%d", listed), "")
 			turn := alice.Submit(personal, fmt.Sprint("list", listed), "list it")
 			got := alice.Completed(turn)
-			if n := len(got.GetAttempts()); n != 1 || !strings.Contains(got.GetAnswer(), fmt.Sprintf("file%d", listed)) {
+			if n := len(got.GetAttempts()); n != 1 || !strings.Contains(got.GetAnswer(), fmt.Sprintf("file%d", listed)) { // the newest one
 				t.Fatalf("listing %d took %d attempts and says %q", listed, n, got.GetAnswer())
 			}
 		}
@@ -112,11 +115,11 @@ func TestLinkMovesUnderARunningAttempt(t *testing.T) {
 		if len(done.GetAttempts()) != 1 || done.GetAnswer() != "All of them." {
 			t.Errorf("the coding turn ended as %v", done)
 		}
-		if n := len(w.Log.Find("a", "command started")); n != rounds {
-			t.Errorf("%d commands were started, want %d", n, rounds)
+		if n := len(w.Log.Find("a", "command started")); n != commands {
+			t.Errorf("%d commands were started, want %d", n, commands)
 		}
 		var shells []string
-		for range rounds {
+		for range commands {
 			shells = append(shells, "shell")
 		}
 		inOrder(t, alice, code, shells...)
