@@ -111,13 +111,14 @@ func runCommand(data *string) *cobra.Command {
 			"The directory paths says who may reach what.",
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Data, o.Log = *data, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			o.Data, o.Version, o.Log = *data, version, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			return assembly.Run(cmd.Context(), o)
 		},
 	}
 	cmd.Flags().StringVar(&o.Config, "config", "", "configuration (default broker.hcl in --data)")
 	cmd.Flags().StringVar(&o.Listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
 	cmd.Flags().StringArrayVar(&o.Servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration; repeatable)")
+	cmd.Flags().StringVar(&o.Metrics, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return cmd
 }

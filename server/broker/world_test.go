@@ -192,6 +192,7 @@ type world struct {
 	scripted *scripted.Provider
 	tools    *tools
 	feed     *feedServer
+	meter    broker.Meter
 	log      *bytes.Buffer
 	logMu    sync.Mutex
 
@@ -500,7 +501,7 @@ func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
 	w.must(err)
 	start := time.Now()
 	w.broker, err = broker.New(cfg, broker.Ports{
-		Authority: w.keys, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
+		Meter: w.meter, Authority: w.keys, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
 		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },
 		Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

@@ -63,9 +63,9 @@ var layers = []layer{
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
 	// the broker: no state database, no engine, no sandbox
-	{"server/broker", []string{"consul", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker", []string{"consul", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/keyring", []string{"edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
-	{"server/broker/assembly", []string{"consul", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
+	{"server/broker/assembly", []string{"consul", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},

@@ -11,11 +11,15 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
+
 	"bivouac/consul"
 	"bivouac/edge/identity"
+	edgemetric "bivouac/edge/metric"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker"
 	"bivouac/server/broker/keyring"
+	"bivouac/server/broker/metric"
 )
 
 // Names inside the data directory.
@@ -103,7 +107,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	meter := metric.New(o.Version)
 	b, err := broker.New(cfg, broker.Ports{
+		Meter:     meter,
 		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
 	})
@@ -114,9 +120,27 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Log.Info("broker ready", "listen", listener.Addr().String(), "broker", keys.BrokerID(), "pool", cfg.Pool,
 		"fingerprint", identity.Fingerprint(keys.Root()), "models", len(cfg.Models), "destinations", len(cfg.Destinations))
-	err = b.Run(ctx, packets, listener)
+	meter.Watch(b)
+	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
 	o.Log.Info("broker stopped")
 	return err
+}
+
+// runBoth serves the page of numbers beside the broker, where it has an address.
+func runBoth(ctx context.Context, address string, page *metric.Broker, serve func(context.Context) error) error {
+	if address == "" {
+		return serve(ctx)
+	}
+	l, err := edgemetric.Listen(ctx, address, "--metrics")
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serve(ctx) })
+	g.Go(func() error {
+		if err != nil {
+			return err // the broker ends with it, and closes what it has open
+		}
+		return page.Serve(ctx, l)
+	})
+	return g.Wait()
 }
 
 // listen takes one port for TCP and UDP.
