@@ -31,6 +31,8 @@ type Config struct {
 	Supervisors Spawner
 	// Control is the listener of the local control socket; nil for none.
 	Control net.Listener
+	// Metrics is the listener of the page of numbers; nil for none.
+	Metrics net.Listener
 	Version string
 	Log     *slog.Logger
 	// Backoff of the link. Default 250 ms up to 30 s.

@@ -162,6 +162,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.cfg.Control != nil {
 		g.Go(func() error { return d.serveControl(gctx) })
 	}
+	if d.cfg.Metrics != nil {
+		g.Go(func() error { return d.page().Serve(gctx, d.cfg.Metrics) })
+	}
 	for _, l := range d.loops() {
 		g.Go(func() error { return d.run(gctx, l) })
 	}

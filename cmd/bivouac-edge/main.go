@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge"
+	"bivouac/edge/metric"
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
@@ -55,7 +56,7 @@ func command() *cobra.Command {
 
 func runCommand(dir *string) *cobra.Command {
 	var level slog.Level
-	var worker string
+	var worker, metrics string
 	var endTurns bool
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -78,6 +79,12 @@ func runCommand(dir *string) *cobra.Command {
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
 				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope(), Log: log})
 			}
+			if metrics != "" {
+				if cfg.Metrics, err = metric.Listen(cmd.Context(), metrics, "--metrics"); err != nil {
+					return err
+				}
+				defer cfg.Metrics.Close()
+			}
 			daemon, err := edge.New(cfg)
 			if err != nil {
 				return err
@@ -89,6 +96,7 @@ func runCommand(dir *string) *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().StringVar(&metrics, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	cmd.Flags().BoolVar(&endTurns, "end-turns", false, "when it is stopped, end the sandboxes of turns too; their turns are interrupted")
 	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")

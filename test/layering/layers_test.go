@@ -42,7 +42,7 @@ var layers = []layer{
 	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
 	{"edge/state", []string{"edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
-	{"edge", []string{"edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
+	{"edge", []string{"edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
 	{"server/steptable", []string{"edge/protocol"}, []string{}, "step tables know no record"},
