@@ -39,6 +39,8 @@ type Ports struct {
 	// CallLog, SpendFile and SliceFile are file names; without the last two the
 	// hour's spend and the draws of slices are kept in memory.
 	CallLog, SpendFile, SliceFile string
+	// ConfigFile whose caps are followed while the broker runs; empty: none are.
+	ConfigFile string
 	// ResetKey for QUIC; see link.ServerConfig.
 	ResetKey *[32]byte
 	// Feed sockets and egress connections; zero values are the machine's own.
@@ -144,6 +146,9 @@ func hostBoot() string {
 // Feed of this broker: a simulation drives it without a network.
 func (b *Broker) Feed() *feed.Feed { return b.feed }
 
+// Caps in force.
+func (b *Broker) Caps() *Caps { return b.caps.Load() }
+
 // SetCaps replaces the caps of the broker's own file, for what comes and for what
 // is open: nothing else sets them, and no server can. What was spent in the last
 // hour stays spent.
@@ -187,6 +192,7 @@ func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.L
 	g.Go(func() error { return b.follower.Run(ctx) })
 	g.Go(func() error { return b.ports.Paths.Run(ctx, func() { b.Sweep() }) })
 	g.Go(func() error { return b.runSweep(ctx) })
+	g.Go(func() error { return b.runCaps(ctx) })
 	return errors.Join(g.Wait(), b.close())
 }
 

@@ -38,6 +38,8 @@ type Config struct {
 	FeedLimit time.Duration
 	// Dir that relative file names start from.
 	Dir string
+
+	capsGiven bool // the file has a caps block
 }
 
 // DefaultSpendUSD an hour, where broker.hcl says nothing.

@@ -35,7 +35,7 @@ func ParseConfig(src []byte, filename string) (Config, error) {
 			problems = append(problems, fmt.Errorf("%s: %s: %s", place(d.Subject, filename), d.Summary, d.Detail))
 		}
 	}
-	c.Dir = filepath.Dir(filename)
+	c.Dir, c.capsGiven = filepath.Dir(filename), c.Caps != nil
 	c = c.withDefaults()
 	if len(problems) == 0 {
 		problems = c.problems(filename)
@@ -55,7 +55,8 @@ func place(r *hcl.Range, filename string) string {
 
 // Example is the broker.hcl that init writes.
 const Example = `# What this broker may reach and spend. No server can widen it.
-# Restart bivouac-broker after a change; the files in paths are watched.
+# Restart bivouac-broker after a change. The caps below are read again when this
+# file changes, and the files in paths are watched.
 
 listen  = "127.0.0.1:7402"
 servers = ["127.0.0.1:7401"]  # runner listeners whose feed is followed

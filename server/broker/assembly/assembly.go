@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options) error {
 	meter := metric.New(o.Version)
 	b, err := broker.New(cfg, broker.Ports{
 		Meter:     meter,
-		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log,
+		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
 	})
 	if err != nil {
