@@ -21,11 +21,12 @@ func main() {
 	exectrace.Main()
 	bin := flag.String("bin", "bin", "directory of the binaries")
 	dir := flag.String("dir", ".demo", "directory for everything the demo makes; emptied first")
+	all := flag.Bool("events", false, "print every event of both turns too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	code := 0
-	if err := run(ctx, *bin, *dir); err != nil {
+	if err := run(ctx, *bin, *dir, *all); err != nil {
 		fmt.Fprintf(os.Stderr, "demo failed: %v\nthe logs are in %s/state/logs\n", err, *dir)
 		code = 1
 	}
@@ -34,11 +35,12 @@ func main() {
 	os.Exit(code)
 }
 
-func run(ctx context.Context, bin, dir string) (err error) {
+func run(ctx context.Context, bin, dir string, all bool) (err error) {
 	d, err := prepare(bin, dir)
 	if err != nil {
 		return err
 	}
+	d.all = all
 	defer func() {
 		if cerr := d.close(); err == nil {
 			err = cerr

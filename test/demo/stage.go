@@ -36,7 +36,8 @@ type demo struct {
 	dev, edge         *process.Process
 
 	turns, completed, approvals int
-	events                      bytes.Buffer
+	events                      bytes.Buffer // as the API shows them, JSON
+	all                         bool         // print them
 }
 
 func prepare(bin, dir string) (*demo, error) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -68,7 +67,7 @@ func (d *demo) personal(ctx context.Context) error {
 	}
 	say("the file appeared, %d bytes: %q", len(b), strings.SplitN(string(b), "\n", 2)[0])
 	say("the agent said: %s", strings.TrimSpace(lastLine(said)))
-	return d.whatHappened(ctx)
+	return d.tell(ctx)
 }
 
 // coding gives a folder with a failing test to an agent in a sandbox.
@@ -101,7 +100,7 @@ func (d *demo) coding(ctx context.Context) error {
 		return fmt.Errorf("the test still fails after bivouac apply: %w\n%s", err, out)
 	}
 	say("bivouac apply %s: the test passes in the folder now", turn.ID)
-	return d.whatHappened(ctx)
+	return d.tell(ctx)
 }
 
 // answerTest says what it wants only when it runs: the source has it in hex.
@@ -169,34 +168,6 @@ func (d *demo) newestTurn(ctx context.Context) (turnView, error) {
 		return turnView{}, errors.New("there is no turn")
 	}
 	return list.Turns[0], nil
-}
-
-// whatHappened prints the newest turn's events: what, where, in which order.
-func (d *demo) whatHappened(ctx context.Context) error {
-	turn, err := d.newestTurn(ctx)
-	if err != nil {
-		return err
-	}
-	out, err := d.cli(ctx, d.home, "--json", "events", turn.SessionID)
-	if err != nil {
-		return err
-	}
-	d.events.WriteString(out)
-	for line := range strings.Lines(out) {
-		var e struct{ Type, Data string }
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			return err
-		}
-		say("%-20s %s", e.Type, short(e.Data))
-	}
-	return nil
-}
-
-func short(s string) string {
-	if r := []rune(s); len(r) > 150 {
-		return string(r[:149]) + "…"
-	}
-	return s
 }
 
 func lastLine(s string) string {

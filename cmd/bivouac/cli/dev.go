@@ -187,15 +187,22 @@ func (d *dev) logIn(ctx context.Context) (*client.Client, error) {
 		return nil, err
 	}
 	l.RootFingerprint = who.GetRootFingerprint()
-	if old, err := readLogin(d.config); err == nil && old.Server != l.Server && (!isLoopback(old.Server) || ready(ctx, old.Server+"/readyz") == nil) {
-		d.config = d.path("login") // never replace the login of another server
-	}
+	d.apart(l)
 	d.api, d.login = c, l
 	return c, writeLogin(d.config, l)
 }
 
-func isLoopback(url string) bool {
-	return strings.HasPrefix(url, "http://127.") || strings.HasPrefix(url, "http://localhost")
+// apart keeps a login that the person has for another deployment: this one's goes
+// beside its own state then, and both work.
+func (d *dev) apart(l login) {
+	old, err := readLogin(d.config)
+	if err != nil || old.Server == l.Server && old.RootFingerprint == l.RootFingerprint {
+		return
+	}
+	fmt.Fprintf(d.err, "note: your login in %s is for another deployment (%s) and stays as it is; this one has its own in %s:\n"+
+		"  put BIVOUAC_CONFIG=%s before a command to use it, or make it yours instead with\n  bivouac login %s --token-file %s\n",
+		d.config, plain(old.Server), d.path("login"), d.path("login"), l.Server, d.path("token"))
+	d.config = d.path("login")
 }
 
 // firstTime sets the model key and the default agents, where they are missing.

@@ -329,6 +329,37 @@ func TestDevRefusesWhatIsTaken(t *testing.T) {
 	if want := "BIVOUAC_CONFIG=" + filepath.Join(other.dir, "state", "login") + " bivouac chat"; !strings.Contains(second.said(), want) {
 		t.Errorf("the second one does not say %q:\n%s", want, second.said())
 	}
+	if want := "note: your login in " + filepath.Join(d.dir, "login") + " is for another deployment"; !strings.Contains(second.said(), want) {
+		t.Errorf("the second one does not say %q:\n%s", want, second.said())
+	}
+}
+
+// Another directory at the same address is another deployment: the first login
+// stays, the second one works from where it says, and each start finds its own.
+func TestDevKeepsBothLogins(t *testing.T) {
+	d := newDev(t)
+	d.start("--no-edge")
+	public := d.addresses()["public"]
+	first := d.must("whoami")
+	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	d.wait()
+	other := filepath.Join(d.dir, "other")
+	d.start("--no-edge", "--data", other, "--public", public)
+	_, said, code := d.cli("whoami")
+	if code != protocol.CodeUnauthenticated.ExitCode() {
+		t.Errorf("the first login at the other deployment: exit code %d: %s", code, said)
+	}
+	d.must("--config", filepath.Join(other, "login"), "whoami")
+	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	d.wait()
+	d.start("--no-edge")
+	if again := d.must("whoami"); again != first || strings.Contains(d.said(), "note: your login") {
+		t.Errorf("the first deployment's login: %s, then %s\n%s", first, again, d.said())
+	}
 }
 
 // occupied is an address that somebody else has.
