@@ -87,6 +87,7 @@ type Relay struct {
 	short      bool          // the last answer asked for another slice
 	current    *call         // the open one
 	closed     error
+	suspended  bool // no authority now
 }
 
 // call is one model call, from its admission until its answer is whole.
@@ -133,6 +134,23 @@ func (r *Relay) Close(cause error) {
 	if r.current != nil {
 		r.current.cancel(cause)
 	}
+}
+
+// Suspend ends the open call and refuses others with ErrNoAuthority, until Resume.
+func (r *Relay) Suspend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.suspended = true
+	if r.current != nil {
+		r.current.cancel(ErrNoAuthority)
+	}
+}
+
+// Resume admits calls again, if the lease does.
+func (r *Relay) Resume() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.suspended = false
 }
 
 // CallModel makes one call and passes each event to send as it comes. Its error
@@ -243,8 +261,11 @@ func (r *Relay) open(ctx context.Context) (context.Context, *call, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	r.current = &call{cancel}
-	if r.closed != nil {
+	switch {
+	case r.closed != nil:
 		cancel(r.closed)
+	case r.suspended:
+		cancel(ErrNoAuthority)
 	}
 	return ctx, r.current, nil
 }
@@ -257,7 +278,7 @@ func (r *Relay) authority() (capability string, s Slice, err error) {
 	switch {
 	case r.closed != nil:
 		return "", s, r.closed
-	case left <= 0:
+	case left <= 0, r.suspended:
 		return "", s, ErrNoAuthority
 	case r.capability == "":
 		return "", s, protocol.Errorf(protocol.CodeUnavailable, "the lease brought no capability for the broker yet")

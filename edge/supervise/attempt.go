@@ -26,9 +26,11 @@ type attempt struct {
 	relay  *relay.Relay
 	hangUp func() error // of the broker's connection
 	cancel context.CancelCauseFunc
+	ending <-chan struct{} // closed when it is asked to end
 
 	repo  *workspace.Repo
 	group sandbox.Group
+	hold  *hold
 	// finished is fired when the worker has said how its loop ended.
 	finished signal
 	// inflight are requests of the worker.
@@ -36,8 +38,9 @@ type attempt struct {
 	// execs keeps tool calls and checkpoints apart.
 	execs sync.Mutex
 
-	progress sync.Mutex // guards the fields below
-	left     bool       // no request is admitted any more
+	progress sync.Mutex     // guards the fields below
+	report   sandbox.Report // what this machine enforces; empty until it was looked at
+	left     bool           // no request is admitted any more
 	busy     int
 	active   time.Duration // when the worker last asked for something
 	ended    *runtimev1.FinishRequest
@@ -48,7 +51,7 @@ type attempt struct {
 
 // newAttempt reads the work. It dials nothing.
 func newAttempt(s *supervisor, w *handover) (*attempt, error) {
-	a := &attempt{supervisor: s, turn: w.turn, spec: &runtimev1.Spec{}, finished: newSignal(), active: s.lease.Now()}
+	a := &attempt{supervisor: s, turn: w.turn, spec: &runtimev1.Spec{}, hold: newHold(), report: s.cfg.Report, finished: newSignal(), active: s.lease.Now()}
 	if err := proto.Unmarshal(w.turn.GetSpec(), a.spec); err != nil {
 		return nil, protocol.Errorf(protocol.CodeIncompatible, "the turn's spec cannot be read: %w; upgrade bivouac-edge", err)
 	}
@@ -97,7 +100,7 @@ func (a *attempt) run(ctx context.Context) *runnerv1.Result {
 		err = errors.Join(err, a.hangUp())
 	}
 	if a.group != nil {
-		if cerr := a.group.Close(context.WithoutCancel(ctx)); cerr != nil {
+		if cerr := a.move(context.WithoutCancel(ctx), sandbox.StateClosed, "the attempt is over"); cerr != nil {
 			a.cfg.Log.Error("a sandbox group could not be removed; bivouac-edge sweeps it at its next start", "error", cerr)
 		}
 	}
@@ -107,6 +110,9 @@ func (a *attempt) run(ctx context.Context) *runnerv1.Result {
 // work starts the worker in sandbox A and serves it until it is gone. All ways
 // out pass through Kill.
 func (a *attempt) work(ctx context.Context) error {
+	if err := a.permit(ctx); err != nil {
+		return err
+	}
 	report, err := a.enter(ctx)
 	if err != nil {
 		return err
@@ -133,9 +139,14 @@ func (a *attempt) enter(ctx context.Context) (sandbox.Report, error) {
 		return report, protocol.Errorf(protocol.CodePolicyDenied,
 			"untrusted code needs control groups, and this machine limits by %q only: `%s` shows why", report.Limits, a.cfg.StatusCommand)
 	}
+	a.progress.Lock()
+	a.report = report
+	a.progress.Unlock()
 	var err error
-	a.group, err = a.cfg.Backend.Group(ctx, a.cfg.Attempt.String(), a.limits.attempt)
-	return report, err
+	if a.group, err = a.cfg.Backend.Group(ctx, a.cfg.Attempt.String(), a.limits.attempt); err != nil {
+		return report, err
+	}
+	return report, a.give(ctx, a.group)
 }
 
 // outcome that the worker reported, or nil.

@@ -64,7 +64,7 @@ func (a *attempt) attend(outer context.Context) error {
 		}
 		cancel(errOver)
 		a.relay.Close(context.Cause(ctx))
-		err := a.group.Kill(context.WithoutCancel(ctx))
+		err := a.move(context.WithoutCancel(ctx), sandbox.StateKilled, "the attempt is over")
 		return errors.Join(err, server.Close())
 	})
 	return g.Wait()
@@ -109,7 +109,7 @@ func (a *attempt) channel() (conn net.Conn, start func(context.Context) error, e
 		return ours, func(ctx context.Context) error {
 			stop := context.AfterFunc(ctx, func() { theirs.Close() })
 			defer stop()
-			if err := f(ctx, theirs); err != nil {
+			if err := f(ctx, heldConn{theirs, ctx, &a.hold.still}); err != nil {
 				a.cfg.Log.Warn("the worker ended badly", "error", err)
 			}
 			return errWorkerGone
@@ -123,6 +123,29 @@ func (a *attempt) channel() (conn net.Conn, start func(context.Context) error, e
 		defer socket.Close()
 		return a.startWorker(ctx, socket)
 	}, nil
+}
+
+// heldConn is the channel of a worker that is a function: while the attempt is
+// held, it can read and write as little as a frozen process.
+type heldConn struct {
+	net.Conn
+	ctx   context.Context // of the worker
+	still *sandbox.Standstill
+}
+
+func (c heldConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if held := c.still.Moving(c.ctx); held != nil {
+		return 0, held
+	}
+	return n, err
+}
+
+func (c heldConn) Write(p []byte) (int, error) {
+	if err := c.still.Moving(c.ctx); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
 }
 
 // socketPair is a connection and the descriptor of its other end.

@@ -52,14 +52,12 @@ func (a *attempt) exec(ctx context.Context, call *runtimev1.ToolCall, output fun
 	}
 	fault.Here(fault.SuperviseExecStarted)
 	heard := newCapture(int(a.spec.GetLimits().GetMaxResultBytes()), output)
-	limit, cancel := context.WithTimeout(ctx, cmd.timeout)
-	defer cancel()
-	exit, err := a.group.Run(limit, a.process(cmd, heard))
+	exit, err := a.group.Run(ctx, a.process(cmd, heard))
 	fault.Here(fault.SuperviseExecDone)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case err != nil && limit.Err() == nil:
+	case err != nil:
 		return nil, a.breaks(err)
 	}
 	if cmd.writes {
@@ -118,7 +116,7 @@ func (a *attempt) shell(call *runtimev1.ToolCall) (command, *runtimev1.ToolResul
 func (a *attempt) process(c command, heard io.Writer) sandbox.Process {
 	p := sandbox.Process{
 		Role: sandbox.RoleCode, Argv: c.argv, Dir: workspaceInside, Workspace: a.cfg.workspaceDir(),
-		Stdin: strings.NewReader(c.stdin), Stdout: heard, Stderr: heard,
+		Stdin: strings.NewReader(c.stdin), Stdout: heard, Stderr: heard, Timeout: c.timeout,
 		Binds: []sandbox.Bind{{Host: a.cfg.homeDir(), Inside: homeInside, Writable: true}},
 	}
 	if a.cfg.WorkerPath != "" {

@@ -2,12 +2,14 @@ package supervise
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"connectrpc.com/connect"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/relay"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/edge/runtime/runtimev1/runtimev1connect"
 )
@@ -40,14 +42,25 @@ func (h host) GetSpec(context.Context, *runtimev1.GetSpecRequest) (*runtimev1.Ge
 	return &runtimev1.GetSpecResponse{Spec: h.spec}, nil
 }
 
-// Model passes one call to the relay.
+// Model passes one call to the relay, and again when authority came back after it
+// had cut the call off.
 func (h host) Model(ctx context.Context, req *runtimev1.ModelRequest, out *connect.ServerStream[runtimev1.ModelResponse]) error {
-	return h.relay.CallModel(ctx, req, out.Send)
+	for {
+		if err := h.permit(ctx); err != nil {
+			return err
+		}
+		err := h.relay.CallModel(ctx, req, out.Send)
+		if !errors.Is(err, relay.ErrNoAuthority) || ctx.Err() != nil {
+			return err
+		}
+		// Authority went while it was open. What came of the answer was text for
+		// whoever watches; the whole answer is the next call's.
+	}
 }
 
 // Exec runs one call of a sandbox tool.
 func (h host) Exec(ctx context.Context, req *runtimev1.ExecRequest, out *connect.ServerStream[runtimev1.ExecResponse]) error {
-	if err := h.authority(); err != nil {
+	if err := h.permit(ctx); err != nil {
 		return err
 	}
 	result, err := h.exec(ctx, req.GetCall(), func(b []byte) error {
@@ -70,7 +83,7 @@ func (h host) RequestTool(ctx context.Context, req *runtimev1.RequestToolRequest
 	if len(call.GetArguments()) > maxArguments {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the arguments of %s have more than %d bytes", call.GetAlias(), maxArguments)
 	}
-	if err := h.authority(); err != nil {
+	if err := h.permit(ctx); err != nil {
 		return nil, err
 	}
 	id, answer := h.requests.open(call.GetId())
@@ -123,14 +136,6 @@ func (h host) Finish(_ context.Context, req *runtimev1.FinishRequest) (*runtimev
 	}
 	h.finished.fire()
 	return &runtimev1.FinishResponse{}, nil
-}
-
-// authority is read before everything that may have an effect (INV-20).
-func (a *attempt) authority() error {
-	if a.lease.Authority() <= 0 {
-		return errLost
-	}
-	return nil
 }
 
 func (a *attempt) tool(alias string) *runtimev1.Tool {

@@ -47,6 +47,7 @@ func (s service) Hello(context.Context, *supervisev1.HelloRequest) (*supervisev1
 	if s.work != nil {
 		res.Fence = s.work.terms.GetFence()
 	}
+	res.Frozen = s.phase == phaseRunning && s.attempt != nil && s.attempt.held()
 	return res, nil
 }
 
@@ -134,7 +135,8 @@ func (s service) Acknowledge(_ context.Context, req *supervisev1.AcknowledgeRequ
 	return &supervisev1.AcknowledgeResponse{}, s.records.acknowledge(req.GetSeq())
 }
 
-// Renew restarts the lease, unless it is over: what was ended cannot go on.
+// Renew restarts the lease, unless it is over: what was ended cannot go on. What
+// was frozen is thawed, under the same fence.
 func (s service) Renew(_ context.Context, req *supervisev1.RenewRequest) (*supervisev1.RenewResponse, error) {
 	t := req.GetTerms()
 	s.mu.Lock()
@@ -144,7 +146,7 @@ func (s service) Renew(_ context.Context, req *supervisev1.RenewRequest) (*super
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "attempt %s has no work to renew", s.cfg.Attempt)
 	case t.GetFence() != s.work.terms.GetFence():
 		return nil, protocol.Errorf(protocol.CodeStaleFence, "attempt %s holds the fence %d, not %d", s.cfg.Attempt, s.work.terms.GetFence(), t.GetFence())
-	case s.phase == phaseLost, s.phase == phaseRunning && s.lease.Authority() <= 0:
+	case s.phase == phaseLost, s.phase == phaseRunning && s.overLocked():
 		return nil, errLost
 	}
 	s.lease.Renew(s.lease.Now(), millis(t.GetAuthorityTtlMs()), millis(t.GetRetentionMs()))
@@ -154,7 +156,19 @@ func (s service) Renew(_ context.Context, req *supervisev1.RenewRequest) (*super
 			s.attempt.relay.Refresh(t.GetCapability(), sliceOf(t))
 		}
 	}
+	select {
+	case s.renewed <- struct{}{}:
+	default:
+	}
 	return &supervisev1.RenewResponse{}, nil
+}
+
+// overLocked: the lease lapsed, and the attempt was not held or not renewed in time.
+func (s *supervisor) overLocked() bool {
+	if s.lease.Authority() > 0 {
+		return false
+	}
+	return s.lease.Retention() <= 0 || s.attempt != nil && !s.attempt.freezes()
 }
 
 // Stop ends the attempt and answers when it has no process.

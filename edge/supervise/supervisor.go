@@ -50,6 +50,7 @@ type supervisor struct {
 	// begun, stopped and retired are closed once; quiet is closed when the attempt
 	// has no process and will have none.
 	begun, stopped, retired, quiet signal
+	renewed                        chan struct{} // has a token after new terms
 
 	mu       sync.Mutex // guards the fields below
 	phase    phase
@@ -102,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer recs.journal.Close()
 	s := &supervisor{
 		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(), short: newShort(),
-		begun: newSignal(), stopped: newSignal(), retired: newSignal(), quiet: newSignal(),
+		begun: newSignal(), stopped: newSignal(), retired: newSignal(), quiet: newSignal(), renewed: make(chan struct{}, 1),
 	}
 	if err := s.recover(ctx); err != nil {
 		return err
@@ -190,7 +191,7 @@ func (s *supervisor) runAttempt(ctx context.Context) error {
 func (s *supervisor) perform(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errOver)
-	a, err := s.take(cancel)
+	a, err := s.take(ctx, cancel)
 	if err != nil {
 		s.quiet.fire()
 		return s.conclude(&runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeOf(err)), Message: messageOf(err)})
@@ -210,14 +211,14 @@ func (s *supervisor) perform(ctx context.Context) error {
 
 // take makes the attempt of what was handed over. It holds the lock, so that no
 // renewal falls between the capability that it reads and the next.
-func (s *supervisor) take(cancel context.CancelCauseFunc) (*attempt, error) {
+func (s *supervisor) take(ctx context.Context, cancel context.CancelCauseFunc) (*attempt, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, err := newAttempt(s, s.work)
 	if err != nil {
 		return nil, err
 	}
-	a.cancel = cancel
+	a.cancel, a.ending = cancel, ctx.Done()
 	s.attempt = a
 	return a, nil
 }

@@ -31,10 +31,7 @@ func virtual(t *testing.T, b *broker) Config {
 		},
 		"/bin/sh": func(ctx context.Context, c twin.Call) int {
 			if d, err := time.ParseDuration(strings.TrimPrefix(c.Argv[2], "sleep ")); err == nil {
-				select {
-				case <-time.After(d):
-				case <-ctx.Done():
-				}
+				c.Sleep(ctx, d)
 			}
 			fmt.Fprintln(c.Stdout, "slept")
 			return 0

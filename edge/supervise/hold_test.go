@@ -1,0 +1,228 @@
+package supervise
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/edge/supervise/protocol/supervisev1"
+)
+
+func (r *rig) hello() *supervisev1.HelloResponse {
+	r.t.Helper()
+	h, err := r.client.Hello(r.t.Context(), &supervisev1.HelloRequest{})
+	must(r.t, err)
+	return h
+}
+
+func (r *rig) renew(terms *runnerv1.LeaseTerms) {
+	r.t.Helper()
+	_, err := r.client.Renew(r.t.Context(), &supervisev1.RenewRequest{Terms: terms})
+	must(r.t, err)
+}
+
+// moves are what the journal says of the sandboxes.
+func moves(all []*runnerv1.Record) (out []string) {
+	for _, rec := range all {
+		if m := rec.GetSandboxMoved(); m != nil {
+			out = append(out, m.State)
+		}
+	}
+	return out
+}
+
+// Without renewal every process stops where it is, a daemon in a session of its
+// own included, and goes on when the same lease is renewed; when its retention is
+// over all are killed. INV-20.
+func TestAuthorityLossFreezes(t *testing.T) {
+	cfg := real(t, &broker{})
+	if cfg.Report.Freezer == "" {
+		t.Skip("this machine cannot freeze; TestAuthorityLossKills is about it")
+	}
+	r := start(t, cfg)
+	r.handOver(scripted(script([]string{daemonize("beat")})), "", terms(time.Hour, time.Hour))
+	waitFor(t, "the daemonized process", func() bool { return beats(cfg, "beat") != "" })
+	for range 2 {
+		r.renew(terms(time.Millisecond, time.Hour))
+		waitFor(t, "the freeze", func() bool { return r.hello().Frozen })
+		dead(t, cfg, "beat")
+		frozen := beats(cfg, "beat")
+		stale := terms(time.Hour, time.Hour)
+		stale.Fence--
+		if _, err := r.client.Renew(t.Context(), &supervisev1.RenewRequest{Terms: stale}); protocol.CodeOf(protocol.FromConnect(err)) != protocol.CodeStaleFence {
+			t.Errorf("another fence thaws: %v", err) // INV-3
+		}
+		r.renew(terms(time.Hour, time.Hour))
+		waitFor(t, "the thaw", func() bool { return beats(cfg, "beat") != frozen })
+		if h := r.hello(); h.Frozen || h.Finished {
+			t.Errorf("after the renewal: %v", h)
+		}
+	}
+	r.renew(terms(time.Millisecond, 500*time.Millisecond))
+	<-r.done // by itself
+	must(t, r.err)
+	kept, err := openRecords(cfg.journalDir(), "")
+	must(t, err)
+	defer kept.journal.Close()
+	all, err := kept.batch(0)
+	must(t, err)
+	if got := moves(all); !slices.Equal(got, []string{"frozen", "running", "frozen", "running", "frozen", "killed"}) {
+		t.Errorf("the journal tells of %v", got)
+	}
+	if res := all[len(all)-1].GetResult(); res.GetCode() != protocol.ResultInterrupted {
+		t.Errorf("the last record is %v", all[len(all)-1])
+	}
+	dead(t, cfg, "beat")
+}
+
+// The same to the second, and what waits meanwhile: commands, model calls, the
+// worker itself.
+func TestHoldInVirtualTime(t *testing.T) {
+	hold := func(t *testing.T, b *broker) *rig {
+		cfg := virtual(t, b)
+		cfg.Report.Freezer = "twin"
+		return start(t, cfg)
+	}
+	const ttl, retention = 15 * time.Second, 2 * time.Minute
+	bubble(t, "a command goes on", func(t *testing.T) {
+		r := hold(t, &broker{})
+		began := time.Now()
+		r.handOver(scripted(`{"steps":[`+toolStep("shell", map[string]any{"command": "sleep 40s", "timeout_ms": 41_000})+`]}`), "", terms(ttl, retention))
+		time.Sleep(ttl - 50*time.Millisecond)
+		if r.hello().Frozen {
+			t.Error("it was frozen while it had authority")
+		}
+		time.Sleep(100 * time.Millisecond)
+		if !r.hello().Frozen {
+			t.Error("it goes on without authority")
+		}
+		time.Sleep(75*time.Second - 50*time.Millisecond - time.Duration(time.Since(began)-ttl))
+		r.renew(terms(time.Hour, time.Hour))
+		res, all := r.result()
+		got := toolResults(t, all)
+		// 15 s before the loss, 25 s after the thaw: neither the command's own time nor
+		// its limit ran between.
+		took := time.Since(began).Round(time.Second)
+		if res.Status != "succeeded" || len(got) != 1 || got[0].Text != "slept\n" || took != 115*time.Second {
+			t.Errorf("after %v: results %v of %+v", took, got, res)
+		}
+		if got := moves(all); !slices.Equal(got, []string{"frozen", "running"}) {
+			t.Errorf("the journal tells of %v", got)
+		}
+		r.acknowledge(all)
+	})
+	bubble(t, "its time limit counts after the thaw", func(t *testing.T) {
+		r := hold(t, &broker{})
+		r.handOver(scripted(`{"steps":[`+toolStep("shell", map[string]any{"command": "sleep 1h", "timeout_ms": 20_000})+`]}`), "", terms(ttl, retention))
+		time.Sleep(time.Minute)
+		thawed := time.Now()
+		r.renew(terms(time.Hour, time.Hour))
+		res, all := r.result()
+		got := toolResults(t, all)
+		if len(got) != 1 || got[0].Code != string(protocol.CodeDeadlineExceeded) || time.Since(thawed).Round(time.Second) != 5*time.Second {
+			t.Errorf("%v after the thaw: %v of %+v", time.Since(thawed), got, res)
+		}
+		r.acknowledge(all)
+	})
+	bubble(t, "a model call is made again", func(t *testing.T) {
+		ended := make(chan time.Time, 1)
+		b := &broker{}
+		b.answer = func(ctx context.Context, req *runtimev1.ModelRequest, delta func(string) error) (*runtimev1.ModelDone, error) {
+			if b.count() == 1 {
+				_ = delta("half an ans")
+				<-ctx.Done()
+				ended <- time.Now()
+				return nil, ctx.Err()
+			}
+			return say("whole"), nil
+		}
+		r := hold(t, b)
+		began := time.Now()
+		r.handOver(spec("native"), "", terms(ttl, retention))
+		if cut := (<-ended).Sub(began).Round(time.Second); cut != ttl {
+			t.Errorf("the open call was cut after %v", cut)
+		}
+		time.Sleep(time.Minute)
+		if b.count() != 1 {
+			t.Errorf("%d calls while there was no authority", b.count())
+		}
+		r.renew(terms(time.Hour, time.Hour))
+		res, all := r.result()
+		if o := outcomeOf(t, res); o.Text != "whole" || b.count() != 2 {
+			t.Errorf("%d calls, outcome %v", b.count(), o)
+		}
+		r.acknowledge(all)
+	})
+	bubble(t, "retention ends", func(t *testing.T) {
+		r := hold(t, &broker{})
+		began := time.Now()
+		r.handOver(scripted(script([]string{"sleep 1h"})), "", terms(ttl, retention))
+		time.Sleep(retention - time.Second)
+		if h := r.hello(); !h.Frozen || h.Finished {
+			t.Errorf("before its end: %v", h)
+		}
+		<-r.done
+		must(t, r.err)
+		if took := time.Since(began).Round(time.Second); took != retention {
+			t.Errorf("it ended after %v", took)
+		}
+	})
+	bubble(t, "stop while frozen", func(t *testing.T) {
+		r := hold(t, &broker{})
+		r.handOver(scripted(script([]string{"sleep 1h"})), "", terms(ttl, retention))
+		time.Sleep(time.Minute)
+		_, err := r.client.Stop(t.Context(), &supervisev1.StopRequest{Reason: "the person cancelled the turn"})
+		must(t, err)
+		res, all := r.result()
+		if res.Status != "cancelled" || !slices.Equal(moves(all), []string{"frozen", "killed"}) {
+			t.Errorf("result %+v, moves %v", res, moves(all))
+		}
+		r.acknowledge(all)
+	})
+	bubble(t, "its own deadline while frozen", func(t *testing.T) {
+		r := hold(t, &broker{})
+		s := scripted(script([]string{"sleep 1h"}))
+		s.Limits.MaxWallMs = time.Minute.Milliseconds()
+		began := time.Now()
+		r.handOver(s, "", terms(ttl, time.Hour))
+		res, all := r.result()
+		if res.Code != string(protocol.CodeDeadlineExceeded) || time.Since(began).Round(time.Second) != time.Minute+slack {
+			t.Errorf("result %+v after %v", res, time.Since(began))
+		}
+		r.acknowledge(all)
+	})
+	bubble(t, "frozen time is no stall", func(t *testing.T) {
+		cfg := virtual(t, &broker{})
+		cfg.Report.Freezer, cfg.WorkerIdle = "twin", 30*time.Second
+		r := start(t, cfg)
+		began := time.Now()
+		r.handOver(scripted(script(nil, `{"wait_ms":-1}`)), "", terms(ttl, retention))
+		time.Sleep(time.Minute)
+		r.renew(terms(time.Hour, time.Hour))
+		res, all := r.result()
+		if res.Code != "worker_stalled" || time.Since(began).Round(time.Second) != 90*time.Second {
+			t.Errorf("result %+v after %v", res, time.Since(began))
+		}
+		r.acknowledge(all)
+	})
+	bubble(t, "a renewal in time", func(t *testing.T) { // the positive twin of all
+		r := hold(t, &broker{})
+		r.handOver(scripted(script([]string{"sleep 40s"})), "", terms(ttl, retention))
+		for range 8 {
+			time.Sleep(5 * time.Second)
+			r.renew(terms(ttl, retention))
+		}
+		synctest.Wait()
+		res, all := r.result()
+		if res.Status != "succeeded" || len(moves(all)) != 0 || strings.Contains(res.Message, "frozen") {
+			t.Errorf("result %+v, moves %v", res, moves(all))
+		}
+		r.acknowledge(all)
+	})
+}
