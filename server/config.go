@@ -22,9 +22,17 @@ import (
 type Config struct {
 	// DataDir holds the database, blobs and the server's identity, 0700.
 	DataDir string
-	// DSNFile names a file with the DSN of a PostgreSQL database; empty: SQLite
-	// in DataDir.
+	// Database is the DSN of a PostgreSQL database, which several servers may
+	// share; empty: SQLite in DataDir. A password is no part of it: passfile= names
+	// the file that has it.
+	Database string
+	// DSNFile names a file with such a DSN, instead of Database.
 	DSNFile string
+	// MaxConnections to PostgreSQL; zero: 16.
+	MaxConnections int
+	// BlobDir keeps artifacts; empty: "blobs" in DataDir. All servers of one
+	// database share it.
+	BlobDir string
 	// PublicAddress of the API for people, host:port.
 	PublicAddress string
 	// TLSCertFile and TLSKeyFile serve the API over TLS; both or none. Without
@@ -124,6 +132,12 @@ func (c Config) Validate() error {
 	}
 	if c.RunnerAddress != "" && c.RunnerAddress == c.PublicAddress && !strings.HasSuffix(c.RunnerAddress, ":0") {
 		problem("runners.address", "%s is the public address too: they need different ports", c.RunnerAddress)
+	}
+	if c.Database != "" && c.DSNFile != "" {
+		problem("store.dsn_file", "database names the database already: give one of the two")
+	}
+	if c.MaxConnections < 0 || c.MaxConnections > 0 && c.MaxConnections < 4 {
+		problem("store.max_connections", "%d are too few for a server: give at least 4", c.MaxConnections)
 	}
 	if c.MaxBlobBytes <= 0 {
 		problem("limits.max_blob_bytes", "it must be positive")

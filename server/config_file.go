@@ -20,18 +20,22 @@ import (
 //	public  { address = "127.0.0.1:7400"  tls_cert = "…"  tls_key = "…" }
 //	runners { address = "0.0.0.0:7401"    advertise = "bivouac.example.org:7401" }
 //	broker  { address = "10.0.0.7:7402"   advertise = "…"  code_file = "…" }
-//	store   { dsn_file = "/etc/bivouac/dsn" }
+//	database = "host=db.example.org dbname=bivouac user=bivouac passfile=/etc/bivouac/pgpass"
+//	store   { dsn_file = "/etc/bivouac/dsn"  max_connections = 16 }
+//	blobs   { dir = "/srv/bivouac/blobs" }
 //	metrics { address = "127.0.0.1:7409" }
 //	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100 }
 type file struct {
-	DataDir *string      `hcl:"data_dir"`
-	Grace   *string      `hcl:"grace"`
-	Public  *publicFile  `hcl:"public,block"`
-	Runners *runnersFile `hcl:"runners,block"`
-	Broker  *brokerFile  `hcl:"broker,block"`
-	Store   *storeFile   `hcl:"store,block"`
-	Metrics *metricsFile `hcl:"metrics,block"`
-	Limits  *limitsFile  `hcl:"limits,block"`
+	DataDir  *string      `hcl:"data_dir"`
+	Grace    *string      `hcl:"grace"`
+	Database *string      `hcl:"database"`
+	Public   *publicFile  `hcl:"public,block"`
+	Runners  *runnersFile `hcl:"runners,block"`
+	Broker   *brokerFile  `hcl:"broker,block"`
+	Store    *storeFile   `hcl:"store,block"`
+	Blobs    *blobsFile   `hcl:"blobs,block"`
+	Metrics  *metricsFile `hcl:"metrics,block"`
+	Limits   *limitsFile  `hcl:"limits,block"`
 }
 
 type publicFile struct {
@@ -52,7 +56,12 @@ type brokerFile struct {
 }
 
 type storeFile struct {
-	DSNFile *string `hcl:"dsn_file"`
+	DSNFile        *string `hcl:"dsn_file"`
+	MaxConnections *int    `hcl:"max_connections"`
+}
+
+type blobsFile struct {
+	Dir *string `hcl:"dir"`
 }
 
 type metricsFile struct {
@@ -117,6 +126,11 @@ func (f file) over(c Config) (Config, error) {
 	}
 	if s := f.Store; s != nil {
 		set(&c.DSNFile, s.DSNFile)
+		set(&c.MaxConnections, s.MaxConnections)
+	}
+	set(&c.Database, f.Database)
+	if b := f.Blobs; b != nil {
+		set(&c.BlobDir, b.Dir)
 	}
 	if m := f.Metrics; m != nil {
 		set(&c.MetricsAddress, m.Address)

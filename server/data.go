@@ -20,6 +20,7 @@ const (
 	blobDir      = "blobs"
 	replicaFile  = "replica"
 	resetKeyFile = "quic-reset.key"
+	placeFile    = "place" // in the directory of artifacts
 )
 
 // openStore makes the data directory if it is not there and opens the database
@@ -28,14 +29,46 @@ func openStore(ctx context.Context, c Config) (*store.Store, error) {
 	if err := makeDataDir(c.DataDir); err != nil {
 		return nil, err
 	}
-	if c.DSNFile == "" {
-		return store.Open(ctx, store.Config{Path: filepath.Join(c.DataDir, databaseFile), Log: c.Log})
-	}
-	dsn, err := os.ReadFile(c.DSNFile)
+	at, err := c.storeConfig()
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "store.dsn_file: %w", err)
+		return nil, err
 	}
-	return store.Open(ctx, store.Config{DSN: strings.TrimSpace(string(dsn)), Log: c.Log})
+	return store.Open(ctx, at)
+}
+
+// storeConfig names the database: SQLite in the data directory, or PostgreSQL.
+func (c Config) storeConfig() (store.Config, error) {
+	s := store.Config{DSN: c.Database, MaxConnections: c.MaxConnections, Log: c.Log}
+	if c.DSNFile != "" {
+		dsn, err := os.ReadFile(c.DSNFile)
+		if err != nil {
+			return s, protocol.Errorf(protocol.CodeInvalidArgument, "store.dsn_file: %w", err)
+		}
+		if s.DSN = strings.TrimSpace(string(dsn)); s.DSN == "" {
+			return s, protocol.Errorf(protocol.CodeInvalidArgument, "store.dsn_file %s is empty: write the DSN of the database there", c.DSNFile)
+		}
+	}
+	if s.DSN == "" {
+		s.Path = filepath.Join(c.DataDir, databaseFile)
+	}
+	return s, nil
+}
+
+// blobs is the directory of artifacts.
+func (c Config) blobs() string {
+	if c.BlobDir != "" {
+		return c.BlobDir
+	}
+	return filepath.Join(c.DataDir, blobDir)
+}
+
+// placeOf names a directory of artifacts, the same for every server that uses it.
+func placeOf(dir string) (string, error) {
+	text, err := keep(filepath.Join(dir, placeFile), 0o644, func() []byte { return []byte(rand.Text()) })
+	if err != nil {
+		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "the directory of artifacts %s cannot be used: %w; give it to this user, or name another with --blobs", dir, err)
+	}
+	return strings.TrimSpace(string(text)), nil
 }
 
 func makeDataDir(dir string) error {

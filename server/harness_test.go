@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // prepare makes a data directory with its first principal, and starts nothing.
-func prepare(t *testing.T) *world {
+func prepare(t *testing.T, change ...func(*server.Config)) *world {
 	t.Helper()
 	b, err := brokerlinktest.New()
 	if err != nil {
@@ -78,6 +78,9 @@ func prepare(t *testing.T) *world {
 	}
 	start := time.Now()
 	c.Elapsed = func() time.Duration { return time.Since(start) }
+	for _, f := range change {
+		f(&c)
+	}
 	w.config = c
 	boot := server.Bootstrap{Config: c, Tenant: "local", Principal: "alice", TokenFile: filepath.Join(dir, "token")}
 	if _, err := boot.Run(t.Context()); err != nil {

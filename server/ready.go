@@ -105,7 +105,7 @@ type unready string
 func (u unready) Error() string { return string(u) }
 
 // probes are the two paths for supervisors, beside the API.
-func probes(next http.Handler, r *readiness, stopping <-chan struct{}) http.Handler {
+func probes(next http.Handler, checks func(context.Context) []check, stopping <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte("alive\n")) // the prober is gone
@@ -114,9 +114,9 @@ func probes(next http.Handler, r *readiness, stopping <-chan struct{}) http.Hand
 		answer := struct {
 			Ready  bool    `json:"ready"`
 			Checks []check `json:"checks"`
-		}{Ready: true, Checks: r.checks(req.Context())}
+		}{Ready: true, Checks: checks(req.Context())}
 		select {
-		case <-stopping:
+		case <-stopping: // nil: there is nothing to stop yet
 			answer.Checks = append([]check{{Name: "running", Problem: "the server is stopping"}}, answer.Checks...)
 		default:
 		}

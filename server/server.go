@@ -2,15 +2,17 @@ package server
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"log/slog"
-	"path/filepath"
+	"net/http"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
+	"bivouac/edge/protocol"
 	"bivouac/server/api"
 	"bivouac/server/brokerlink"
 	"bivouac/server/capability"
@@ -67,8 +69,38 @@ func (s *Server) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.sockets.close()
+	f, err := newFront(s.cfg, s.sockets.public)
+	if err != nil {
+		return err
+	}
 	close(s.listening)
-	st, err := openStore(ctx, s.cfg)
+	g, serving := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.run(serving) })
+	g.Go(func() error {
+		defer f.stop()
+		return s.behind(serving, f)
+	})
+	err = g.Wait()
+	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+		return nil
+	}
+	return err
+}
+
+// behind is everything that the public listener is the front of. With PostgreSQL
+// it may have to be waited for.
+func (s *Server) behind(ctx context.Context, f *front) (err error) {
+	if err := makeDataDir(s.cfg.DataDir); err != nil {
+		return err
+	}
+	if s.cfg.Database != "" || s.cfg.DSNFile != "" { // SQLite locks it itself
+		release, err := store.LockDirectory(s.cfg.DataDir)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, release()) }()
+	}
+	st, err := awaitStore(ctx, s.cfg, f)
 	if err != nil {
 		return err
 	}
@@ -77,11 +109,8 @@ func (s *Server) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = p.run(ctx)
-	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
-		return nil
-	}
-	return err
+	p.front = f
+	return p.run(ctx)
 }
 
 // plane is the assembled control plane.
@@ -90,8 +119,10 @@ type plane struct {
 	sockets  sockets
 	broker   *brokerlink.Link
 	engine   *engine.Engine
+	shared   *runnerapi.Shared
 	feed     *runnerapi.Feed
-	public   publicServer
+	front    *front
+	people   http.Handler
 	machines runnerapi.Config
 	meter    *metric.Server
 	stopping chan struct{}
@@ -119,7 +150,11 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	if p.resetKey, err = resetKey(c.DataDir); err != nil {
 		return nil, err
 	}
-	dir, err := blob.Open(blob.Config{Path: filepath.Join(c.DataDir, blobDir), MaxBytes: c.MaxBlobBytes})
+	dir, err := blob.Open(blob.Config{Path: c.blobs(), MaxBytes: c.MaxBlobBytes})
+	if err != nil {
+		return nil, err
+	}
+	place, err := placeOf(c.blobs())
 	if err != nil {
 		return nil, err
 	}
@@ -127,17 +162,15 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	p.engine = engine.New(engine.Config{
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
 		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Meter: p.meter,
+		Alone: !st.Shared(), Blobs: place,
 	})
-	p.feed = runnerapi.NewFeed(st, p.broker, c.Log)
+	p.shared = runnerapi.Share(runnerapi.SharedConfig{Store: st, Own: p.broker, Replica: rep, EndsAt: p.endsAt, Log: c.Log})
+	p.feed = runnerapi.NewFeed(st, p.shared, c.Log)
 	return p, p.handlers(st, blobs{dir})
 }
 
 // handlers joins the listeners to what they serve.
 func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
-	tls, err := loadTLS(p.cfg)
-	if err != nil {
-		return err
-	}
 	advertised := p.cfg.advertisedRunner()
 	if p.cfg.AdvertiseRunner == "" && p.sockets.runners != nil {
 		advertised = p.sockets.runners.Addr().String() // with the port that was really given
@@ -148,10 +181,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 		Stopping: p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})
 	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
-	p.public = publicServer{
-		listener: p.sockets.public, tls: tls, grace: p.cfg.Grace, log: p.cfg.Log,
-		handler: probes(people, ready, p.stopping),
-	}
+	p.people = probes(people, ready.checks, p.stopping)
 	p.machines = runnerapi.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Trust: p.broker, Feed: p.feed,
 		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes,
@@ -171,6 +201,7 @@ func (p *plane) run(ctx context.Context) error {
 		p.awaitEnrolment(gctx)
 		return p.engine.Run(gctx)
 	})
+	g.Go(func() error { return p.shared.Run(gctx) })
 	g.Go(func() error { return p.feed.Run(gctx) })
 	g.Go(func() error {
 		err := p.serve(ctx, gctx)
@@ -182,6 +213,20 @@ func (p *plane) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// endsAt reads the end of a statement over a signing key.
+func (p *plane) endsAt(jws string) (time.Time, error) {
+	root, err := p.broker.Root()
+	if err != nil {
+		return time.Time{}, err
+	}
+	key, ok := root.PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return time.Time{}, protocol.Errorf(protocol.CodeDataLoss, "the root key is not Ed25519")
+	}
+	s, err := capability.VerifyStatement(jws, key)
+	return s.NotAfter, err
 }
 
 // enrolmentHead is how long the engine waits for a first enrolment: its first
@@ -211,7 +256,11 @@ func (p *plane) serve(ctx, behind context.Context) error {
 		close(p.stopping)
 		return nil
 	})
-	g.Go(func() error { return p.public.run(ctx) })
+	p.front.answer(p.people)
+	g.Go(func() error {
+		<-ctx.Done()
+		return p.front.stop()
+	})
 	g.Go(func() error { return p.serveMachines(ctx) })
 	if p.sockets.metrics != nil {
 		g.Go(func() error { return p.meter.Serve(ctx, p.sockets.metrics) })

@@ -56,6 +56,9 @@ First start:  bivouac-server bootstrap --principal NAME --token-file FILE
 	own, file := &o.config, root.PersistentFlags()
 	file.StringVar(&o.file, "config", "", "configuration file, HCL")
 	file.StringVar(&own.DataDir, "data", own.DataDir, "data directory")
+	file.StringVar(&own.Database, "database", "", "DSN of a PostgreSQL database, without a password: host=… dbname=… passfile=… (default: SQLite in --data)")
+	file.StringVar(&own.DSNFile, "dsn-file", "", "file with that DSN")
+	file.StringVar(&own.BlobDir, "blobs", "", "directory of artifacts, the same for all servers of a database (default: blobs in --data)")
 	f := root.Flags()
 	f.StringVar(&own.PublicAddress, "public", own.PublicAddress, "address of the API, host:port")
 	f.StringVar(&own.TLSCertFile, "tls-cert", "", "certificate of the API, PEM; needed beyond loopback")
@@ -91,6 +94,7 @@ func (o *options) settle(cmd *cobra.Command) error {
 		"broker": {&c.BrokerAddress, &given.BrokerAddress}, "advertise-broker": {&c.AdvertiseBroker, &given.AdvertiseBroker},
 		"metrics":          {&c.MetricsAddress, &given.MetricsAddress},
 		"broker-code-file": {&c.BrokerCodeFile, &given.BrokerCodeFile},
+		"database":         {&c.Database, &given.Database}, "dsn-file": {&c.DSNFile, &given.DSNFile}, "blobs": {&c.BlobDir, &given.BlobDir},
 	} {
 		if cmd.Flags().Changed(name) {
 			*pair[0] = *pair[1]

@@ -29,7 +29,7 @@ func TestHelpIsTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--data", "--public", "--runners", "--broker ", "--broker-code-file", "--config", "--tls-cert", "bootstrap"} {
+	for _, want := range []string{"--data", "--database", "--dsn-file", "--blobs", "--public", "--runners", "--broker ", "--broker-code-file", "--config", "--tls-cert", "bootstrap"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("help lacks %s", want)
 		}

@@ -12,9 +12,11 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// lockDirectory takes <dir>/lock for this process. WAL would admit a second
-// process, and two servers on one directory would each believe to be alone.
-func lockDirectory(dir string) (release func() error, err error) {
+// LockDirectory takes <dir>/lock for this process. WAL would admit a second
+// process, and two servers on one directory would each believe to be alone, or to
+// be the same one. A store locks its file's; a server locks its own when the
+// database is elsewhere.
+func LockDirectory(dir string) (release func() error, err error) {
 	path := filepath.Join(dir, "lock")
 	l, err := lockfile.Take(path)
 	switch {

@@ -156,7 +156,7 @@ func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) erro
 			now = tx.Now
 		}
 		tx.Now, tx.writes = now, true
-		err := e.attempt(ctx, tx, fn)
+		err := e.attempt(ctx, context.WithoutCancel(ctx), tx, fn)
 		if err == nil {
 			e.store.topics.wake(tx.touched)
 			e.hints.tell(tx.touched)
@@ -205,10 +205,16 @@ func pauseAfterRace(ctx context.Context, race int) bool {
 	}
 }
 
+func (e *postgresEngine) probe(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	tx := e.store.begin(nil, c)
+	tx.writes = true
+	return e.attempt(ctx, ctx, tx, fn)
+}
+
 // attempt runs fn and commits. The caller's context ends only the wait for a
-// connection: a commit whose answer is cut off would be reported as failed. What
-// hangs is given up all the same, as what it then is.
-func (e *postgresEngine) attempt(ctx context.Context, tx *Tx, fn func(*Tx) error) error {
+// connection: a commit whose answer is cut off would be reported as failed. Within
+// is what bounds the rest; what hangs is given up all the same, as what it then is.
+func (e *postgresEngine) attempt(ctx, within context.Context, tx *Tx, fn func(*Tx) error) error {
 	conn, err := e.db.Conn(ctx)
 	if err != nil {
 		tx.broken = err
@@ -216,7 +222,7 @@ func (e *postgresEngine) attempt(ctx context.Context, tx *Tx, fn func(*Tx) error
 	}
 	defer conn.Close()
 	var cancel context.CancelFunc
-	tx.ctx, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), e.patience, errHangs)
+	tx.ctx, cancel = context.WithTimeoutCause(within, e.patience, errHangs)
 	defer cancel()
 	on, err := conn.BeginTx(tx.ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
@@ -262,6 +268,9 @@ func (e *postgresEngine) refresh() {
 // begin explains why there is no transaction.
 func (e *postgresEngine) begin(ctx context.Context, err error) error {
 	switch {
+	case context.Cause(ctx) == context.DeadlineExceeded:
+		return &protocol.Error{Code: protocol.CodeUnavailable, Err: context.DeadlineExceeded, RetryAfter: time.Second,
+			Message: "PostgreSQL does not answer in time: check that it runs, and how busy it is"}
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, sql.ErrConnDone) || err.Error() == "sql: database is closed":

@@ -21,11 +21,16 @@ import (
 // none.
 func classifyPostgres(err error) failure {
 	var e *pgconn.PgError
+	var c *pgconn.ConnectError
 	switch {
 	case errors.As(err, &e):
 		return classifyState(e.Code)
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return readOnly
+	case errors.As(err, &c):
+		return away
+	case pgconn.Timeout(err), errors.Is(err, context.DeadlineExceeded):
+		return slow
 	case lostConnection(err):
 		return away
 	}
@@ -61,11 +66,10 @@ func classifyState(code string) failure {
 // lostConnection reports an error of the connection itself.
 func lostConnection(err error) bool {
 	var n net.Error
-	var c *pgconn.ConnectError
-	if errors.As(err, &n) || errors.As(err, &c) || pgconn.SafeToRetry(err) || pgconn.Timeout(err) {
+	if errors.As(err, &n) || pgconn.SafeToRetry(err) {
 		return true
 	}
-	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, driver.ErrBadConn, syscall.ECONNRESET, syscall.EPIPE, context.DeadlineExceeded} {
+	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, driver.ErrBadConn, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, known) {
 			return true
 		}
@@ -115,7 +119,7 @@ func explainPostgres(kind failure, err error) error {
 	case away:
 		return say(protocol.CodeUnavailable, "the connection to PostgreSQL was lost (%s): nothing was changed; check that it runs, the server connects again by itself", oneLine(err))
 	case slow:
-		return say(protocol.CodeUnavailable, "PostgreSQL ended a transaction that took too long (%s): look at its load, and at locks in pg_stat_activity", oneLine(err))
+		return say(protocol.CodeUnavailable, "PostgreSQL does not answer in time (%s): nothing was changed; look at its load, and at locks in pg_stat_activity", oneLine(err))
 	case readOnly:
 		return say(protocol.CodeUnavailable, "PostgreSQL takes no writes (%s): %s", oneLine(err), remedyReadOnly)
 	case crowded:

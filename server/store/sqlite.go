@@ -51,7 +51,7 @@ func (s *Store) openSQLite(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("store: path %s: %w", path, err)
 	}
-	release, err := lockDirectory(filepath.Dir(path))
+	release, err := LockDirectory(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -108,6 +108,10 @@ func notDatabase(path string, err error) error {
 }
 
 func (e *sqliteEngine) update(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	return e.writer.do(ctx, c, fn)
+}
+
+func (e *sqliteEngine) probe(ctx context.Context, c Caller, fn func(*Tx) error) error {
 	return e.writer.do(ctx, c, fn)
 }
 

@@ -48,6 +48,8 @@ type engine interface {
 	migrating(ctx context.Context, fn func(plainSQL) error) error
 	view(ctx context.Context, tx *Tx, fn func(*Tx) error) error
 	update(ctx context.Context, c Caller, fn func(*Tx) error) error
+	// probe is an update that its caller may leave at any time.
+	probe(ctx context.Context, c Caller, fn func(*Tx) error) error
 	prepare(ctx context.Context, text string) error
 	// run starts the engine's own loops, once the schema is known to be good.
 	run()

@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,8 +46,12 @@ type Dir struct {
 	max  int64
 }
 
-// tmp holds what is being written; a restart empties it.
-const tmp = "tmp"
+// tmp holds what is being written; a start drops what nobody has written to for
+// as long as abandoned.
+const (
+	tmp       = "tmp"
+	abandoned = time.Hour
+)
 
 // Open makes or opens a directory and drops what an earlier process left half
 // written.
@@ -66,6 +71,9 @@ func Open(c Config) (*Dir, error) {
 		return nil, fmt.Errorf("blob: %s: %w", d.path, err)
 	}
 	for _, p := range left {
+		if st, err := os.Stat(p); err == nil && time.Since(st.ModTime()) < abandoned {
+			continue // another server of this directory may be writing it
+		}
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("blob: drop unfinished %s: %w", p, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/store/blob"
@@ -37,15 +38,23 @@ func TestOpenDropsUnfinished(t *testing.T) {
 	if err := d.Put(t.Context(), whole, 5, strings.NewReader("whole")); err != nil {
 		t.Fatal(err)
 	}
-	half := filepath.Join(path, "tmp", "put-1234")
-	if err := os.WriteFile(half, []byte("ha"), 0o600); err != nil {
-		t.Fatal(err)
+	half, fresh := filepath.Join(path, "tmp", "put-1234"), filepath.Join(path, "tmp", "put-5678")
+	for _, p := range []string{half, fresh} {
+		if err := os.WriteFile(p, []byte("ha"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if long := time.Now().Add(-2 * time.Hour); os.Chtimes(half, long, long) != nil {
+		t.Fatal("the clock of the file system")
 	}
 	if d, err = blob.Open(blob.Config{Path: path}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(half); !os.IsNotExist(err) {
 		t.Errorf("the half-written file is still there: %v", err)
+	}
+	if _, err := os.Stat(fresh); err != nil {
+		t.Errorf("what another server writes now was dropped: %v", err)
 	}
 	if n, err := d.Stat(whole); err != nil || n != 5 {
 		t.Errorf("the whole one: %d, %v", n, err)
