@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -22,6 +23,7 @@ type connection struct {
 	quiet  *time.Timer // ends it when nothing comes
 	heard  bool        // something came: the link works
 	first  *runnerv1.AttachResponse
+	read   atomic.Bool // by the link loop, which closes the stream then
 }
 
 // hear waits for the first word.

@@ -55,6 +55,7 @@ type Daemon struct {
 
 	sawElapsed time.Duration // watch loop only
 	sawClock   time.Time
+	reading    *connection   // link loop only: whose stream is open here
 	recovered  time.Duration // link loop only: when the certificate was recovered
 
 	backoff                             link.Backoff

@@ -14,7 +14,14 @@ import (
 // tickLink connects when there is no connection; otherwise it takes one delivery.
 func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
 	c := d.line.get()
-	if c == nil {
+	if d.reading != nil && d.reading != c {
+		d.reading.stream.Close() // its connection may end now
+	}
+	if c != d.reading && c != nil && !c.read.CompareAndSwap(false, true) {
+		d.reading = nil
+		return true, nil // replaced before it was ever read
+	}
+	if d.reading = c; c == nil {
 		if err := d.take(ctx, false); err != nil {
 			return true, d.lost(ctx, err)
 		}
@@ -32,7 +39,6 @@ func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
 	if cause := context.Cause(c.ctx); cause != nil {
 		err = cause
 	}
-	c.stream.Close()
 	d.line.drop(c, err)
 	if d.moving.Load() || d.line.get() != nil {
 		return true, nil // the next connection took over, or is about to
@@ -92,6 +98,9 @@ func (d *Daemon) take(ctx context.Context, over bool) error {
 	}
 	if old := d.line.replace(c); old != nil {
 		d.line.drop(old, errRelink) // its stream: calls that are under way end by themselves
+		if old.read.CompareAndSwap(false, true) {
+			old.stream.Close()
+		}
 	}
 	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", c.epoch)
 	d.wakeRenew.set()

@@ -39,7 +39,7 @@ type killConfig struct {
 	bin, tag      string
 	fault         stack.Fault
 	control, edge stack.Place
-	coder         string // definition; empty: killCoder
+	coder, keeper string // definitions; empty: killCoder and killKeeper
 }
 
 // newKillWorld starts everything.
@@ -61,9 +61,12 @@ func newKillWorld(t *testing.T, cfg killConfig) *killWorld {
 	if cfg.coder == "" {
 		cfg.coder = killCoder
 	}
+	if cfg.keeper == "" {
+		cfg.keeper = killKeeper
+	}
 	w := &killWorld{t: t, tag: cfg.tag, out: newOutside(t, filepath.Join(dir, "home", "notes"), listen)}
 	s, err := stack.Start(t.Context(), stack.Config{
-		Bin: cfg.bin, Dir: dir, Script: killScript, Agents: []string{killKeeper, cfg.coder}, Fault: cfg.fault, Control: cfg.control,
+		Bin: cfg.bin, Dir: dir, Script: killScript, Agents: []string{cfg.keeper, cfg.coder}, Fault: cfg.fault, Control: cfg.control,
 		Destinations: []stack.Destination{{Name: "ledger", URL: w.out.URL, Credential: w.out.Key}},
 	})
 	if err != nil {
@@ -211,7 +214,7 @@ func (w *killWorld) project() string {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "README"), []byte("a project\n"), 0o600)); err != nil {
 		w.t.Fatal(err)
 	}
-	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"-c", "user.name=a", "-c", "user.email=a@example.test", "commit", "-qm", "first"}} {
+	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"-c", "user.name=a", "-c", "user.email=a@example.test", "commit", "--allow-empty", "-qm", "first"}} {
 		cmd := exec.Command("git", args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -112,8 +112,13 @@ func (e *Edge) Restored(name string) (*Edge, error) {
 }
 
 // Status is what the daemon says of itself to its owner.
-func (e *Edge) Status(ctx context.Context) (edge.Status, error) {
-	out, err := e.stack.run(ctx, e.place, "", "bivouac-edge", "status", "--state", e.State, "--json")
+func (e *Edge) Status(ctx context.Context) (edge.Status, error) { return e.ask(ctx, "status") }
+
+// Probe makes the daemon look for QUIC, as its owner does, and returns its status.
+func (e *Edge) Probe(ctx context.Context) (edge.Status, error) { return e.ask(ctx, "probe") }
+
+func (e *Edge) ask(ctx context.Context, command string) (edge.Status, error) {
+	out, err := e.stack.run(ctx, e.place, "", "bivouac-edge", command, "--state", e.State, "--json")
 	if err != nil {
 		return edge.Status{}, err
 	}
