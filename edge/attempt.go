@@ -31,10 +31,18 @@ type attempt struct {
 	lost atomic.Bool
 	// judged is set once the server gave terms to this daemon.
 	judged atomic.Bool
+	// holds: its supervisor freezes it while it has no authority, and thaws it.
+	holds atomic.Bool
 	// short: a model call waits for other terms.
 	short atomic.Bool
 	// cut says why the attempt may not act any more.
 	cut atomic.Pointer[protocol.Error]
+}
+
+// over: nothing can bring its authority back. One that is held has until the end
+// of its retention. INV-20.
+func (a *attempt) over() bool {
+	return a.lease.Authority() <= 0 && (!a.holds.Load() || a.lease.Retention() <= 0)
 }
 
 // permit is asked right before an effect. INV-20.

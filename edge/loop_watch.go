@@ -25,7 +25,7 @@ func (d *Daemon) tickWatch(ctx context.Context) (bool, error) {
 		case !a.judged.Load():
 			// Found by recovery: its supervisor keeps its own clock until the server
 			// has said what it knows.
-		case a.cut.Load() == nil && a.lease.Authority() <= 0:
+		case a.cut.Load() == nil && a.over():
 			d.cutOff(a, protocol.Errorf(protocol.CodeLeaseExpired, "the server did not renew the lease of attempt %s in time", a.id))
 		case a.cut.Load() != nil && a.kind == protocol.KindTurn:
 			d.watchCut(a)

@@ -42,7 +42,7 @@ type Status struct {
 type AttemptStatus struct {
 	ID          protocol.AttemptID `json:"attempt_id"`
 	Kind        string             `json:"kind"`
-	State       string             `json:"state"` // running, stopping, reporting
+	State       string             `json:"state"` // running, frozen, stopping, reporting
 	AuthorityMs int64              `json:"authority_left_ms"`
 	Reason      string             `json:"reason,omitempty"`
 }
@@ -86,6 +86,9 @@ func statusOf(a *attempt) AttemptStatus {
 		s.State = "reporting"
 	case cut != nil:
 		s.State, s.Reason = "stopping", cut.Message
+	case a.judged.Load() && a.lease.Authority() <= 0:
+		s.State = "frozen"
+		s.Reason = "the server has not renewed its lease; it goes on when that comes, or ends in " + a.lease.Retention().Round(time.Second).String()
 	}
 	return s
 }

@@ -58,6 +58,7 @@ func renewOp(id protocol.AttemptID) string { return "renew " + id.String() }
 func (d *Daemon) startTurn(a *attempt, dir state.Attempt, begin *supervisev1.BeginRequest, recovered bool) {
 	t := &turn{attempt: a, dir: dir, begin: begin, recovered: recovered, supervisor: supervisorOf(d.cfg.Supervisors, dir), put: map[string]bool{}}
 	t.terms.Store(begin.GetTerms())
+	a.holds.Store(dir.Sandbox().Freezer != "")
 	d.turns.put(t.id, t)
 	d.ops.start(turnOp(a.id), func(ctx context.Context) { d.runTurn(ctx, t) })
 }
@@ -243,6 +244,9 @@ func (d *Daemon) pass(a *attempt, terms *runnerv1.LeaseTerms) {
 		defer cancel()
 		if _, err := t.supervisor.Renew(limit, &supervisev1.RenewRequest{Terms: t.remaining(t.terms.Load())}); err != nil {
 			d.log.DebugContext(ctx, "new terms did not reach a supervisor", "attempt", t.id, "error", err)
+			if err = protocol.FromConnect(err); protocol.CodeOf(err) == protocol.CodeLeaseExpired {
+				d.cutOff(a, protocol.Errorf(protocol.CodeLeaseExpired, "the sandboxes of attempt %s were ended when its lease lapsed: %w", a.id, err))
+			}
 		}
 	})
 }
