@@ -73,7 +73,7 @@ func (w *World) EdgeWith(name string, o EdgeOptions) *Edge {
 	}
 	e := &Edge{Name: name, Notes: w.path("edge-"+name, "notes"), w: w, ip: fmt.Sprintf("10.0.1.%d", len(w.edges)+1)}
 	w.must(os.Mkdir(e.Notes, 0o700))
-	e.backend, e.supervisors = twin.New(twin.Config{Programs: w.programs(name)}), newSupervisors(e)
+	e.backend, e.supervisors = twin.New(twin.Config{Programs: w.programs(name), Report: w.report()}), newSupervisors(e)
 	w.edges[name] = e
 	e.join(o)
 	e.start()

@@ -90,9 +90,20 @@ func TestLeaseIsRenewedEveryThirdOfItsTTL(t *testing.T) {
 	})
 }
 
-// A machine that is cut off ends its work exactly when its authority does, the
-// server suspects it one packet later, calls the attempt interrupted at retention
-// and guard, and places the next one on the other machine in the same instant.
+// frozenAt is when edge "a" froze its one attempt.
+func frozenAt(t *testing.T, w *harness.World) time.Time {
+	t.Helper()
+	frozen := w.Log.Find("a", "the attempt lost its authority and is frozen")
+	if len(frozen) != 1 {
+		t.Fatalf("the attempt was frozen %d times", len(frozen))
+	}
+	return frozen[0].At
+}
+
+// A machine that is cut off freezes its work exactly when its authority ends, and
+// kills it exactly when its retention does. The server suspects it one packet
+// after the first, calls the attempt interrupted one packet and the guard after
+// the second, and places the next one on the other machine in the same instant.
 // INV-3, INV-14, INV-20.
 func TestCutOffMachineLosesTheWorkToTheOther(t *testing.T) {
 	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
@@ -102,16 +113,11 @@ func TestCutOffMachineLosesTheWorkToTheOther(t *testing.T) {
 		answered := sent.Add(harness.Latency)
 		w.Partition("a")
 
-		w.SleepUntil(sent.Add(ttl - time.Microsecond))
-		if ended := w.Log.Find("a", "command ended"); len(ended) != 0 {
-			t.Fatalf("the command was ended while it had authority: %v", ended)
-		}
 		w.SleepUntil(sent.Add(ttl))
-		ended := w.Log.Find("a", "command ended", "killed", "true")
-		if len(ended) != 1 {
-			t.Fatalf("authority is over and the command was ended %d times", len(ended))
+		w.Exactly("the attempt was frozen", frozenAt(t, w), sent.Add(ttl))
+		if ended := w.Log.Find("a", "command ended"); len(ended) != 0 {
+			t.Fatalf("the command was ended within its retention: %v", ended)
 		}
-		w.Exactly("the command was killed", ended[0].At, sent.Add(ttl))
 
 		w.SleepUntil(answered.Add(ttl - time.Microsecond))
 		if got := state(t, alice, turn, 0); got != "RUNNING" {
@@ -124,6 +130,7 @@ func TestCutOffMachineLosesTheWorkToTheOther(t *testing.T) {
 
 		over := answered.Add(retention + execution.LeaseGuard)
 		w.SleepUntil(over.Add(-time.Microsecond))
+		w.Exactly("the command was killed", killedAt(t, w), sent.Add(retention))
 		if got := len(alice.Attempts(turn)); got != 1 || state(t, alice, turn, 0) != "SUSPECT" {
 			t.Errorf("%d attempts before retention and guard are over", got)
 		}
@@ -144,6 +151,56 @@ func TestCutOffMachineLosesTheWorkToTheOther(t *testing.T) {
 		w.Until("a is tidy", time.Minute, func() bool { return len(w.Edge("a").Attempts()) == 0 }) // INV-18
 		if n := len(w.Log.Find("a", "command started")); n != 1 {
 			t.Errorf("the command ran %d times on a", n)
+		}
+	})
+}
+
+// A cut that is longer than the ttl, and shorter than the retention, costs the time
+// that it took: the command stands still and goes on where it was, under the same
+// fence, and nothing is moved or run again. INV-3, INV-14, INV-20.
+func TestFrozenMachineGoesOn(t *testing.T) {
+	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
+		alice, session, turn := running(t, w, "sleep 30s")
+		w.Edge("b")
+		sent := renewed(t, w)
+		w.Partition("a")
+		w.SleepUntil(sent.Add(retention - 5*time.Second))
+		w.Exactly("the attempt was frozen", frozenAt(t, w), sent.Add(ttl))
+		if got := state(t, alice, turn, 0); got != "SUSPECT" {
+			t.Errorf("before the cut ends the attempt is %s", got)
+		}
+		w.Heal("a")
+		done := alice.Completed(turn)
+		if len(done.GetAttempts()) != 1 || done.GetAnswer() != "It said: slept 30s\n" {
+			t.Errorf("the turn ended as %v", done)
+		}
+		thawed := w.Log.Find("a", "the attempt has authority again and goes on")
+		ran, ended := w.Log.Find("a", "command started"), w.Log.Find("a", "command ended")
+		if len(thawed) != 1 || len(ran) != 1 || len(ended) != 1 {
+			t.Fatalf("thawed %v, started %v, ended %v", thawed, ran, ended)
+		}
+		stood := thawed[0].At.Sub(frozenAt(t, w))
+		w.Exactly("the command ended", ended[0].At, ran[0].At.Add(30*time.Second+stood))
+		if got := state(t, alice, turn, 0); got != "SUCCEEDED" {
+			t.Errorf("at the end the attempt is %s", got)
+		}
+		inOrder(t, alice, session, "shell")
+		w.Until("a is tidy", time.Minute, func() bool { return len(w.Edge("a").Attempts()) == 0 }) // INV-18
+	})
+}
+
+// A machine that cannot freeze kills exactly when its authority ends, and the work
+// begins again elsewhere after retention and guard. INV-20.
+func TestMachineWithoutAFreezerKills(t *testing.T) {
+	o := harness.Options{Script: sleeper, NoFreezer: true}
+	harness.Test(t, o, func(t *testing.T, w *harness.World) {
+		alice, _, turn := running(t, w, "sleep 1m")
+		w.Edge("b")
+		sent := renewed(t, w)
+		w.Partition("a")
+		w.Exactly("the command was killed", killedAt(t, w), sent.Add(ttl))
+		if done := alice.Completed(turn); len(done.GetAttempts()) != 2 || done.GetAttempts()[0].GetState() != "INTERRUPTED" {
+			t.Errorf("the turn ended as %v", done)
 		}
 	})
 }

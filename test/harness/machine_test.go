@@ -41,8 +41,28 @@ func TestPowerCutIsReportedAfterTheRestart(t *testing.T) {
 	})
 }
 
-// A daemon that is away for longer than the ttl: its supervisor ends the work by
-// itself, exactly when the authority that it was passed ends. INV-20.
+// A daemon that is away for longer than the ttl, and comes back within the
+// retention: its supervisor freezes the work by itself, exactly when the authority
+// that it was passed ends, and goes on when the daemon brings it again. INV-20.
+func TestSupervisorHoldsTheWorkWithoutItsDaemon(t *testing.T) {
+	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
+		alice, session, turn := running(t, w, "sleep 1m")
+		a := w.Edge("a")
+		w.Edge("b")
+		sent := renewed(t, w)
+		a.StopDaemon()
+		w.SleepUntil(sent.Add(2 * ttl))
+		w.Exactly("the attempt was frozen", frozenAt(t, w), sent.Add(ttl))
+		a.StartDaemon()
+		if got := alice.Completed(turn); len(got.GetAttempts()) != 1 || got.GetAnswer() != "It said: slept 1m\n" {
+			t.Errorf("the turn ended as %v", got)
+		}
+		inOrder(t, alice, session, "shell")
+	})
+}
+
+// A daemon that is away for longer than the retention: its supervisor ends the
+// work by itself, exactly then. INV-20.
 func TestSupervisorEndsTheWorkWithoutItsDaemon(t *testing.T) {
 	harness.Test(t, harness.Options{Script: sleeper}, func(t *testing.T, w *harness.World) {
 		alice, session, turn := running(t, w, "sleep 1m")
@@ -50,7 +70,7 @@ func TestSupervisorEndsTheWorkWithoutItsDaemon(t *testing.T) {
 		w.Edge("b")
 		sent := renewed(t, w)
 		a.StopDaemon()
-		w.Exactly("the command was killed", killedAt(t, w), sent.Add(ttl))
+		w.Exactly("the command was killed", killedAt(t, w), sent.Add(retention))
 		a.StartDaemon()
 		got := alice.Completed(turn)
 		if n := len(got.GetAttempts()); n != 2 || !strings.HasPrefix(got.GetAnswer(), "It said: slept") {

@@ -14,6 +14,7 @@ import (
 	"bivouac/edge/link/linktest"
 	"bivouac/edge/protocol"
 	"bivouac/edge/relay"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/sandbox/twin"
 	"bivouac/edge/state"
 	"bivouac/edge/supervise"
@@ -112,6 +113,14 @@ func (e *Edge) Supervisors() (n int) {
 	return n
 }
 
+// report is what the machines' sandboxes were seen to do; zero: everything.
+func (w *World) report() sandbox.Report {
+	if !w.opt.NoFreezer {
+		return sandbox.Report{}
+	}
+	return sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}
+}
+
 // programs are what a sandbox of a machine can execute: the workspace tools, and
 // a shell that knows "sleep DURATION" and the commands of Options.
 func (w *World) programs(host string) map[string]twin.Program {
@@ -141,13 +150,9 @@ func sleep(ctx context.Context, c twin.Call, line string) int {
 		fmt.Fprintf(c.Stderr, "sh: %s: not found\n", line)
 		return 127
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		fmt.Fprintln(c.Stdout, "slept "+text)
-		return 0
-	case <-ctx.Done():
+	if !c.Sleep(ctx, d) {
 		return 137
 	}
+	fmt.Fprintln(c.Stdout, "slept "+text)
+	return 0
 }

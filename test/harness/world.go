@@ -42,6 +42,8 @@ type Options struct {
 	Commands map[string]twin.Program
 	// Limits of the engine; zero fields are its defaults.
 	Limits engine.Limits
+	// NoFreezer: machines kill where others freeze.
+	NoFreezer bool
 }
 
 // World is one running system. It is made in a bubble and for one test.
