@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/engine"
 	"bivouac/server/policy"
@@ -61,6 +62,28 @@ func (s agents) RecreateInstance(ctx context.Context, r *apiv1.RecreateInstanceR
 		return nil, err
 	}
 	return &apiv1.RecreateInstanceResponse{InstanceId: i.ID.String(), Generation: i.Generation}, nil
+}
+
+func (s agents) EffectiveTools(ctx context.Context, r *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error) {
+	found, err := s.Engine.EffectiveTools(ctx, callerOf(ctx), r.GetAgent(), r.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	out := &apiv1.EffectiveToolsResponse{Agent: found.Agent, AgentDigest: found.AgentDigest, ModelRoute: found.Route, ModelBy: found.ModelBy, ModelWhy: found.ModelWhy}
+	for _, t := range found.Tools {
+		out.Tools = append(out.Tools, &apiv1.EffectiveTool{
+			Ref: t.Ref, Alias: t.Alias, Placement: placements[t.Placement], Effect: policy.EffectName(t.Effect),
+			NeedsApproval: policy.NeedsApproval(t.Tool), State: t.State, By: t.By, Why: t.Why, Machines: t.Machines,
+		})
+	}
+	return out, nil
+}
+
+// placements of tools as people read them.
+var placements = map[runtimev1.Placement]string{
+	runtimev1.Placement_PLACEMENT_GATEWAY: "broker",
+	runtimev1.Placement_PLACEMENT_DEVICE:  "device",
+	runtimev1.Placement_PLACEMENT_SANDBOX: "sandbox",
 }
 
 // parsedOut reads a stored definition. One that an older server accepted and

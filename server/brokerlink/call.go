@@ -106,6 +106,11 @@ func (l *Link) Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceI
 		req)
 }
 
+// Reach says what an agent could reach now.
+func (l *Link) Reach(ctx context.Context, req *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	return ask(ctx, l, quickCall, (*peers).brokerService, brokerv1connect.BrokerServiceClient.Reach, req)
+}
+
 // Probe presents a capability as a request would.
 func (l *Link) Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error) {
 	return ask(ctx, l, quickCall, (*peers).brokerService, brokerv1connect.BrokerServiceClient.Probe,

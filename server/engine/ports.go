@@ -21,6 +21,8 @@ type Broker interface {
 	LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error)
 	Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
 	Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error)
+	// Reach says what an agent could reach now.
+	Reach(ctx context.Context, req *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
 	CreateGrant(ctx context.Context, req *brokerv1.CreateGrantRequest) ([]byte, error)
 	RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error)
 	SignReceipt(ctx context.Context, receipt []byte) (string, error)

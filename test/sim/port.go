@@ -85,6 +85,11 @@ func (p *port) Probe(ctx context.Context, capability string, _ protocol.GrantID)
 	})
 }
 
+// Reach is asked by people, of whom the simulation has none who wonder.
+func (p *port) Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	return nil, protocol.Errorf(protocol.CodeUnavailable, "this broker explains nothing")
+}
+
 // Grants are not part of the simulation: its tools need no credential.
 var errNoGrants = protocol.Errorf(protocol.CodeUnavailable, "this broker keeps no grants")
 

@@ -90,6 +90,22 @@ type Call struct {
 	MaxBytes int
 }
 
+// Admits says whether the destination takes such a tool: its method, and its
+// credential.
+func (d *Destination) Admits(t *brokerv1.HttpTool) error {
+	if !slices.Contains(d.cfg.Methods, t.GetMethod()) {
+		return protocol.Errorf(protocol.CodePolicyDenied, "destination %s does not allow method %q: it allows %s (broker.hcl)",
+			d.cfg.Name, t.GetMethod(), strings.Join(d.cfg.Methods, ", "))
+	}
+	if name := t.GetCredential(); name != "" {
+		if _, bound := d.cfg.Bindings[name]; !bound {
+			return protocol.Errorf(protocol.CodePolicyDenied,
+				"credential %q is not bound to destination %s in broker.hcl, so it is never sent there", name, d.cfg.Name)
+		}
+	}
+	return nil
+}
+
 // Prepare checks and fills everything but the credential.
 func (d *Destination) Prepare(c Call) (*Request, error) {
 	t := c.Tool
@@ -100,16 +116,10 @@ func (d *Destination) Prepare(c Call) (*Request, error) {
 	if c.MaxBytes > 0 {
 		r.maxBytes = min(c.MaxBytes, MaxBytes)
 	}
-	if !slices.Contains(d.cfg.Methods, t.GetMethod()) {
-		return nil, protocol.Errorf(protocol.CodePolicyDenied, "destination %s does not allow method %q: it allows %s (broker.hcl)",
-			d.cfg.Name, t.GetMethod(), strings.Join(d.cfg.Methods, ", "))
+	if err := d.Admits(t); err != nil {
+		return nil, err
 	}
-	if name := t.GetCredential(); name != "" {
-		b, bound := d.cfg.Bindings[name]
-		if !bound {
-			return nil, protocol.Errorf(protocol.CodePolicyDenied,
-				"credential %q is not bound to destination %s in broker.hcl, so it is never sent there", name, d.cfg.Name)
-		}
+	if b, bound := d.cfg.Bindings[t.GetCredential()]; bound {
 		r.binding = &b
 	}
 	var err error

@@ -242,6 +242,20 @@ func (b brokerService) Usage(ctx context.Context, r *brokerv1.UsageRequest) (*br
 	return out, nil
 }
 
+func (b brokerService) Reach(ctx context.Context, r *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	if _, err := onlyServers(ctx); err != nil {
+		return nil, err
+	}
+	out := &brokerv1.ReachResponse{}
+	for range r.GetModels() {
+		out.Models = append(out.Models, &brokerv1.Reach{Admitted: true})
+	}
+	for range r.GetTools() {
+		out.Tools = append(out.Tools, &brokerv1.Reach{Admitted: true})
+	}
+	return out, nil
+}
+
 func (b brokerService) Probe(ctx context.Context, r *brokerv1.ProbeRequest) (*brokerv1.ProbeResponse, error) {
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err

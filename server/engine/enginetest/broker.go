@@ -35,15 +35,16 @@ type Broker struct {
 	// Presenter is the TLS thumbprint of whoever calls.
 	Presenter string
 
-	mu    sync.Mutex // guards below
-	boot  string
-	final bool // see Certain
-	since time.Time
-	model ModelFunc
-	tools map[string]ToolFunc
-	down  bool
-	lose  map[string]*loss // by tool
-	looks map[string]ToolFunc
+	mu     sync.Mutex // guards below
+	boot   string
+	final  bool // see Certain
+	since  time.Time
+	model  ModelFunc
+	tools  map[string]ToolFunc
+	down   bool
+	barred map[string]bool  // destinations without a path
+	lose   map[string]*loss // by tool
+	looks  map[string]ToolFunc
 	// Asked counts what it was asked for, also while it is down: sendings, questions
 	// to the call log, and look-ups.
 	asked   Asked
@@ -402,6 +403,39 @@ func (b *Broker) LookupAction(_ context.Context, id protocol.ActionID) (*brokerv
 		resp.Final = b.final && l.state == brokerv1.CallState_CALL_STATE_SENT
 	}
 	return resp, nil
+}
+
+// Reach admits what no path in Barred says no to.
+func (b *Broker) Reach(_ context.Context, req *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	one := func(destination string) *brokerv1.Reach {
+		if b.barred[destination] {
+			return &brokerv1.Reach{By: "path", Code: string(protocol.CodePolicyDenied), Reason: "agent-" + req.GetAgent() + " may not reach " + destination}
+		}
+		return &brokerv1.Reach{Admitted: true}
+	}
+	out := &brokerv1.ReachResponse{}
+	for _, m := range req.GetModels() {
+		out.Models = append(out.Models, one("model-"+m))
+	}
+	for _, t := range req.GetTools() {
+		out.Tools = append(out.Tools, one(t.GetDestination()))
+	}
+	return out, nil
+}
+
+// Bar a destination: no path leads there.
+func (b *Broker) Bar(destination string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.barred == nil {
+		b.barred = map[string]bool{}
+	}
+	b.barred[destination] = true
 }
 
 // Usage tells what slices drew.

@@ -116,6 +116,9 @@ const (
 	// AgentServiceRecreateInstanceProcedure is the fully-qualified name of the AgentService's
 	// RecreateInstance RPC.
 	AgentServiceRecreateInstanceProcedure = "/bivouac.v1.AgentService/RecreateInstance"
+	// AgentServiceEffectiveToolsProcedure is the fully-qualified name of the AgentService's
+	// EffectiveTools RPC.
+	AgentServiceEffectiveToolsProcedure = "/bivouac.v1.AgentService/EffectiveTools"
 	// PrincipalServiceAddPrincipalProcedure is the fully-qualified name of the PrincipalService's
 	// AddPrincipal RPC.
 	PrincipalServiceAddPrincipalProcedure = "/bivouac.v1.PrincipalService/AddPrincipal"
@@ -1011,6 +1014,8 @@ type AgentServiceClient interface {
 	// Raises the generation of the caller's instance: capabilities of the earlier
 	// one never work again.
 	RecreateInstance(context.Context, *apiv1.RecreateInstanceRequest) (*apiv1.RecreateInstanceResponse, error)
+	// What a model of the caller would be offered now, and why not the rest.
+	EffectiveTools(context.Context, *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error)
 }
 
 // NewAgentServiceClient constructs a client for the bivouac.v1.AgentService service. By default, it
@@ -1048,6 +1053,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("RecreateInstance")),
 			connect.WithClientOptions(opts...),
 		),
+		effectiveTools: connect.NewClient[apiv1.EffectiveToolsRequest, apiv1.EffectiveToolsResponse](
+			httpClient,
+			baseURL+AgentServiceEffectiveToolsProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("EffectiveTools")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -1057,6 +1068,7 @@ type agentServiceClient struct {
 	listAgents       *connect.Client[apiv1.ListAgentsRequest, apiv1.ListAgentsResponse]
 	getAgent         *connect.Client[apiv1.GetAgentRequest, apiv1.GetAgentResponse]
 	recreateInstance *connect.Client[apiv1.RecreateInstanceRequest, apiv1.RecreateInstanceResponse]
+	effectiveTools   *connect.Client[apiv1.EffectiveToolsRequest, apiv1.EffectiveToolsResponse]
 }
 
 // ApplyAgent calls bivouac.v1.AgentService.ApplyAgent.
@@ -1095,6 +1107,15 @@ func (c *agentServiceClient) RecreateInstance(ctx context.Context, req *apiv1.Re
 	return nil, err
 }
 
+// EffectiveTools calls bivouac.v1.AgentService.EffectiveTools.
+func (c *agentServiceClient) EffectiveTools(ctx context.Context, req *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error) {
+	response, err := c.effectiveTools.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // AgentServiceHandler is an implementation of the bivouac.v1.AgentService service.
 type AgentServiceHandler interface {
 	ApplyAgent(context.Context, *apiv1.ApplyAgentRequest) (*apiv1.ApplyAgentResponse, error)
@@ -1103,6 +1124,8 @@ type AgentServiceHandler interface {
 	// Raises the generation of the caller's instance: capabilities of the earlier
 	// one never work again.
 	RecreateInstance(context.Context, *apiv1.RecreateInstanceRequest) (*apiv1.RecreateInstanceResponse, error)
+	// What a model of the caller would be offered now, and why not the rest.
+	EffectiveTools(context.Context, *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -1136,6 +1159,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("RecreateInstance")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceEffectiveToolsHandler := connect.NewUnaryHandlerSimple(
+		AgentServiceEffectiveToolsProcedure,
+		svc.EffectiveTools,
+		connect.WithSchema(agentServiceMethods.ByName("EffectiveTools")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentServiceApplyAgentProcedure:
@@ -1146,6 +1175,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceGetAgentHandler.ServeHTTP(w, r)
 		case AgentServiceRecreateInstanceProcedure:
 			agentServiceRecreateInstanceHandler.ServeHTTP(w, r)
+		case AgentServiceEffectiveToolsProcedure:
+			agentServiceEffectiveToolsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1169,6 +1200,10 @@ func (UnimplementedAgentServiceHandler) GetAgent(context.Context, *apiv1.GetAgen
 
 func (UnimplementedAgentServiceHandler) RecreateInstance(context.Context, *apiv1.RecreateInstanceRequest) (*apiv1.RecreateInstanceResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.AgentService.RecreateInstance is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) EffectiveTools(context.Context, *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.AgentService.EffectiveTools is not implemented"))
 }
 
 // PrincipalServiceClient is a client for the bivouac.v1.PrincipalService service.

@@ -1304,6 +1304,212 @@ func (x *ProbeResponse) GetLastAdmittedUs() int64 {
 	return 0
 }
 
+type ReachRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	TenantName    string                 `protobuf:"bytes,2,opt,name=tenant_name,json=tenantName,proto3" json:"tenant_name,omitempty"`
+	Agent         string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	DataBoundary  string                 `protobuf:"bytes,4,opt,name=data_boundary,json=dataBoundary,proto3" json:"data_boundary,omitempty"`
+	Models        []string               `protobuf:"bytes,5,rep,name=models,proto3" json:"models,omitempty"`
+	Tools         []*HttpTool            `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReachRequest) Reset() {
+	*x = ReachRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReachRequest) ProtoMessage() {}
+
+func (x *ReachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReachRequest.ProtoReflect.Descriptor instead.
+func (*ReachRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReachRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *ReachRequest) GetTenantName() string {
+	if x != nil {
+		return x.TenantName
+	}
+	return ""
+}
+
+func (x *ReachRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *ReachRequest) GetDataBoundary() string {
+	if x != nil {
+		return x.DataBoundary
+	}
+	return ""
+}
+
+func (x *ReachRequest) GetModels() []string {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *ReachRequest) GetTools() []*HttpTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+type ReachResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the request.
+	Models        []*Reach `protobuf:"bytes,1,rep,name=models,proto3" json:"models,omitempty"`
+	Tools         []*Reach `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReachResponse) Reset() {
+	*x = ReachResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReachResponse) ProtoMessage() {}
+
+func (x *ReachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReachResponse.ProtoReflect.Descriptor instead.
+func (*ReachResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReachResponse) GetModels() []*Reach {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+func (x *ReachResponse) GetTools() []*Reach {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+type Reach struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Admitted bool                   `protobuf:"varint,1,opt,name=admitted,proto3" json:"admitted,omitempty"`
+	// What says no: "cap", "path", "boundary", "policy"; empty for other errors.
+	By            string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Code          string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reach) Reset() {
+	*x = Reach{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reach) ProtoMessage() {}
+
+func (x *Reach) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reach.ProtoReflect.Descriptor instead.
+func (*Reach) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Reach) GetAdmitted() bool {
+	if x != nil {
+		return x.Admitted
+	}
+	return false
+}
+
+func (x *Reach) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Reach) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Reach) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type Grant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
@@ -1319,7 +1525,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1537,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1550,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Grant) GetGrantId() string {
@@ -1409,7 +1615,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1627,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1640,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateGrantRequest) GetGrantId() string {
@@ -1482,7 +1688,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1700,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1713,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateGrantResponse) GetSealed() []byte {
@@ -1526,7 +1732,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1744,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1757,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListGrantsRequest) GetTenantId() string {
@@ -1570,7 +1776,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1788,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1801,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -1614,7 +1820,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1832,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1845,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -1661,7 +1867,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1879,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1892,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RevokeGrantResponse) GetRevokedUs() int64 {
@@ -1728,7 +1934,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1946,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1959,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PutCredentialRequest) GetTenantId() string {
@@ -1785,7 +1991,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2003,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2016,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{27}
 }
 
 type ListCredentialsRequest struct {
@@ -1822,7 +2028,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +2040,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +2053,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListCredentialsRequest) GetTenantId() string {
@@ -1866,7 +2072,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +2084,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +2097,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -1913,7 +2119,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2131,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2144,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Credential) GetName() string {
@@ -1972,7 +2178,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2190,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2203,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeleteCredentialRequest) GetTenantId() string {
@@ -2022,7 +2228,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2240,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2253,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
 }
 
 type EnrollServerRequest struct {
@@ -2061,7 +2267,7 @@ type EnrollServerRequest struct {
 
 func (x *EnrollServerRequest) Reset() {
 	*x = EnrollServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2279,7 @@ func (x *EnrollServerRequest) String() string {
 func (*EnrollServerRequest) ProtoMessage() {}
 
 func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2292,7 @@ func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerRequest.ProtoReflect.Descriptor instead.
 func (*EnrollServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EnrollServerRequest) GetCode() string {
@@ -2114,7 +2320,7 @@ type EnrollServerResponse struct {
 
 func (x *EnrollServerResponse) Reset() {
 	*x = EnrollServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2332,7 @@ func (x *EnrollServerResponse) String() string {
 func (*EnrollServerResponse) ProtoMessage() {}
 
 func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2345,7 @@ func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerResponse.ProtoReflect.Descriptor instead.
 func (*EnrollServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EnrollServerResponse) GetServerId() string {
@@ -2172,7 +2378,7 @@ type RenewServerRequest struct {
 
 func (x *RenewServerRequest) Reset() {
 	*x = RenewServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2390,7 @@ func (x *RenewServerRequest) String() string {
 func (*RenewServerRequest) ProtoMessage() {}
 
 func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2403,7 @@ func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerRequest.ProtoReflect.Descriptor instead.
 func (*RenewServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RenewServerRequest) GetNames() []string {
@@ -2216,7 +2422,7 @@ type RenewServerResponse struct {
 
 func (x *RenewServerResponse) Reset() {
 	*x = RenewServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2434,7 @@ func (x *RenewServerResponse) String() string {
 func (*RenewServerResponse) ProtoMessage() {}
 
 func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2447,7 @@ func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerResponse.ProtoReflect.Descriptor instead.
 func (*RenewServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RenewServerResponse) GetCertificateChain() []byte {
@@ -2260,7 +2466,7 @@ type CertifySigningKeyRequest struct {
 
 func (x *CertifySigningKeyRequest) Reset() {
 	*x = CertifySigningKeyRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2478,7 @@ func (x *CertifySigningKeyRequest) String() string {
 func (*CertifySigningKeyRequest) ProtoMessage() {}
 
 func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2491,7 @@ func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyRequest.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CertifySigningKeyRequest) GetPublicKey() []byte {
@@ -2307,7 +2513,7 @@ type CertifySigningKeyResponse struct {
 
 func (x *CertifySigningKeyResponse) Reset() {
 	*x = CertifySigningKeyResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2525,7 @@ func (x *CertifySigningKeyResponse) String() string {
 func (*CertifySigningKeyResponse) ProtoMessage() {}
 
 func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2538,7 @@ func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyResponse.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CertifySigningKeyResponse) GetStatement() string {
@@ -2368,7 +2574,7 @@ type CertifyRunnerRequest struct {
 
 func (x *CertifyRunnerRequest) Reset() {
 	*x = CertifyRunnerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2586,7 @@ func (x *CertifyRunnerRequest) String() string {
 func (*CertifyRunnerRequest) ProtoMessage() {}
 
 func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2599,7 @@ func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerRequest.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CertifyRunnerRequest) GetRunnerId() string {
@@ -2428,7 +2634,7 @@ type CertifyRunnerResponse struct {
 
 func (x *CertifyRunnerResponse) Reset() {
 	*x = CertifyRunnerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2646,7 @@ func (x *CertifyRunnerResponse) String() string {
 func (*CertifyRunnerResponse) ProtoMessage() {}
 
 func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2659,7 @@ func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerResponse.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CertifyRunnerResponse) GetCertificateChain() []byte {
@@ -2487,7 +2693,7 @@ type SignReceiptRequest struct {
 
 func (x *SignReceiptRequest) Reset() {
 	*x = SignReceiptRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2499,7 +2705,7 @@ func (x *SignReceiptRequest) String() string {
 func (*SignReceiptRequest) ProtoMessage() {}
 
 func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2512,7 +2718,7 @@ func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptRequest.ProtoReflect.Descriptor instead.
 func (*SignReceiptRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SignReceiptRequest) GetReceipt() []byte {
@@ -2531,7 +2737,7 @@ type SignReceiptResponse struct {
 
 func (x *SignReceiptResponse) Reset() {
 	*x = SignReceiptResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +2749,7 @@ func (x *SignReceiptResponse) String() string {
 func (*SignReceiptResponse) ProtoMessage() {}
 
 func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +2762,7 @@ func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptResponse.ProtoReflect.Descriptor instead.
 func (*SignReceiptResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SignReceiptResponse) GetJws() string {
@@ -2579,7 +2785,7 @@ type FeedRequest struct {
 
 func (x *FeedRequest) Reset() {
 	*x = FeedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2797,7 @@ func (x *FeedRequest) String() string {
 func (*FeedRequest) ProtoMessage() {}
 
 func (x *FeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2810,7 @@ func (x *FeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedRequest.ProtoReflect.Descriptor instead.
 func (*FeedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *FeedRequest) GetCursor() int64 {
@@ -2642,7 +2848,7 @@ type FeedResponse struct {
 
 func (x *FeedResponse) Reset() {
 	*x = FeedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2860,7 @@ func (x *FeedResponse) String() string {
 func (*FeedResponse) ProtoMessage() {}
 
 func (x *FeedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2873,7 @@ func (x *FeedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedResponse.ProtoReflect.Descriptor instead.
 func (*FeedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *FeedResponse) GetStoreReadUs() int64 {
@@ -2719,7 +2925,7 @@ type Floor struct {
 
 func (x *Floor) Reset() {
 	*x = Floor{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +2937,7 @@ func (x *Floor) String() string {
 func (*Floor) ProtoMessage() {}
 
 func (x *Floor) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +2950,7 @@ func (x *Floor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Floor.ProtoReflect.Descriptor instead.
 func (*Floor) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Floor) GetSeq() int64 {
@@ -2888,7 +3094,23 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x1d\n" +
 	"\n" +
 	"open_flows\x18\x03 \x01(\x05R\topenFlows\x12(\n" +
-	"\x10last_admitted_us\x18\x04 \x01(\x03R\x0elastAdmittedUs\"\xd8\x01\n" +
+	"\x10last_admitted_us\x18\x04 \x01(\x03R\x0elastAdmittedUs\"\xd2\x01\n" +
+	"\fReachRequest\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x1f\n" +
+	"\vtenant_name\x18\x02 \x01(\tR\n" +
+	"tenantName\x12\x14\n" +
+	"\x05agent\x18\x03 \x01(\tR\x05agent\x12#\n" +
+	"\rdata_boundary\x18\x04 \x01(\tR\fdataBoundary\x12\x16\n" +
+	"\x06models\x18\x05 \x03(\tR\x06models\x121\n" +
+	"\x05tools\x18\x06 \x03(\v2\x1b.bivouac.broker.v1.HttpToolR\x05tools\"q\n" +
+	"\rReachResponse\x120\n" +
+	"\x06models\x18\x01 \x03(\v2\x18.bivouac.broker.v1.ReachR\x06models\x12.\n" +
+	"\x05tools\x18\x02 \x03(\v2\x18.bivouac.broker.v1.ReachR\x05tools\"_\n" +
+	"\x05Reach\x12\x1a\n" +
+	"\badmitted\x18\x01 \x01(\bR\badmitted\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\tR\x04code\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd8\x01\n" +
 	"\x05Grant\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12!\n" +
@@ -3000,14 +3222,15 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x12FLOOR_KIND_SESSION\x10\x04\x12\x13\n" +
 	"\x0fFLOOR_KIND_TURN\x10\x05\x12\x16\n" +
 	"\x12FLOOR_KIND_ATTEMPT\x10\x06\x12\x18\n" +
-	"\x14FLOOR_KIND_PRINCIPAL\x10\a2\x92\x04\n" +
+	"\x14FLOOR_KIND_PRINCIPAL\x10\a2\xe0\x04\n" +
 	"\rBrokerService\x12U\n" +
 	"\bDescribe\x12\".bivouac.broker.v1.DescribeRequest\x1a#.bivouac.broker.v1.DescribeResponse\"\x00\x12Z\n" +
 	"\tCallModel\x12#.bivouac.broker.v1.CallModelRequest\x1a$.bivouac.broker.v1.CallModelResponse\"\x000\x01\x12O\n" +
 	"\x06Invoke\x12 .bivouac.broker.v1.InvokeRequest\x1a!.bivouac.broker.v1.InvokeResponse\"\x00\x12a\n" +
 	"\fLookupAction\x12&.bivouac.broker.v1.LookupActionRequest\x1a'.bivouac.broker.v1.LookupActionResponse\"\x00\x12L\n" +
 	"\x05Usage\x12\x1f.bivouac.broker.v1.UsageRequest\x1a .bivouac.broker.v1.UsageResponse\"\x00\x12L\n" +
-	"\x05Probe\x12\x1f.bivouac.broker.v1.ProbeRequest\x1a .bivouac.broker.v1.ProbeResponse\"\x002\xf0\x04\n" +
+	"\x05Probe\x12\x1f.bivouac.broker.v1.ProbeRequest\x1a .bivouac.broker.v1.ProbeResponse\"\x00\x12L\n" +
+	"\x05Reach\x12\x1f.bivouac.broker.v1.ReachRequest\x1a .bivouac.broker.v1.ReachResponse\"\x002\xf0\x04\n" +
 	"\x10AuthorityService\x12^\n" +
 	"\vCreateGrant\x12%.bivouac.broker.v1.CreateGrantRequest\x1a&.bivouac.broker.v1.CreateGrantResponse\"\x00\x12[\n" +
 	"\n" +
@@ -3038,7 +3261,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -3058,89 +3281,97 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*SliceUsage)(nil),                // 15: bivouac.broker.v1.SliceUsage
 	(*ProbeRequest)(nil),              // 16: bivouac.broker.v1.ProbeRequest
 	(*ProbeResponse)(nil),             // 17: bivouac.broker.v1.ProbeResponse
-	(*Grant)(nil),                     // 18: bivouac.broker.v1.Grant
-	(*CreateGrantRequest)(nil),        // 19: bivouac.broker.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),       // 20: bivouac.broker.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),         // 21: bivouac.broker.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 22: bivouac.broker.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),        // 23: bivouac.broker.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),       // 24: bivouac.broker.v1.RevokeGrantResponse
-	(*PutCredentialRequest)(nil),      // 25: bivouac.broker.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 26: bivouac.broker.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),    // 27: bivouac.broker.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 28: bivouac.broker.v1.ListCredentialsResponse
-	(*Credential)(nil),                // 29: bivouac.broker.v1.Credential
-	(*DeleteCredentialRequest)(nil),   // 30: bivouac.broker.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil),  // 31: bivouac.broker.v1.DeleteCredentialResponse
-	(*EnrollServerRequest)(nil),       // 32: bivouac.broker.v1.EnrollServerRequest
-	(*EnrollServerResponse)(nil),      // 33: bivouac.broker.v1.EnrollServerResponse
-	(*RenewServerRequest)(nil),        // 34: bivouac.broker.v1.RenewServerRequest
-	(*RenewServerResponse)(nil),       // 35: bivouac.broker.v1.RenewServerResponse
-	(*CertifySigningKeyRequest)(nil),  // 36: bivouac.broker.v1.CertifySigningKeyRequest
-	(*CertifySigningKeyResponse)(nil), // 37: bivouac.broker.v1.CertifySigningKeyResponse
-	(*CertifyRunnerRequest)(nil),      // 38: bivouac.broker.v1.CertifyRunnerRequest
-	(*CertifyRunnerResponse)(nil),     // 39: bivouac.broker.v1.CertifyRunnerResponse
-	(*SignReceiptRequest)(nil),        // 40: bivouac.broker.v1.SignReceiptRequest
-	(*SignReceiptResponse)(nil),       // 41: bivouac.broker.v1.SignReceiptResponse
-	(*FeedRequest)(nil),               // 42: bivouac.broker.v1.FeedRequest
-	(*FeedResponse)(nil),              // 43: bivouac.broker.v1.FeedResponse
-	(*Floor)(nil),                     // 44: bivouac.broker.v1.Floor
-	(*runtimev1.ModelRequest)(nil),    // 45: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 46: bivouac.runtime.v1.ModelResponse
+	(*ReachRequest)(nil),              // 18: bivouac.broker.v1.ReachRequest
+	(*ReachResponse)(nil),             // 19: bivouac.broker.v1.ReachResponse
+	(*Reach)(nil),                     // 20: bivouac.broker.v1.Reach
+	(*Grant)(nil),                     // 21: bivouac.broker.v1.Grant
+	(*CreateGrantRequest)(nil),        // 22: bivouac.broker.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),       // 23: bivouac.broker.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),         // 24: bivouac.broker.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 25: bivouac.broker.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),        // 26: bivouac.broker.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),       // 27: bivouac.broker.v1.RevokeGrantResponse
+	(*PutCredentialRequest)(nil),      // 28: bivouac.broker.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 29: bivouac.broker.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),    // 30: bivouac.broker.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 31: bivouac.broker.v1.ListCredentialsResponse
+	(*Credential)(nil),                // 32: bivouac.broker.v1.Credential
+	(*DeleteCredentialRequest)(nil),   // 33: bivouac.broker.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil),  // 34: bivouac.broker.v1.DeleteCredentialResponse
+	(*EnrollServerRequest)(nil),       // 35: bivouac.broker.v1.EnrollServerRequest
+	(*EnrollServerResponse)(nil),      // 36: bivouac.broker.v1.EnrollServerResponse
+	(*RenewServerRequest)(nil),        // 37: bivouac.broker.v1.RenewServerRequest
+	(*RenewServerResponse)(nil),       // 38: bivouac.broker.v1.RenewServerResponse
+	(*CertifySigningKeyRequest)(nil),  // 39: bivouac.broker.v1.CertifySigningKeyRequest
+	(*CertifySigningKeyResponse)(nil), // 40: bivouac.broker.v1.CertifySigningKeyResponse
+	(*CertifyRunnerRequest)(nil),      // 41: bivouac.broker.v1.CertifyRunnerRequest
+	(*CertifyRunnerResponse)(nil),     // 42: bivouac.broker.v1.CertifyRunnerResponse
+	(*SignReceiptRequest)(nil),        // 43: bivouac.broker.v1.SignReceiptRequest
+	(*SignReceiptResponse)(nil),       // 44: bivouac.broker.v1.SignReceiptResponse
+	(*FeedRequest)(nil),               // 45: bivouac.broker.v1.FeedRequest
+	(*FeedResponse)(nil),              // 46: bivouac.broker.v1.FeedResponse
+	(*Floor)(nil),                     // 47: bivouac.broker.v1.Floor
+	(*runtimev1.ModelRequest)(nil),    // 48: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 49: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	45, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	46, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	48, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	49, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
 	8,  // 4: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
 	0,  // 5: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
 	15, // 6: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
-	18, // 7: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
-	29, // 8: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
-	44, // 9: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
-	1,  // 10: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	2,  // 11: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
-	6,  // 12: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
-	9,  // 13: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
-	11, // 14: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
-	13, // 15: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
-	16, // 16: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
-	19, // 17: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
-	21, // 18: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
-	23, // 19: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	25, // 20: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	27, // 21: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	30, // 22: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	32, // 23: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	34, // 24: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	36, // 25: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	38, // 26: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	40, // 27: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	42, // 28: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	3,  // 29: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 30: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	10, // 31: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	12, // 32: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	14, // 33: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	17, // 34: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	20, // 35: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	22, // 36: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	24, // 37: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	26, // 38: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	28, // 39: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	31, // 40: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	33, // 41: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	35, // 42: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	37, // 43: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	39, // 44: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	41, // 45: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	43, // 46: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	29, // [29:47] is the sub-list for method output_type
-	11, // [11:29] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	8,  // 7: bivouac.broker.v1.ReachRequest.tools:type_name -> bivouac.broker.v1.HttpTool
+	20, // 8: bivouac.broker.v1.ReachResponse.models:type_name -> bivouac.broker.v1.Reach
+	20, // 9: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
+	21, // 10: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
+	32, // 11: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
+	47, // 12: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
+	1,  // 13: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
+	2,  // 14: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
+	6,  // 15: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
+	9,  // 16: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
+	11, // 17: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
+	13, // 18: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
+	16, // 19: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
+	18, // 20: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
+	22, // 21: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
+	24, // 22: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
+	26, // 23: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
+	28, // 24: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	30, // 25: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	33, // 26: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	35, // 27: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	37, // 28: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	39, // 29: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	41, // 30: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	43, // 31: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	45, // 32: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	3,  // 33: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 34: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	10, // 35: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	12, // 36: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	14, // 37: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	17, // 38: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	19, // 39: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	23, // 40: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	25, // 41: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	27, // 42: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	29, // 43: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	31, // 44: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	34, // 45: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	36, // 46: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	38, // 47: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	40, // 48: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	42, // 49: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	44, // 50: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	46, // 51: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	33, // [33:52] is the sub-list for method output_type
+	14, // [14:33] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_broker_v1_broker_proto_init() }
@@ -3154,7 +3385,7 @@ func file_bivouac_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   43,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -55,6 +55,8 @@ const (
 	BrokerServiceUsageProcedure = "/bivouac.broker.v1.BrokerService/Usage"
 	// BrokerServiceProbeProcedure is the fully-qualified name of the BrokerService's Probe RPC.
 	BrokerServiceProbeProcedure = "/bivouac.broker.v1.BrokerService/Probe"
+	// BrokerServiceReachProcedure is the fully-qualified name of the BrokerService's Reach RPC.
+	BrokerServiceReachProcedure = "/bivouac.broker.v1.BrokerService/Reach"
 	// AuthorityServiceCreateGrantProcedure is the fully-qualified name of the AuthorityService's
 	// CreateGrant RPC.
 	AuthorityServiceCreateGrantProcedure = "/bivouac.broker.v1.AuthorityService/CreateGrant"
@@ -106,6 +108,9 @@ type BrokerServiceClient interface {
 	Usage(context.Context, *brokerv1.UsageRequest) (*brokerv1.UsageResponse, error)
 	// Present a capability as a request would, and count its open flows.
 	Probe(context.Context, *brokerv1.ProbeRequest) (*brokerv1.ProbeResponse, error)
+	// What an agent could reach now: caps, paths, boundaries, bindings. It admits
+	// nothing and shows no secret.
+	Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
 }
 
 // NewBrokerServiceClient constructs a client for the bivouac.broker.v1.BrokerService service. By
@@ -155,6 +160,12 @@ func NewBrokerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(brokerServiceMethods.ByName("Probe")),
 			connect.WithClientOptions(opts...),
 		),
+		reach: connect.NewClient[brokerv1.ReachRequest, brokerv1.ReachResponse](
+			httpClient,
+			baseURL+BrokerServiceReachProcedure,
+			connect.WithSchema(brokerServiceMethods.ByName("Reach")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -166,6 +177,7 @@ type brokerServiceClient struct {
 	lookupAction *connect.Client[brokerv1.LookupActionRequest, brokerv1.LookupActionResponse]
 	usage        *connect.Client[brokerv1.UsageRequest, brokerv1.UsageResponse]
 	probe        *connect.Client[brokerv1.ProbeRequest, brokerv1.ProbeResponse]
+	reach        *connect.Client[brokerv1.ReachRequest, brokerv1.ReachResponse]
 }
 
 // Describe calls bivouac.broker.v1.BrokerService.Describe.
@@ -218,6 +230,15 @@ func (c *brokerServiceClient) Probe(ctx context.Context, req *brokerv1.ProbeRequ
 	return nil, err
 }
 
+// Reach calls bivouac.broker.v1.BrokerService.Reach.
+func (c *brokerServiceClient) Reach(ctx context.Context, req *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	response, err := c.reach.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // BrokerServiceHandler is an implementation of the bivouac.broker.v1.BrokerService service.
 type BrokerServiceHandler interface {
 	// Who this broker is and what it can reach. No secret in it.
@@ -232,6 +253,9 @@ type BrokerServiceHandler interface {
 	Usage(context.Context, *brokerv1.UsageRequest) (*brokerv1.UsageResponse, error)
 	// Present a capability as a request would, and count its open flows.
 	Probe(context.Context, *brokerv1.ProbeRequest) (*brokerv1.ProbeResponse, error)
+	// What an agent could reach now: caps, paths, boundaries, bindings. It admits
+	// nothing and shows no secret.
+	Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
 }
 
 // NewBrokerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -277,6 +301,12 @@ func NewBrokerServiceHandler(svc BrokerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(brokerServiceMethods.ByName("Probe")),
 		connect.WithHandlerOptions(opts...),
 	)
+	brokerServiceReachHandler := connect.NewUnaryHandlerSimple(
+		BrokerServiceReachProcedure,
+		svc.Reach,
+		connect.WithSchema(brokerServiceMethods.ByName("Reach")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.broker.v1.BrokerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case BrokerServiceDescribeProcedure:
@@ -291,6 +321,8 @@ func NewBrokerServiceHandler(svc BrokerServiceHandler, opts ...connect.HandlerOp
 			brokerServiceUsageHandler.ServeHTTP(w, r)
 		case BrokerServiceProbeProcedure:
 			brokerServiceProbeHandler.ServeHTTP(w, r)
+		case BrokerServiceReachProcedure:
+			brokerServiceReachHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -322,6 +354,10 @@ func (UnimplementedBrokerServiceHandler) Usage(context.Context, *brokerv1.UsageR
 
 func (UnimplementedBrokerServiceHandler) Probe(context.Context, *brokerv1.ProbeRequest) (*brokerv1.ProbeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.BrokerService.Probe is not implemented"))
+}
+
+func (UnimplementedBrokerServiceHandler) Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.BrokerService.Reach is not implemented"))
 }
 
 // AuthorityServiceClient is a client for the bivouac.broker.v1.AuthorityService service.
