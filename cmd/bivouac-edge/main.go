@@ -28,6 +28,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command().ExecuteContext(ctx)
 	stop()
+	var over ended
+	if errors.As(err, &over) {
+		os.Exit(int(over))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bivouac-edge:", err)
 		os.Exit(protocol.CodeOf(err).ExitCode())
@@ -50,7 +54,7 @@ func command() *cobra.Command {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-edge --help", err)
 	})
 	root.PersistentFlags().StringVar(&dir, "state", state.Default(), "directory of this runner: key, certificate, edge.hcl, journal; 0700")
-	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), leaveCommand(&dir), superviseCommand())
+	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), doctorCommand(&dir), leaveCommand(&dir), superviseCommand())
 	return root
 }
 

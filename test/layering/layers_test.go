@@ -30,6 +30,9 @@ var layers = []layer{
 	// what a process shows of itself
 	{"edge/metric", []string{"edge/protocol"}, []string{"github.com/prometheus/client_golang", "golang.org/x/sync"}, "a page of numbers knows nobody's numbers"},
 
+	{"edge/finding", []string{"edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
+	{"edge/finding/reach", []string{"edge/finding", "edge/link", "edge/protocol"}, []string{}, "the way to a peer, over each transport"},
+
 	// the edge: never server/**, except the generated broker contract in the relay
 	{"edge/link", []string{"edge/protocol", "edge/identity"}, nil, "the link knows peers and transports"},
 	{"edge/journal", []string{"edge/protocol"}, nil, "the journal stores bytes"},
@@ -42,6 +45,7 @@ var layers = []layer{
 	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
 	{"edge/state", []string{"edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
+	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
 	{"edge", []string{"edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/doctor"
+	"bivouac/edge/sandbox/bubblewrap"
+	"bivouac/edge/state"
+)
+
+func doctorCommand(dir *string) *cobra.Command {
+	var asJSON, strict bool
+	var worker string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check all that this runner stands on, and say what mends what is wrong",
+		Long: "Checks state, certificate, edge.hcl, the way to server and broker over UDP and TCP, clock, sandbox and limits,\n" +
+			"git, toolchains, worker, disk and the running daemon. It changes nothing, and works without server or daemon.\n" +
+			"It ends with 0 unless something does not work; with --strict also a warning counts.",
+		Args: arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg := doctor.Config{State: *dir, Worker: worker}
+			if s, why := supervisors(worker); s != nil {
+				scope := "bivouac-doctor"
+				if d, err := state.Open(*dir); err == nil {
+					scope = d.Scope()
+				}
+				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: scope, Log: slog.New(slog.DiscardHandler)})
+			} else {
+				cfg.SandboxProblem = why
+			}
+			r := doctor.Examine(cmd.Context(), cfg)
+			show := r.Text
+			if asJSON {
+				show = r.JSON
+			}
+			if err := show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if code := r.ExitCode(strict); code != 0 {
+				return ended(code)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
+	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")
+	return cmd
+}
+
+// ended is an exit code after everything was said.
+type ended int
+
+func (ended) Error() string { return "" }

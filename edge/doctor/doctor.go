@@ -1,0 +1,243 @@
+// Package doctor checks everything that a runner stands on, from the machine on
+// which it runs: its state directory and certificate, the owner's file, the way
+// to server and broker over each transport, clock, sandbox and limits, git,
+// toolchains, the worker, disk and journal, and the daemon itself.
+//
+// It guarantees that every finding names the command that mends it, that what is
+// said of the sandbox was observed, and that a broken part does not hide the
+// next. It changes nothing and sends nothing but a question for the time. Test it
+// with go test alone; the real sandbox is the backend's to test.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"bivouac/edge"
+	"bivouac/edge/finding"
+	"bivouac/edge/finding/reach"
+	"bivouac/edge/identity"
+	"bivouac/edge/link"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/state"
+)
+
+// Config of a doctor. The zero value of what is not said is the machine's own.
+type Config struct {
+	// State is the path of the state directory.
+	State string
+	// Sandbox of this machine; nil: none, with SandboxProblem as the reason.
+	Sandbox        sandbox.Backend
+	SandboxProblem string
+	// Worker is the bivouac-worker binary.
+	Worker  string
+	Network link.Network
+	// ReachTimeout bounds one transport of one peer. Default 4 s.
+	ReachTimeout time.Duration
+	// LookFunc finds a program; nil: exec.LookPath.
+	LookFunc func(name string) (string, error)
+	// FreeFunc measures a disk; nil: the system's measure.
+	FreeFunc func(path string) (free, whole uint64, err error)
+	// StatusFunc asks the running daemon; nil: edge.AskStatus.
+	StatusFunc func(context.Context, *state.Dir) (edge.Status, error)
+}
+
+// Examine looks at everything and reports it.
+func Examine(ctx context.Context, c Config) *finding.Report {
+	c.ReachTimeout = cmp.Or(c.ReachTimeout, 4*time.Second)
+	if c.LookFunc == nil {
+		c.LookFunc = exec.LookPath
+	}
+	if c.StatusFunc == nil {
+		c.StatusFunc = edge.AskStatus
+	}
+	r := finding.From("edge")
+	x := exam{Config: c, Report: r}
+	dir, err := state.Open(c.State)
+	if r.Err("state", err, "a runner keeps its key and its journal there", "bivouac edge invite  (on a machine that is logged in; it prints the command for this one)") {
+		x.sandbox(ctx)
+		x.programs(ctx, owner.Default())
+		return r
+	}
+	x.dir = dir
+	policy, policyErr := owner.Load(dir.Policy(), dir.Path())
+	x.identity()
+	x.policy(policy, policyErr)
+	x.peers(ctx, policy)
+	x.sandbox(ctx)
+	x.programs(ctx, policy)
+	x.disk()
+	x.daemon(ctx)
+	return r
+}
+
+// exam is one examination.
+type exam struct {
+	Config
+	*finding.Report
+	dir       *state.Dir
+	enrolment state.Enrolment
+}
+
+// identity checks key, certificate and enrolment.
+func (x *exam) identity() {
+	var err error
+	if x.enrolment, err = x.dir.Enrolment(); x.Err("enrolment", err, "without it nobody knows which server this is a runner of", x.dir.Command("join URL CODE")) {
+		return
+	}
+	if _, err := x.dir.Key(false); x.Err("key", err, "the machine is known by it", x.dir.Command("leave --force")+" and join again") {
+		return
+	}
+	if _, err := x.dir.Root(); x.Err("root", err, "server and broker are known by it", x.dir.Command("leave --force")+" and join again") {
+		return
+	}
+	cert, err := x.dir.Certificate()
+	if x.Err("certificate", err, "server and broker ask for it", x.dir.Command("run")+"  (recovers it with the device key)") {
+		return
+	}
+	switch left := cert.Leaf.NotAfter.Sub(x.dir.Now()); {
+	case left <= 0:
+		x.Warn("certificate", "ended "+cert.Leaf.NotAfter.Local().Format(time.RFC1123), "only a recovery by the device key is answered until there is a new one", x.dir.Command("run")+"  (recovers it)")
+	case left < 4*time.Hour:
+		x.Warn("certificate", fmt.Sprintf("ends in %s, and should have been renewed", left.Round(time.Minute)), "a runner renews at two thirds of its life", x.dir.Command("run"))
+	default:
+		x.Fine("certificate", "%s, until %s", x.enrolment.Runner, cert.Leaf.NotAfter.Local().Format(time.RFC1123))
+	}
+}
+
+// policy checks edge.hcl and what it opens.
+func (x *exam) policy(p owner.Policy, err error) {
+	file := x.dir.Policy()
+	if x.Err("edge.hcl", err, "the daemon does not start with it", "edit "+file) {
+		return
+	}
+	if len(p.Folders) == 0 && p.Slots == 0 {
+		x.Warn("edge.hcl", file+" allows nothing", "agents can do nothing here", "edit "+file+"  (slots, or a folder block)")
+		return
+	}
+	for _, f := range p.Folders {
+		if _, err := os.ReadDir(f.Path); err != nil {
+			x.Bad("folder."+f.Name, err.Error(), "device actions in it fail", "mkdir -p "+f.Path+", or take it out of "+file)
+		}
+	}
+	x.Fine("edge.hcl", "%s: %d slot(s), %d folder(s), %d toolchain(s)", file, p.Slots, len(p.Folders), len(p.Toolchains))
+}
+
+// peers tries the way to server and broker.
+func (x *exam) peers(ctx context.Context, p owner.Policy) {
+	root, err := x.dir.Root()
+	if err != nil || x.enrolment.Server == "" {
+		return // said by identity
+	}
+	to := func(address string, role identity.Role) link.Config {
+		return link.Config{
+			Address: address, Trust: link.Trust{Role: role, Root: root, Now: x.dir.Now}, Certificate: x.dir.Certificate,
+			Network: x.Network, DialTimeout: x.ReachTimeout,
+		}
+	}
+	reach.Check(ctx, x.Report, reach.Peer{Check: "server", Who: "the server", Link: to(x.enrolment.Server, identity.RoleServer),
+		Start: "bivouac-server  (on its machine)", Elsewhere: x.dir.Command("leave --force") + " and join at its right address"})
+	broker, from := cmp.Or(p.Broker, x.enrolment.Broker), "bivouac-server --advertise-broker HOST:PORT, or `broker` in "+x.dir.Policy()
+	if broker == "" {
+		x.Warn("broker", "the server has not said where the broker is", "turns in sandboxes reach models through it", from)
+		return
+	}
+	reach.Check(ctx, x.Report, reach.Peer{Check: "broker", Who: "the broker", Link: to(broker, identity.RoleBroker), Start: "bivouac-broker run  (on its machine)", Elsewhere: from})
+}
+
+// sandbox says what this machine was seen to enforce.
+func (x *exam) sandbox(ctx context.Context) {
+	if x.Sandbox == nil {
+		x.Warn("sandbox", cmp.Or(x.SandboxProblem, "this build has none for "+runtime.GOOS), "this machine does device actions only", "use a Linux machine for turns in sandboxes")
+		return
+	}
+	rep := x.Sandbox.Probe(ctx)
+	const install = "sudo apt-get install bubblewrap"
+	switch {
+	case rep.Boundary == "":
+		x.Bad("sandbox", "none: "+rep.Problem, "this machine does device actions only", mendOf(rep.Problem, install))
+	case rep.Limits == protocol.LimitsCgroup:
+		x.Fine("sandbox", "boundary %s, limits by cgroup (memory, CPU and processes were seen to kill), disk %s", rep.Boundary, rep.Disk)
+	default:
+		x.Warn("limits", cmp.Or(rep.Problem, "limits are "+rep.Limits), "untrusted code is not placed on this machine", mendOf(rep.Problem, "systemctl --user edit --runtime, or run as a service with Delegate=yes"))
+	}
+	if rep.Boundary != "" && rep.Freezer == "" {
+		x.Warn("freezer", "no sandbox can be frozen here", "one that loses its authority is killed instead of held until the server is back", "mount the unified cgroup hierarchy (cgroup2), or give the daemon a delegated group")
+	}
+}
+
+// mendOf is the command that a problem's own text ends with, or another.
+func mendOf(problem, otherwise string) string {
+	if i := strings.LastIndex(problem, "`"); i > 0 {
+		if j := strings.LastIndex(problem[:i], "`"); j >= 0 {
+			return problem[j+1 : i]
+		}
+	}
+	return otherwise
+}
+
+// programs that are run or shown to sandboxed code.
+func (x *exam) programs(ctx context.Context, p owner.Policy) {
+	if path, err := x.LookFunc("git"); err != nil {
+		x.Bad("git", "git is not found", "workspaces are staged, and patches made, with it", "sudo apt-get install git")
+	} else if out, err := exec.CommandContext(ctx, path, "--version").Output(); err != nil {
+		x.Bad("git", path+" does not run: "+err.Error(), "workspaces are staged, and patches made, with it", "sudo apt-get install --reinstall git")
+	} else {
+		x.Fine("git", "%s", strings.TrimSpace(string(out)))
+	}
+	for _, t := range p.Toolchains {
+		if _, err := os.Stat(t.Path); err != nil {
+			x.Bad("toolchain."+t.Name, err.Error(), "sandboxed code expects it", "install it, or take it out of "+x.dir.Policy())
+		} else {
+			x.Fine("toolchain."+t.Name, "%s", t.Path)
+		}
+	}
+	if x.Sandbox == nil || x.Worker == "" {
+		return
+	}
+	if info, err := os.Stat(x.Worker); err != nil || info.Mode()&0o111 == 0 {
+		x.Bad("worker", x.Worker+" is no program", "it runs the loop of sandboxed turns", "put bivouac-worker beside bivouac-edge, or name it: bivouac-edge run --worker PATH")
+	} else {
+		x.Fine("worker", "%s", x.Worker)
+	}
+}
+
+// disk forecasts the space of the state directory.
+func (x *exam) disk() {
+	d := finding.Disk{Path: x.dir.Path(), Holds: "journal and attempts", FreeFunc: x.FreeFunc, Mend: "du -xh " + x.dir.Path() + " | sort -h | tail; " + x.dir.Command("status") + "  (shows what holds the journal)"}
+	if info, err := os.Stat(x.dir.Journal()); err == nil {
+		if key, err := os.Stat(x.dir.Path() + "/device.key"); err == nil {
+			info = key // made at join, and never written again
+		}
+		d.Since = info.ModTime()
+	}
+	x.Disk(d)
+}
+
+// daemon asks the running one.
+func (x *exam) daemon(ctx context.Context) {
+	s, err := x.StatusFunc(ctx, x.dir)
+	switch {
+	case err != nil:
+		x.Warn("daemon", err.Error(), "this machine takes no work", x.dir.Command("run"))
+	case s.Paused:
+		x.Warn("daemon", "its owner has paused it", "this machine takes no work", x.dir.Command("resume"))
+	case !s.Connected:
+		x.Bad("daemon", "runs, and is not connected: "+cmp.Or(s.LastError, "no reason known"), "this machine takes no work", x.dir.Command("status"))
+	case s.LastError != "":
+		x.Warn("daemon", "connected over "+s.Transport+"; last trouble: "+s.LastError, "some part of it tries again", x.dir.Command("status"))
+	default:
+		x.Fine("daemon", "connected over %s, epoch %d, journal %d bytes, %d attempt(s)", s.Transport, s.Epoch, s.JournalBytes, len(s.Attempts))
+	}
+	if err == nil && s.Transport == link.HTTP2 {
+		x.Warn("daemon.transport", "the link runs over TCP: "+cmp.Or(s.QUICProblem, "UDP was not tried yet"), "one lost packet holds up all streams", x.dir.Command("probe")+"  (tries UDP again now)")
+	}
+}

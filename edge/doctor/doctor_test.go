@@ -1,0 +1,253 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge"
+	"bivouac/edge/device"
+	"bivouac/edge/finding"
+	"bivouac/edge/identity"
+	"bivouac/edge/identity/identitytest"
+	"bivouac/edge/link"
+	"bivouac/edge/link/linktest"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/state"
+)
+
+const (
+	serverAddr = "10.0.0.1:7401"
+	brokerAddr = "10.0.0.1:7402"
+)
+
+// seen is a backend that was seen to do what the report says.
+type seen struct {
+	sandbox.Backend
+	report sandbox.Report
+}
+
+func (s seen) Probe(context.Context) sandbox.Report { return s.report }
+
+// body is a healthy runner, its server and its broker, for one bubble.
+type body struct {
+	t      *testing.T
+	net    *linktest.Net
+	root   *identitytest.Root
+	dir    *state.Dir
+	notes  string
+	cfg    Config
+	stop   map[string]func()
+	status edge.Status
+	asked  error
+}
+
+func healthy(t *testing.T) *body {
+	t.Helper()
+	base := t.TempDir()
+	b := &body{t: t, net: linktest.New(time.Millisecond), root: identitytest.NewRoot(), notes: filepath.Join(base, "notes"), stop: map[string]func(){},
+		status: edge.Status{Connected: true, Transport: link.HTTP3, Epoch: 3}}
+	t.Cleanup(func() { b.net.Close() })
+	var err error
+	b.dir, err = state.Create(filepath.Join(base, "state"))
+	b.must(err)
+	key, err := b.dir.Key(true)
+	b.must(err)
+	id := identitytest.RunnerID(key)
+	worker := filepath.Join(base, "bivouac-worker")
+	b.must(os.WriteFile(worker, []byte("#!"), 0o755))
+	b.must(os.Mkdir(b.notes, 0o755))
+	b.must(os.Mkdir(b.dir.Journal(), 0o700))
+	b.must(b.dir.SaveRoot(b.root.Certificate))
+	b.certificate(time.Now().Add(23 * time.Hour))
+	b.must(b.dir.SaveEnrolment(state.Enrolment{Server: serverAddr, Broker: brokerAddr, Runner: id}))
+	b.must(state.WriteFile(b.dir.Policy(), owner.Render(owner.Policy{Slots: 1,
+		Folders:    []device.Folder{{Name: "notes", Path: b.notes, Actions: []string{device.List}}},
+		Toolchains: []owner.Toolchain{{Name: "usr", Path: "/usr"}}}), 0o600))
+	b.serve("server", serverAddr, identity.RoleServer)
+	b.serve("broker", brokerAddr, identity.RoleBroker)
+	b.cfg = Config{
+		State: b.dir.Path(), Worker: worker, Network: b.net.Network("10.0.0.2"),
+		Sandbox:    seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup, Disk: sandbox.DiskWatched, Freezer: "v2"}},
+		FreeFunc:   func(string) (uint64, uint64, error) { return 100 << 30, 200 << 30, nil },
+		StatusFunc: func(context.Context, *state.Dir) (edge.Status, error) { return b.status, b.asked },
+	}
+	return b
+}
+
+func (b *body) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *body) certificate(until time.Time) {
+	b.t.Helper()
+	key, err := b.dir.Key(false)
+	b.must(err)
+	leaf := b.root.Certify(key, identity.RoleRunner, identitytest.RunnerID(key).String(), "ten_00000000000000000000000000", time.Now().Add(-24*time.Hour), until).Leaf
+	b.must(b.dir.SaveCertificate(identitytest.PEM(leaf)))
+}
+
+func (b *body) serve(name, address string, role identity.Role) {
+	b.t.Helper()
+	cert := b.root.Certify(identitytest.NewKey(), role, "x", "", time.Now().Add(-time.Hour), time.Now().Add(time.Hour*24))
+	packets, listener, err := b.net.Listen(address)
+	b.must(err)
+	s, err := link.NewServer(link.ServerConfig{Handler: http.NotFoundHandler(), Root: b.root.Certificate, Grace: time.Second,
+		Certificate: func() (*tls.Certificate, error) { return cert, nil }})
+	b.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return s.Serve(ctx, packets, listener) })
+	once := false
+	b.stop[name] = func() {
+		if !once {
+			once = true
+			cancel()
+			if err := g.Wait(); err != nil {
+				b.t.Error(err)
+			}
+		}
+	}
+	b.t.Cleanup(b.stop[name])
+}
+
+// deaf sends datagrams into nothing.
+type deaf struct{ net.PacketConn }
+
+func (deaf) WriteTo(p []byte, _ net.Addr) (int, error) { return len(p), nil }
+
+// Every broken part is found, alone, with what mends it; a healthy runner has no
+// finding but good ones.
+func TestExamine(t *testing.T) {
+	for name, c := range map[string]struct {
+		injure func(b *body)
+		check  string
+		level  finding.Level
+		what   string
+		mend   string
+	}{
+		"healthy":          {},
+		"not joined":       {func(b *body) { b.cfg.State = filepath.Join(b.t.TempDir(), "none") }, "state", finding.Problem, "there is no runner in", "bivouac edge invite"},
+		"damaged key":      {func(b *body) { b.must(os.WriteFile(filepath.Join(b.dir.Path(), "device.key"), []byte("x"), 0o600)) }, "key", finding.Problem, "is damaged", "leave --force"},
+		"old certificate":  {func(b *body) { b.certificate(time.Now().Add(-time.Minute)) }, "certificate", finding.Warning, "ended", "bivouac-edge run"},
+		"mistyped policy":  {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\nfolder {\n"), 0o600)) }, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},
+		"policy of naught": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 0\n"), 0o600)) }, "edge.hcl", finding.Warning, "allows nothing", "edit "},
+		"no server":        {func(b *body) { b.stop["server"]() }, "server", finding.Problem, "7401", "bivouac-server"},
+		"no broker":        {func(b *body) { b.stop["broker"]() }, "broker", finding.Problem, "7402", "bivouac-broker run"},
+		"another server": {func(b *body) {
+			b.must(b.dir.SaveEnrolment(state.Enrolment{Server: brokerAddr, Broker: brokerAddr}))
+		}, "server.trust", finding.Problem, "somebody else answers", "leave --force"},
+		"UDP is eaten": {func(b *body) {
+			listen := b.cfg.Network.ListenPacket
+			b.cfg.Network.ListenPacket = func(ctx context.Context) (net.PacketConn, error) {
+				c, err := listen(ctx)
+				return deaf{c}, err
+			}
+		}, "server.udp", finding.Warning, "UDP to " + serverAddr, "open port 7401 for UDP"},
+		"TCP is eaten": {func(b *body) {
+			b.cfg.Network.DialTCP = func(ctx context.Context, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
+		}, "server.tcp", finding.Warning, "TCP to " + serverAddr, "open port 7401 for TCP"},
+		"no sandbox": {func(b *body) {
+			b.cfg.Sandbox = seen{report: sandbox.Report{Problem: "bubblewrap is missing: run `apt-get install bubblewrap`"}}
+		}, "sandbox", finding.Problem, "bubblewrap is missing", "apt-get install bubblewrap"},
+		"weak limits": {func(b *body) {
+			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsRlimit, Freezer: "v2"}}
+		}, "limits", finding.Warning, "rlimit", "Delegate=yes"},
+		"no freezer": {func(b *body) {
+			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
+		}, "freezer", finding.Warning, "can be frozen", "cgroup"},
+		"no git":    {func(b *body) { b.cfg.LookFunc = func(string) (string, error) { return "", errors.New("not found") } }, "git", finding.Problem, "not found", "apt-get install git"},
+		"no worker": {func(b *body) { b.cfg.Worker += ".gone" }, "worker", finding.Problem, "is no program", "--worker"},
+		"full disk": {func(b *body) { b.cfg.FreeFunc = func(string) (uint64, uint64, error) { return 5 << 20, 1 << 30, nil } }, "disk", finding.Problem, "5.0 MiB", "du -xh"},
+		"daemon is off": {func(b *body) {
+			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
+		}, "daemon", finding.Warning, "does not run", "bivouac-edge run"},
+		"paused":         {func(b *body) { b.status.Paused = true }, "daemon", finding.Warning, "paused", "resume"},
+		"not connected":  {func(b *body) { b.status.Connected, b.status.LastError = false, "no route" }, "daemon", finding.Problem, "no route", "status"},
+		"link over TCP":  {func(b *body) { b.status.Transport, b.status.QUICProblem = link.HTTP2, "eaten" }, "daemon.transport", finding.Warning, "eaten", "probe"},
+		"folder is gone": {func(b *body) { b.must(os.Remove(b.notes)) }, "edge.hcl", finding.Problem, "notes", "edit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := healthy(t)
+				if c.injure != nil {
+					c.injure(b)
+				}
+				r := Examine(t.Context(), b.cfg)
+				var out bytes.Buffer
+				if err := r.Text(&out); err != nil {
+					t.Fatal(err)
+				}
+				if c.injure == nil {
+					if r.Worst() != finding.OK || r.ExitCode(true) != 0 || len(r.All) < 9 {
+						t.Errorf("a healthy runner:\n%s", out.String())
+					}
+					return
+				}
+				for _, f := range r.All {
+					if f.Check == c.check && f.Level == c.level && strings.Contains(f.What, c.what) && strings.Contains(f.Mend, c.mend) {
+						judge(t, r, c.level)
+						return
+					}
+				}
+				t.Errorf("no %s %s of %q with mend %q:\n%s", c.level, c.check, c.what, c.mend, out.String())
+			})
+		})
+	}
+}
+
+// judge holds exit code and JSON against the worst finding.
+func judge(t *testing.T, r *finding.Report, worst finding.Level) {
+	t.Helper()
+	if code := r.ExitCode(false); (worst == finding.Problem) != (code == protocol.CodeFailedPrecondition.ExitCode()) || r.ExitCode(true) == 0 {
+		t.Errorf("exit codes %d and, strict, %d for %s", code, r.ExitCode(true), worst)
+	}
+	var out bytes.Buffer
+	if err := r.JSON(&out); err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Worst    finding.Level
+		Findings []finding.Finding
+	}
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || doc.Worst != worst || len(doc.Findings) != len(r.All) {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// A clock that is hours off is said, with how far and which way.
+func TestClock(t *testing.T) {
+	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		theirs time.Duration
+		level  finding.Level
+		what   string
+	}{
+		{2 * time.Second, finding.OK, "as that of the server"},
+		{-time.Minute, finding.Warning, "1m0s faster than that of the server"},
+		{6 * time.Hour, finding.Problem, "6h0m0s slower than that of the server"},
+	} {
+		r := finding.From("edge")
+		r.Clock("the server", now.Add(c.theirs), now, time.Millisecond)
+		if f := r.All[0]; f.Level != c.level || !strings.Contains(f.What, c.what) || (f.Level != finding.OK) != strings.Contains(f.Mend, "set-ntp") {
+			t.Errorf("%s: %+v", c.theirs, f)
+		}
+	}
+}
