@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 
 	"bivouac/edge/fault"
 	"bivouac/edge/lease"
@@ -16,11 +17,12 @@ func actionOp(id protocol.AttemptID) string { return "action " + id.String() }
 // before anybody hears of it.
 func (d *Daemon) startAction(a *attempt, w *runnerv1.DeviceWork) {
 	d.ops.start(actionOp(a.id), func(ctx context.Context) {
-		r := d.device.Do(ctx, w, func() error {
+		in := d.rules.Load()
+		r := in.device.Do(ctx, w, func() error {
 			if d.paused.Load() {
 				return protocol.Errorf(protocol.CodePermissionDenied, "the owner has paused this machine")
 			}
-			return a.permit()
+			return errors.Join(a.permit(), in.still(d.rules.Load(), w))
 		})
 		fault.Here(fault.EdgeEffectDone)
 		d.settleAction(a, r)
@@ -55,7 +57,7 @@ func (d *Daemon) recoverActions(ctx context.Context) error {
 			a.ended.Store(true)
 			continue
 		}
-		r := d.device.Inspect(e.work)
+		r := d.rules.Load().device.Inspect(e.work)
 		d.log.InfoContext(ctx, "an interrupted action was inspected", "attempt", id, "action", e.work.GetAction(), "status", r.GetStatus())
 		d.settleAction(a, r)
 		if !a.ended.Load() {

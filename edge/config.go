@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"time"
@@ -29,6 +30,9 @@ type Config struct {
 	Adapters []string
 	// Supervisors starts and reaches them. Nil: device actions only.
 	Supervisors Spawner
+	// WatchRules calls changed when the file may have changed, until ctx ends; nil
+	// leaves it to a look once a second. WatchFile is one.
+	WatchRules func(ctx context.Context, file string, changed func()) error
 	// Control is the listener of the local control socket; nil for none.
 	Control net.Listener
 	// Metrics is the listener of the page of numbers; nil for none.
@@ -70,6 +74,8 @@ const (
 	silence = 15 * time.Second
 	// watchEvery is how often leases are looked at: timers do not count suspend.
 	watchEvery = time.Second
+	// rulesEvery is how often edge.hcl is looked at without a word that it changed.
+	rulesEvery = time.Second
 	// suspendGap between the two clocks means that the machine slept.
 	suspendGap = 5 * time.Second
 	// stopTimeout is how long a supervisor may take to end its processes before

@@ -13,10 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"bivouac/edge/device"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
-	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
@@ -29,8 +27,7 @@ import (
 type Daemon struct {
 	cfg       Config
 	log       *slog.Logger
-	policy    owner.Policy
-	device    *device.Device
+	rules     atomic.Pointer[rules] // of edge.hcl, in force
 	enrolment state.Enrolment
 	boot      string // nonce of this start
 	link      *link.Client
@@ -62,7 +59,7 @@ type Daemon struct {
 	taking                              single      // a new epoch
 	moving                              atomic.Bool // one is taken beside the last
 	wakeRenew, wakeReport, wakeAnnounce signal
-	wakeLink, wakeProbe                 signal
+	wakeLink, wakeProbe, wakeRules      signal
 	renewed                             time.Duration // when the last renewal was sent; the renew loop's own
 	end                                 chan error    // ends Run: fenced, left
 }
@@ -77,23 +74,22 @@ func New(cfg Config) (*Daemon, error) {
 		cfg: cfg, log: cfg.Log,
 		backoff:   link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
 		taking:    make(single, 1),
-		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(), wakeLink: newSignal(), wakeProbe: newSignal(),
+		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(), wakeLink: newSignal(), wakeProbe: newSignal(), wakeRules: newSignal(),
 		end: make(chan error, 1),
 	}
 	var b [16]byte
 	rand.Read(b[:])
 	d.boot = hex.EncodeToString(b[:])
-	if d.policy, err = owner.Load(cfg.State.Policy(), cfg.State.Path()); err != nil {
+	r, err := readRules(cfg.State)
+	if err != nil {
 		return nil, err
 	}
-	if d.device, err = device.New(d.policy.Folders, cfg.State.Path()); err != nil {
-		return nil, err
-	}
+	d.rules.Store(r)
 	if d.enrolment, err = cfg.State.Enrolment(); err != nil {
 		return nil, err
 	}
 	d.brokerSaid.Store(&d.enrolment.Broker)
-	d.facts.Store(factsOf(d.policy, sandbox.Report{Problem: "not looked at yet"}))
+	d.facts.Store(factsOf(r.policy, sandbox.Report{Problem: "not looked at yet"}))
 	d.paused.Store(cfg.State.Paused())
 	if d.link, err = dialler(cfg.State, d.enrolment.Server, cfg.Network); err != nil {
 		return nil, err
@@ -135,6 +131,7 @@ func (d *Daemon) loops() []loop {
 		{"renew", d.tickRenew, d.wakeRenew, d.renewIn},
 		{"report", d.tickReport, d.wakeReport, every(0)},
 		{"watch", d.tickWatch, nil, every(watchEvery)},
+		{"rules", d.tickRules, d.wakeRules, every(rulesEvery)},
 		{"announce", d.tickAnnounce, d.wakeAnnounce, every(0)},
 		{"certificate", d.tickCertificate, nil, d.certificateIn},
 		{"probe", d.tickProbe, d.wakeProbe, d.probeIn},
@@ -168,6 +165,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	for _, l := range d.loops() {
 		g.Go(func() error { return d.run(gctx, l) })
+	}
+	if d.cfg.WatchRules != nil {
+		g.Go(func() error { return d.cfg.WatchRules(gctx, d.cfg.State.Policy(), d.wakeRules.set) })
 	}
 	g.Go(func() error {
 		select {
@@ -226,6 +226,9 @@ func (d *Daemon) stop(err error) {
 
 // recover takes up what an earlier daemon left: facts, device actions, turns.
 func (d *Daemon) recover(ctx context.Context) error {
+	if err := d.cfg.State.SaveGoodPolicy(d.rules.Load().source); err != nil {
+		return err
+	}
 	d.observe(ctx)
 	d.sweep(ctx)
 	if err := d.recoverActions(ctx); err != nil {
@@ -280,6 +283,16 @@ func (p *problems) note(part string, err error) {
 		return
 	}
 	p.errors[part] = problem{err, time.Now()}
+}
+
+// text of the newest error of one part; empty without one.
+func (p *problems) text(part string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if one, ok := p.errors[part]; ok {
+		return one.err.Error()
+	}
+	return ""
 }
 
 func (p *problems) newest() (out problem) {

@@ -45,8 +45,9 @@ func (d *Daemon) look(ctx context.Context, boot string) {
 
 // offers makes the facts that the server is told.
 func (d *Daemon) offers(r sandbox.Report) {
-	f := factsOf(d.policy, r)
-	f.Version, f.Actions = d.cfg.Version, d.device.Actions()
+	in := d.rules.Load()
+	f := factsOf(in.policy, r)
+	f.Version, f.Actions = d.cfg.Version, in.device.Actions()
 	switch {
 	case f.Boundary == "":
 		f.Slots = 0

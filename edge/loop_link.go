@@ -175,8 +175,8 @@ func (d *Daemon) rememberBroker(address string) {
 // broker is the address that supervisors dial: the owner's override, or the
 // server's word.
 func (d *Daemon) broker() string {
-	if d.policy.Broker != "" {
-		return d.policy.Broker
+	if own := d.rules.Load().policy.Broker; own != "" {
+		return own
 	}
 	return *d.brokerSaid.Load()
 }

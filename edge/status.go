@@ -32,10 +32,13 @@ type Status struct {
 	Actions        []string        `json:"actions"`
 	Toolchains     []string        `json:"toolchains"`
 	Attempts       []AttemptStatus `json:"attempts"`
-	JournalBytes   int64           `json:"journal_bytes"`
-	CertificateEnd time.Time       `json:"certificate_not_after"`
-	LastError      string          `json:"last_error,omitempty"`
-	LastErrorAt    time.Time       `json:"last_error_at,omitzero"`
+	// PolicyProblem is what is wrong with edge.hcl as it is; the last one without a
+	// problem is in force.
+	PolicyProblem  string    `json:"policy_problem,omitempty"`
+	JournalBytes   int64     `json:"journal_bytes"`
+	CertificateEnd time.Time `json:"certificate_not_after"`
+	LastError      string    `json:"last_error,omitempty"`
+	LastErrorAt    time.Time `json:"last_error_at,omitzero"`
 }
 
 // AttemptStatus is one attempt on this machine.
@@ -56,7 +59,7 @@ func (d *Daemon) Status() Status {
 		Slots: f.GetSlots(), Boundary: f.GetBoundary(), Limits: f.GetLimits(), SandboxProblem: f.GetSandboxProblem(),
 		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Attempts: []AttemptStatus{},
 	}
-	out.Streams = d.link.Streams()
+	out.Streams, out.PolicyProblem = d.link.Streams(), d.problems.text("policy")
 	if wait, ok := d.link.NextProbe(); ok {
 		out.ProbeIn = max(1, wait.Milliseconds())
 	}

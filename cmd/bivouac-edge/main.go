@@ -79,7 +79,7 @@ func runCommand(dir *string) *cobra.Command {
 				return err
 			}
 			defer control.Close()
-			cfg := edge.Config{State: d, Control: control, Version: version, Log: log, Adapters: protocol.Adapters}
+			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: control, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
 				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope(), Log: log})
 			}

@@ -65,6 +65,9 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 		return none, protocol.Errorf(protocol.CodeFailedPrecondition, "%s has no boot nonce: it is not the directory of a claimed attempt", path)
 	}
 	policy, err := owner.Load(dir.Policy(), dir.Path())
+	if err != nil { // the daemon says so in its status
+		policy, err = owner.Load(dir.GoodPolicy(), dir.Path())
+	}
 	if err != nil {
 		return none, err
 	}

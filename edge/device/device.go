@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -97,6 +98,20 @@ func (d *Device) Actions() []string {
 		}
 	}
 	return out
+}
+
+// FolderOf is the folder in which work would be done, when it is allowed there;
+// listing the folders themselves is done in none.
+func (d *Device) FolderOf(w *runnerv1.DeviceWork) (Folder, error) {
+	var args pathArguments
+	if err := json.Unmarshal([]byte(w.GetArguments()), &args); err != nil {
+		return Folder{}, protocol.Errorf(protocol.CodeInvalidArgument, "the arguments are not understood: %w", err)
+	}
+	if w.GetAction() == List && args.Path == "" {
+		return Folder{}, nil
+	}
+	f, _, err := d.folder(w.GetAction(), args.Path)
+	return f, err
 }
 
 // Do runs one action. permit is asked right before the effect, and its error

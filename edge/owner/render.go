@@ -12,7 +12,7 @@ import (
 )
 
 const header = `# What a runner may do on this machine. It only narrows what the server asks.
-# Check it with: bivouac-edge status    A change takes effect when bivouac-edge restarts.
+# Check it with: bivouac-edge status    A change takes effect when the file is saved.
 
 # Turns that may run at once in sandboxes; 0 refuses them.
 `

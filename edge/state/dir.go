@@ -111,6 +111,21 @@ func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 // Policy is the path of edge.hcl.
 func (d *Dir) Policy() string { return d.file("edge.hcl") }
 
+// GoodPolicy is the path of the last edge.hcl without mistakes, which stays in force
+// while the owner's own file has some.
+func (d *Dir) GoodPolicy() string { return d.file("edge.good.hcl") }
+
+// SaveGoodPolicy keeps a policy; nil when there is none.
+func (d *Dir) SaveGoodPolicy(src []byte) error {
+	if src == nil {
+		if err := os.Remove(d.GoodPolicy()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return d.write("edge.good.hcl", src, 0o600)
+}
+
 // Control is the path of the daemon's control socket.
 func (d *Dir) Control() string { return d.file("control.sock") }
 
@@ -167,7 +182,7 @@ func (d *Dir) SetPaused(paused bool) error {
 func (d *Dir) Wipe() error {
 	var errs []error
 	// The enrolment goes first: a half-wiped directory is not a runner any more.
-	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "clock.json", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
+	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "clock.json", "edge.good.hcl", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
 		errs = append(errs, os.RemoveAll(d.file(name)))
 	}
 	return errors.Join(append(errs, SyncDir(d.path))...)

@@ -1,0 +1,138 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"bivouac/edge/device"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/state"
+)
+
+// rules are one edge.hcl that was found good: what the owner allows, ready to act on.
+type rules struct {
+	source []byte // nil without a file
+	policy owner.Policy
+	device *device.Device
+}
+
+// readRules reads edge.hcl. A missing file allows nothing on the machine.
+func readRules(dir *state.Dir) (*rules, error) {
+	src, err := os.ReadFile(dir.Policy())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the owner's policy cannot be read: %w", err)
+	}
+	r := &rules{source: src, policy: owner.Default()}
+	if err == nil {
+		if r.policy, err = owner.Parse(dir.Policy(), src, dir.Path()); err != nil {
+			return nil, err
+		}
+	}
+	r.device, err = device.New(r.policy.Folders, dir.Path())
+	return r, err
+}
+
+// still asks the rules of now about work that began under these: what the owner
+// took back meanwhile is not done. INV-10.
+func (r *rules) still(now *rules, w *runnerv1.DeviceWork) error {
+	if now == r {
+		return nil
+	}
+	before, err := r.device.FolderOf(w)
+	if err != nil {
+		return err
+	}
+	after, err := now.device.FolderOf(w)
+	if err == nil && after.Path != before.Path {
+		err = protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine gave the folder %q another place meanwhile", before.Name)
+	}
+	return err
+}
+
+// tickRules takes a changed edge.hcl over. What it narrows holds at once, also for
+// what runs: an effect asks again right before it happens, and a turn that sees a
+// toolchain which was taken away is ended. A file with mistakes changes nothing
+// and is told in status: the last good one stays in force.
+func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
+	old := d.rules.Load()
+	src, err := os.ReadFile(d.cfg.State.Policy())
+	if err == nil && old.source != nil && bytes.Equal(src, old.source) || errors.Is(err, fs.ErrNotExist) && old.source == nil {
+		d.problems.note("policy", nil)
+		return false, nil
+	}
+	now, err := readRules(d.cfg.State)
+	if err != nil {
+		if d.problems.text("policy") != err.Error() {
+			d.log.WarnContext(ctx, "edge.hcl has mistakes: the last good one stays in force", "error", err)
+		}
+		d.problems.note("policy", err)
+		return false, nil
+	}
+	if err := d.cfg.State.SaveGoodPolicy(now.source); err != nil {
+		return false, err
+	}
+	d.rules.Store(now)
+	d.problems.note("policy", nil)
+	d.log.InfoContext(ctx, "edge.hcl is in force as it is now", "folders", len(now.policy.Folders), "slots", now.policy.Slots)
+	if seen := d.seen.Load(); seen != nil {
+		d.offers(*seen)
+	}
+	for _, t := range old.policy.Toolchains {
+		if !slices.Contains(now.policy.Toolchains, t) {
+			d.cutTurns(protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine took the toolchain %s away", t.Name))
+		}
+	}
+	return false, nil
+}
+
+// cutTurns ends all turns: each sees every toolchain.
+func (d *Daemon) cutTurns(why *protocol.Error) {
+	for _, a := range d.table.all() {
+		if a.kind == protocol.KindTurn {
+			d.cutOff(a, why)
+		}
+	}
+}
+
+// WatchFile calls changed when a file may have changed: written, replaced, removed.
+// It watches the folder, since editors replace files. When the system cannot watch,
+// it returns at once and the slow look remains.
+func WatchFile(ctx context.Context, file string, changed func()) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil // out of watches
+	}
+	defer w.Close()
+	if w.Add(filepath.Dir(file)) != nil {
+		return nil
+	}
+	settle := time.NewTimer(0)
+	defer settle.Stop()
+	for {
+		select {
+		case ev, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			if filepath.Base(ev.Name) == filepath.Base(file) {
+				settle.Reset(20 * time.Millisecond) // an editor is not done with the first write
+			}
+		case <-w.Errors:
+			settle.Reset(0) // something was missed
+		case <-settle.C:
+			changed()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package edge
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/device"
+	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+)
+
+// save writes edge.hcl as its owner does, and lets the daemon look.
+func (m *machine) save(p owner.Policy, text ...string) {
+	m.t.Helper()
+	src := owner.Render(p)
+	if len(text) > 0 {
+		src = []byte(text[0])
+	}
+	if err := os.WriteFile(m.dir.Policy(), src, 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	time.Sleep(2 * rulesEvery)
+}
+
+// A changed edge.hcl is in force at once and announced; one with mistakes changes
+// nothing and is told; no file allows nothing. INV-10.
+func TestChangedRulesAreInForce(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.run()
+		m.connected()
+		p := m.daemon.rules.Load().policy
+		offered := func() []string { return get(f, func() []string { return f.facts.GetActions() }) }
+		if got := offered(); !slices.Contains(got, device.Write) {
+			t.Fatalf("offered %v", got)
+		}
+		readOnly := p
+		readOnly.Slots = 3
+		readOnly.Folders = []device.Folder{{Name: "notes", Path: m.notes, Actions: []string{device.List, device.Read}}}
+		m.save(readOnly)
+		if got := offered(); slices.Contains(got, device.Write) || !slices.Contains(got, device.Read) {
+			t.Errorf("after the change the server is told %v", got)
+		}
+		if got := get(f, func() int32 { return f.facts.GetSlots() }); got != 3 {
+			t.Errorf("%d slots", got)
+		}
+		m.save(p, "slots = \"many\"\nfolder {")
+		s := m.daemon.Status()
+		if !strings.Contains(s.PolicyProblem, "edge.hcl:") || s.Slots != 3 || !slices.Contains(s.Actions, device.Read) {
+			t.Errorf("with mistakes: problem %q, %d slots, %v", s.PolicyProblem, s.Slots, s.Actions)
+		}
+		m.save(p)
+		if s := m.daemon.Status(); s.PolicyProblem != "" || !slices.Contains(s.Actions, device.Write) {
+			t.Errorf("mended: problem %q, %v", s.PolicyProblem, s.Actions)
+		}
+		if err := os.Remove(m.dir.Policy()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * rulesEvery)
+		if got := offered(); len(got) != 0 {
+			t.Errorf("without a file the machine offers %v", got)
+		}
+	})
+}
+
+// What was taken back between the start of an action and its effect is not done; a
+// change of something else does not matter. INV-10.
+func TestRulesAreAskedRightBeforeTheEffect(t *testing.T) {
+	notes, other := t.TempDir(), t.TempDir()
+	at := func(path string, actions ...string) *rules {
+		d, err := device.New([]device.Folder{{Name: "notes", Path: path, Actions: actions}, {Name: "more", Path: other, Actions: actions}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &rules{device: d}
+	}
+	work := &runnerv1.DeviceWork{Action: device.Write, Arguments: `{"path":"notes/a.txt","content":"x"}`}
+	before := at(notes, device.Read, device.Write)
+	for name, c := range map[string]struct {
+		now  *rules
+		code protocol.Code
+	}{
+		"the same":        {before, ""},
+		"as good":         {at(notes, device.Write), ""},
+		"writing is over": {at(notes, device.Read), protocol.CodePermissionDenied},
+		"another place":   {at(other, device.Write), protocol.CodePermissionDenied},
+	} {
+		if err := before.still(c.now, work); c.code == "" && err != nil || c.code != "" && protocol.CodeOf(err) != c.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		var wrote bool
+		r := before.device.Do(t.Context(), work, func() error { return before.still(c.now, work) })
+		if _, err := os.Stat(filepath.Join(notes, "a.txt")); err == nil {
+			wrote = true
+			os.Remove(filepath.Join(notes, "a.txt"))
+		}
+		if wrote != (c.code == "") || wrote != (r.GetStatus() == device.Succeeded) {
+			t.Errorf("%s: written %v, %v", name, wrote, r)
+		}
+	}
+}
+
+// A toolchain that is taken away ends the turns that see it; one that is added ends
+// none.
+func TestToolchainTakenAwayEndsTurns(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.run()
+		m.connected()
+		p := m.daemon.rules.Load().policy
+		_, w := m.begun(&runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{}}})
+		with := p
+		with.Toolchains = []owner.Toolchain{{Name: "go", Path: "/usr/share"}}
+		m.save(with)
+		if why := m.daemon.Status().PolicyProblem; why != "" {
+			t.Fatal(why)
+		}
+		if w.see(func() bool { return w.stopped != "" }) {
+			t.Fatal("a toolchain that was added ended a turn")
+		}
+		m.save(p)
+		if !w.see(func() bool { return strings.Contains(w.stopped, "toolchain go") }) {
+			t.Error("the turn still sees the toolchain")
+		}
+		m.await("the end of the turn", 2*stopTimeout, func() bool { return m.daemon.turns.stopping() == 0 })
+	})
+}
+
+// The file is noticed at once where the system tells of changes: written in place,
+// replaced by an editor, removed.
+func TestWatchFileTells(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "edge.hcl")
+	told := make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return WatchFile(ctx, file, func() { told <- struct{}{} }) })
+	wait := func(what string) {
+		t.Helper()
+		select {
+		case <-told:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("nothing was told: %s", what)
+		}
+	}
+	wait("it watches")
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(file, []byte("slots = 1\n"), 0o600) },
+		func() error {
+			if err := os.WriteFile(file+".new", []byte("slots = 2\n"), 0o600); err != nil {
+				return err
+			}
+			return os.Rename(file+".new", file)
+		},
+		func() error { return os.Remove(file) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		wait("a change")
+	}
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
