@@ -206,6 +206,9 @@ var crossings = []crossing{
 	{method: "AgentService.RecreateInstance", ours: true, deletes: true, call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
 		return do(c.Agents.RecreateInstance, &apiv1.RecreateInstanceRequest{Agent: t.agent})(ctx)
 	}},
+	{method: "AgentService.EffectiveTools", ours: true, call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
+		return do(c.Agents.EffectiveTools, &apiv1.EffectiveToolsRequest{Agent: t.agent})(ctx)
+	}},
 	{method: "PrincipalService.AddPrincipal", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Principals.AddPrincipal, &apiv1.AddPrincipalRequest{Name: "newcomer"})(ctx)
 	}},

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,6 +234,57 @@ func TestCertify(t *testing.T) {
 		}
 		if _, err := server.trust.SignReceipt(t.Context(), &brokerv1.SignReceiptRequest{Receipt: []byte(`{"b":1, "a":1}`)}); protocol.CodeOf(protocol.FromConnect(err)) != protocol.CodeInvalidArgument {
 			t.Errorf("not canonical: %v", err)
+		}
+	})
+}
+
+// Reach asks what admission would ask, without a capability, and admits nothing.
+func TestReach(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		server := w.as(w.serverCert)
+		tool := func(change func(*brokerv1.HttpTool)) *brokerv1.HttpTool {
+			out := httpTool()
+			if change != nil {
+				change(out)
+			}
+			return out
+		}
+		ask := func(tenant, boundary string) *brokerv1.ReachResponse {
+			t.Helper()
+			r, err := server.broker.Reach(t.Context(), &brokerv1.ReachRequest{TenantId: w.tenant.String(), TenantName: tenant, Agent: "assistant", DataBoundary: boundary,
+				Models: []string{"main", "unpriced", "nowhere"},
+				Tools: []*brokerv1.HttpTool{tool(nil), tool(func(h *brokerv1.HttpTool) { h.Method = "DELETE" }), tool(func(h *brokerv1.HttpTool) { h.Credential = "provider-key" }),
+					tool(func(h *brokerv1.HttpTool) { h.Destination = "nowhere" })}})
+			w.must(err)
+			return r
+		}
+		said := func(rs []*brokerv1.Reach) (out []string) {
+			for _, r := range rs {
+				out = append(out, r.GetBy())
+				if r.GetAdmitted() != (r.GetReason() == "") {
+					t.Errorf("%v", r)
+				}
+			}
+			return out
+		}
+		r := ask("local", "personal")
+		if got := said(r.GetModels()); !slices.Equal(got, []string{"", "policy", "path"}) {
+			t.Errorf("models: %v", got)
+		}
+		if got := said(r.GetTools()); !slices.Equal(got, []string{"", "policy", "policy", "path"}) {
+			t.Errorf("tools: %v", got)
+		}
+		if got := said(ask("local", "secret").GetModels()); got[0] != "boundary" {
+			t.Errorf("another boundary: %v", got)
+		}
+		if got := said(ask("capped", "personal").GetTools()); got[0] != "cap" {
+			t.Errorf("a capped tenant: %v", got)
+		}
+		if got := said(ask("stranger", "personal").GetTools()); got[0] != "path" {
+			t.Errorf("a tenant without a path: %v", got)
+		}
+		if len(w.tools.requests())+len(w.scripted.Received()) != 0 {
+			t.Error("something was sent")
 		}
 	})
 }

@@ -122,7 +122,7 @@ First steps:
 		a.devCommand(), a.loginCommand(), a.whoamiCommand(), a.principalCommand(),
 		a.chatCommand(), a.runCommand(), a.applyCommand(), a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.explainCommand(),
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.cancelCommand(), a.unknownCommand(), a.debtCommand(),
-		a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.revokeCommand(),
+		a.agentsCommand(), a.toolsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.revokeCommand(),
 	)
 	explainMistakes(root)
 	return root
