@@ -75,7 +75,7 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 	}()
 	e, err := enrol(ctx, p, dir, address, code)
 	if err != nil {
-		return none, err
+		return none, wrongPort(address, err)
 	}
 	if err := roundTrip(ctx, p, dir, e, policy); err != nil {
 		return none, err
@@ -93,7 +93,7 @@ func serverAddress(text string) (string, error) {
 		return "", protocol.Errorf(protocol.CodeInvalidArgument, "%q is no server address: write https://host:%s as the invitation says", text, DefaultPort)
 	}
 	if u.Scheme != "https" {
-		return "", protocol.Errorf(protocol.CodeInvalidArgument, "a runner speaks TLS only: write https://%s", u.Host)
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "a runner speaks TLS only, on a port of its own: write https://%s, or the address that the invitation says", net.JoinHostPort(u.Hostname(), DefaultPort))
 	}
 	port := u.Port()
 	if port == "" {

@@ -81,8 +81,8 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: dir.Scope(), Log: log}),
 		Report:     attempt.Sandbox(),
 		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root, Now: dir.Now}, Certificate: dir.Certificate}),
-		NarrowFunc: policy.Limits.Narrow,
-		Log:        log,
+		NarrowFunc: policy.Limits.Narrow, StatusCommand: dir.Command("status"),
+		Log: log,
 	}
 	for _, t := range policy.Toolchains {
 		cfg.Toolchains = append(cfg.Toolchains, supervise.Toolchain(t))
