@@ -13,7 +13,7 @@ type Limits struct {
 	// OwnerTTL is how long a replica that says nothing keeps its turns.
 	OwnerTTL time.Duration
 	// ReplicaTTL is how long a replica may give no sign of life before others take
-	// its place. Zero: 1.25 s, and OwnerTTL for one that is alone.
+	// its place. Zero: 1 s, and OwnerTTL for one that is alone.
 	ReplicaTTL time.Duration
 	// ConnectionTTL is how long a replica keeps a runner that says nothing.
 	ConnectionTTL time.Duration
@@ -30,7 +30,7 @@ type Limits struct {
 }
 
 // defaultReplicaTTL leaves room for a failover within two seconds.
-const defaultReplicaTTL = 1250 * time.Millisecond
+const defaultReplicaTTL = time.Second
 
 // DefaultLimits are what a server starts with.
 func DefaultLimits() Limits {

@@ -102,6 +102,8 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		}
 		w.turn.Owner, w.turn.OwnerExpiresAt = e.Replica, w.tx.Now.Add(e.Limits.OwnerTTL)
 		w.touch()
+		w.tx.Wake(store.TopicActions) // its intents are for this replica to send
+		w.tx.Wake(store.TopicApprovals)
 		call = w.turn.ModelCall
 		if w.turn.Placement != session.PlacementService {
 			return nil // its capabilities are the attempt's

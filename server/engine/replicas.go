@@ -293,6 +293,7 @@ func (e *Engine) takeLead(ctx context.Context, lead execution.Lead) (bool, error
 	}
 	err := e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) (err error) {
 		lead, err = tx.TakeLead(leadName, e.Replica, lead.Fence)
+		tx.Wake(store.TopicAttempts) // what waits for a runner waited for a leader
 		return err
 	})
 	if lost(err) {

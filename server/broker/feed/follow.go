@@ -19,6 +19,10 @@ import (
 // heartbeat comes every 250 ms.
 const silence = 2 * time.Second
 
+// silenceAmong is that of a broker with several servers: it moves on to the next
+// one before its knowledge is too old to admit.
+const silenceAmong = time.Second
+
 // Config of a Follower.
 type Config struct {
 	// Addresses of servers' runner listeners; one is followed at a time.
@@ -86,6 +90,13 @@ func (w *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
+func (w *Follower) silence() time.Duration {
+	if len(w.clients) > 1 {
+		return silenceAmong
+	}
+	return silence
+}
+
 var errSilent = errors.New("the server is silent")
 
 // stream follows one stream to its end. good says that it made the feed current.
@@ -95,7 +106,7 @@ func (w *Follower) stream(ctx context.Context, c *link.Client) (good bool, err e
 	if err := c.Connect(ctx); err != nil { // bounded by the link itself
 		return false, err
 	}
-	quiet := time.AfterFunc(silence, func() { cancel(errSilent) })
+	quiet := time.AfterFunc(w.silence(), func() { cancel(errSilent) })
 	defer quiet.Stop()
 	cursor := w.feed.Begin()
 	s, err := brokerv1connect.NewFeedServiceClient(c, c.URL()).Feed(ctx, &brokerv1.FeedRequest{
@@ -106,7 +117,7 @@ func (w *Follower) stream(ctx context.Context, c *link.Client) (good bool, err e
 	}
 	defer s.Close() // ended with ctx
 	for s.Receive() {
-		quiet.Reset(silence)
+		quiet.Reset(w.silence())
 		changed, err := w.feed.Apply(s.Msg())
 		if changed && w.cfg.OnChange != nil {
 			w.cfg.OnChange()

@@ -76,6 +76,9 @@ func (s *Stack) startBroker(ctx context.Context) error {
 		return err
 	}
 	s.Broker = s.process("broker", s.cfg.Control, "bivouac-broker", "run", "--data", data, "--listen", s.broker, "--server", s.runners)
+	if s.cfg.Database != "" {
+		s.Broker = s.process("broker", s.cfg.Control, "bivouac-broker", "run", "--data", data, "--listen", s.broker, "--server", s.runners, "--server", s.second.runners)
+	}
 	return s.Broker.Start(s.fault("broker")...)
 }
 
@@ -121,11 +124,15 @@ model "scripted" {
 
 func (s *Stack) startServer(ctx context.Context) error {
 	data := s.Path("server")
-	if _, err := s.Run(ctx, "bivouac-server", "bootstrap", "--data", data, "--principal", "me", "--token-file", s.Path("secrets", "token")); err != nil {
+	if _, err := s.Run(ctx, "bivouac-server", append([]string{"bootstrap", "--data", data, "--principal", "me", "--token-file", s.Path("secrets", "token")}, s.shared()...)...); err != nil {
 		return err
 	}
-	s.Server = s.process("server", s.cfg.Control, "bivouac-server", "--data", data, "--public", s.public, "--runners", s.runners,
-		"--broker", s.broker, "--broker-code-file", s.Path("server-code"))
+	args := append([]string{"--data", data, "--public", s.public, "--runners", s.runners,
+		"--broker", s.broker, "--broker-code-file", s.Path("server-code")}, s.shared()...)
+	if s.balancer != nil {
+		args = append(args, "--advertise-runners", s.balancer.address())
+	}
+	s.Server = s.process("server", s.cfg.Control, "bivouac-server", args...)
 	if err := s.Server.Start(s.fault("server")...); err != nil {
 		return err
 	}
@@ -136,8 +143,12 @@ func (s *Stack) startServer(ctx context.Context) error {
 func (s *Stack) Ready(ctx context.Context) error {
 	web := &http.Client{Transport: s.transport(), Timeout: 5 * time.Second}
 	defer web.CloseIdleConnections()
-	return s.until(ctx, "the server is ready", s.Server, func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.public+"/readyz", nil)
+	return s.ready(ctx, web, s.Server, s.public)
+}
+
+func (s *Stack) ready(ctx context.Context, web *http.Client, p *Process, public string) error {
+	return s.until(ctx, p.Name()+" is ready", p, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+public+"/readyz", nil)
 		if err != nil {
 			return err
 		}

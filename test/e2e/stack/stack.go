@@ -36,6 +36,9 @@ type Config struct {
 	Agents []string
 	// Fault is set on the first start of the process that it names.
 	Fault Fault
+	// Database is the DSN of a PostgreSQL database, which a second server shares:
+	// runners then reach both at one address that leads to whichever lives.
+	Database string
 	// Control is where server, broker and provider run; the zero Place is here.
 	Control Place
 }
@@ -91,9 +94,14 @@ type Stack struct {
 	Home string
 
 	Server, Broker *Process
+	// Second is the other server of one database, and SecondAPI its client.
+	Second    *Process
+	SecondAPI *client.Client
 	Edges          []*Edge
 
 	public, runners, broker string // addresses
+	second                  struct{ public, runners string }
+	balancer                *balancer
 	provider                *provider
 }
 
@@ -121,7 +129,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if err := s.choosePorts(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{s.startProvider, s.startBroker, s.startServer, s.logIn, s.configure} {
+	for _, step := range []func(context.Context) error{s.startProvider, s.startBalancer, s.startBroker, s.startServer, s.startSecond, s.logIn, s.configure} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -133,7 +141,8 @@ func (s *Stack) choosePorts() error {
 	for _, a := range []struct {
 		to   *string
 		host string
-	}{{&s.public, loopback}, {&s.runners, s.cfg.Control.Host}, {&s.broker, s.cfg.Control.Host}} {
+	}{{&s.public, loopback}, {&s.runners, s.cfg.Control.Host}, {&s.broker, s.cfg.Control.Host},
+		{&s.second.public, loopback}, {&s.second.runners, s.cfg.Control.Host}} {
 		port, err := freePort()
 		if err != nil {
 			return err
@@ -164,12 +173,20 @@ func (s *Stack) end(stop func(*Process) error) error {
 	for _, e := range s.Edges {
 		errs = append(errs, stop(e.Daemon))
 	}
+	if s.Second != nil {
+		errs = append(errs, stop(s.Second))
+	}
 	errs = append(errs, stop(s.Server), stop(s.Broker), sweep(s.cfg.Dir))
+	if s.balancer != nil {
+		s.balancer.close()
+	}
 	for _, e := range s.Edges {
 		errs = append(errs, removeGroups(e.State))
 	}
-	if s.API != nil {
-		s.API.Close()
+	for _, c := range []*client.Client{s.API, s.SecondAPI} {
+		if c != nil {
+			c.Close()
+		}
 	}
 	if s.provider != nil {
 		errs = append(errs, s.provider.end())
