@@ -26,12 +26,17 @@ type Config struct {
 	Log      *slog.Logger
 	// Entropy for ids and salts; crypto/rand when nil. A simulation sets it.
 	Entropy io.Reader
+	// Commit stands in for every COMMIT on SQLite, and is given the real one. nil in
+	// a server. A simulation fails it as disks and lost connections do: before, so
+	// that the calls run again one by one, or with outcome_unknown, on either side.
+	Commit func(commit func() error) error
 }
 
 // Store is the one store. Its methods are safe for concurrent use.
 type Store struct {
 	log     *slog.Logger
 	entropy io.Reader
+	commit  func(commit func() error) error
 	dialect *dialect
 	engine  engine
 	epoch   uint32
@@ -60,7 +65,7 @@ type engine interface {
 
 // Open opens and migrates the database, and refuses a newer one.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{log: c.Log, entropy: c.Entropy, release: func() error { return nil }}
+	s := &Store{log: c.Log, entropy: c.Entropy, commit: c.Commit, release: func() error { return nil }}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -138,7 +138,19 @@ func (w *writer) batch(first *call) {
 			k = w.next()
 		}
 	}
-	if err := w.on.control("COMMIT"); err != nil {
+	err := w.commit()
+	switch {
+	case unknown(err):
+		w.rollback()
+		for i, k := range calls {
+			if results[i] == nil {
+				results[i] = err
+			}
+			k.done <- results[i]
+		}
+		w.store.topics.wake(touched)
+		return
+	case err != nil:
 		w.store.log.Warn("commit failed, calls run again one by one", "calls", len(calls), "error", err)
 		w.apart(calls)
 		return
@@ -208,7 +220,7 @@ func (w *writer) apart(calls []*call) {
 		if err == nil {
 			var whole bool
 			if err, whole = w.one(k, touched); err == nil && whole {
-				err = w.on.control("COMMIT")
+				err = w.commit()
 			}
 			if err != nil || !whole {
 				w.rollback()
@@ -217,10 +229,25 @@ func (w *writer) apart(calls []*call) {
 		k.done <- w.store.explain(err)
 		if err == nil {
 			w.commits.Add(1)
+		}
+		if err == nil || unknown(err) {
 			w.store.topics.wake(touched)
 		}
 	}
 }
+
+// commit is the real one, unless a simulation stands before it.
+func (w *writer) commit() error {
+	commit := func() error { return w.on.control("COMMIT") }
+	if w.store.commit != nil {
+		return w.store.commit(commit)
+	}
+	return commit()
+}
+
+// unknown reports a COMMIT of which nobody can say whether it took place: its
+// calls never run again by themselves.
+func unknown(err error) bool { return protocol.CodeOf(err) == protocol.CodeOutcomeUnknown }
 
 // rollback ends the transaction; that the engine has done so itself is fine.
 func (w *writer) rollback() {
