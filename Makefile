@@ -36,8 +36,9 @@ test: deps ## all tests, the long ones in their short form
 	$(GO) test -short -shuffle=on ./...
 
 .PHONY: e2e
-e2e: deps ## the long ones whole: kill -9 at every step, planted bugs, scripts of the CLI
-	$(GO) test -count=1 -timeout 30m ./test/e2e ./test/harness ./cmd/bivouac/cli
+e2e: deps ## the long ones whole: kill -9 at every step, 200 moves of the link, 10 000 reconnects, planted bugs, scripts of the CLI
+	$(GO) test -count=1 -timeout 60m ./test/e2e ./test/harness ./cmd/bivouac/cli
+	$(GO) test -count=1 -timeout 20m -run LeakNo ./edge ./edge/link
 
 .PHONY: race
 race: deps ## the race detector over pure packages, engine, link, broker and edge

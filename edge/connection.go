@@ -23,7 +23,9 @@ type connection struct {
 	quiet  *time.Timer // ends it when nothing comes
 	heard  bool        // something came: the link works
 	first  *runnerv1.AttachResponse
-	read   atomic.Bool // by the link loop, which closes the stream then
+	// unread: the stream is nobody's, so whoever drops the connection closes it. Once
+	// the link loop reads it, that does.
+	unread atomic.Bool
 }
 
 // hear waits for the first word.
@@ -116,6 +118,9 @@ func (l *line) drop(c *connection, cause error) {
 	l.mu.Unlock()
 	c.quiet.Stop()
 	c.cancel(cause)
+	if c.unread.CompareAndSwap(true, false) {
+		c.stream.Close()
+	}
 }
 
 // call bounds one unary call and gives its error our code.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/identity"
@@ -94,7 +95,11 @@ func New(cfg Config) (*Daemon, error) {
 	if d.link, err = dialler(cfg.State, d.enrolment.Server, cfg.Network); err != nil {
 		return nil, err
 	}
-	d.client = runnerv1connect.NewRunnerServiceClient(d.link, d.link.URL())
+	watch := &progress{stalled: func() {
+		d.log.Warn("the server answers no call although the connection lives; the link is made anew", "transport", d.link.Transport())
+		d.link.Stalled("calls were not answered")
+	}}
+	d.client = runnerv1connect.NewRunnerServiceClient(d.link, d.link.URL(), connect.WithInterceptors(watch.intercept()))
 	return d, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,7 @@ type fakeServer struct {
 	copies   bool          // refuse the next connect as a copy's
 	ahead    time.Duration // of this server's clock
 	made     *identity.Challenges
+	deaf     atomic.Int32 // how many announcements get no answer
 	epoch    int64
 	connects []*runnerv1.ConnectRequest
 	facts    *runnerv1.Facts
@@ -262,7 +264,7 @@ func (f *fakeServer) Attach(ctx context.Context, r *runnerv1.AttachRequest, stre
 	cursor := r.GetCursor()
 	beat := time.NewTicker(5 * time.Second)
 	defer beat.Stop()
-	for {
+	for due := true; ; {
 		f.mu.Lock()
 		mail, wake, stale := slices.Clone(f.mail), f.wake, f.epoch != r.GetEpoch()
 		err := f.welcome(ctx)
@@ -281,12 +283,16 @@ func (f *fakeServer) Attach(ctx context.Context, r *runnerv1.AttachRequest, stre
 				cursor = m.GetSeq()
 			}
 		}
-		select {
-		case <-wake:
-		case <-beat.C:
+		if due {
 			if err := stream.Send(&runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Heartbeat{Heartbeat: &runnerv1.Heartbeat{}}}); err != nil {
 				return err
 			}
+		}
+		due = false
+		select {
+		case <-wake:
+		case <-beat.C:
+			due = true
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-link.Draining(ctx):
@@ -402,7 +408,11 @@ func (f *fakeServer) GetBlob(_ context.Context, r *runnerv1.GetBlobRequest, stre
 	return nil
 }
 
-func (f *fakeServer) Announce(_ context.Context, r *runnerv1.AnnounceRequest) (*runnerv1.AnnounceResponse, error) {
+func (f *fakeServer) Announce(ctx context.Context, r *runnerv1.AnnounceRequest) (*runnerv1.AnnounceResponse, error) {
+	if f.deaf.Add(-1) >= 0 {
+		<-ctx.Done() // the call came, and nothing goes back
+		return nil, ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.facts = r.GetFacts()

@@ -17,9 +17,9 @@ func (d *Daemon) tickLink(ctx context.Context) (bool, error) {
 	if d.reading != nil && d.reading != c {
 		d.reading.stream.Close() // its connection may end now
 	}
-	if c != d.reading && c != nil && !c.read.CompareAndSwap(false, true) {
+	if c != d.reading && c != nil && !c.unread.CompareAndSwap(true, false) {
 		d.reading = nil
-		return true, nil // replaced before it was ever read
+		return true, nil // dropped before it was ever read
 	}
 	if d.reading = c; c == nil {
 		if err := d.take(ctx, false); err != nil {
@@ -96,11 +96,9 @@ func (d *Daemon) take(ctx context.Context, over bool) error {
 	if err != nil {
 		return err
 	}
+	c.unread.Store(true)
 	if old := d.line.replace(c); old != nil {
 		d.line.drop(old, errRelink) // its stream: calls that are under way end by themselves
-		if old.read.CompareAndSwap(false, true) {
-			old.stream.Close()
-		}
 	}
 	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", c.epoch)
 	d.wakeRenew.set()
@@ -147,7 +145,9 @@ func (d *Daemon) attach(ctx context.Context, epoch, after int64) (*connection, e
 	var err error
 	c.stream, err = d.client.Attach(c.ctx, &runnerv1.AttachRequest{Epoch: epoch, Cursor: after})
 	if err == nil && !c.hear() {
-		err = c.stream.Err()
+		if err = c.stream.Err(); err == nil {
+			err = protocol.Errorf(protocol.CodeUnavailable, "the server ended the mailbox's stream at once")
+		}
 		c.stream.Close()
 	}
 	if err == nil {

@@ -6,7 +6,9 @@ package linktest
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,17 +26,17 @@ type Net struct {
 	mu        sync.Mutex // guards the fields below
 	listeners map[string]*Listener
 	nextPort  int
-	stops     []func()
+	sockets   map[*socket]bool
 }
 
 // New makes an empty network; Close it inside the bubble.
 func New(latency time.Duration) *Net {
-	return &Net{router: &router{Router: &simnet.PerfectRouter{}, cut: map[pair]bool{}}, latency: latency, listeners: map[string]*Listener{}, nextPort: 40000}
+	return &Net{router: &router{PerfectRouter: &simnet.PerfectRouter{}, cut: map[pair]bool{}}, latency: latency, listeners: map[string]*Listener{}, sockets: map[*socket]bool{}, nextPort: 40000}
 }
 
 // router drops packets while a cable is cut.
 type router struct {
-	simnet.Router
+	*simnet.PerfectRouter
 	noUDP atomic.Bool
 	down  atomic.Bool
 
@@ -52,7 +54,7 @@ func (r *router) SendPacket(p simnet.Packet) error {
 	if r.noUDP.Load() || r.lost(host(p.From), host(p.To)) {
 		return nil
 	}
-	return r.Router.SendPacket(p)
+	return r.PerfectRouter.SendPacket(p)
 }
 
 // lost reports that nothing passes between two hosts now.
@@ -125,9 +127,20 @@ func (n *Net) socketLocked(addr *net.UDPAddr) net.PacketConn {
 		panic(err)
 	}
 	n.router.AddNode(late.addr, late.receiver)
-	stop := sync.OnceFunc(func() { one.Close() })
-	n.stops = append(n.stops, stop)
-	return &socket{PacketConn: c, stop: stop}
+	s := &socket{PacketConn: c, net: n}
+	s.stop = sync.OnceFunc(func() {
+		n.router.RemoveNode(late.addr)
+		one.Close()
+	})
+	n.sockets[s] = true
+	return s
+}
+
+// Sockets that are open, those of listeners too.
+func (n *Net) Sockets() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.sockets)
 }
 
 // newcomer is a node that gets packets only once its links have started: others
@@ -143,12 +156,16 @@ func (n *newcomer) AddNode(addr net.Addr, r simnet.PacketReceiver) { n.addr, n.r
 
 type socket struct {
 	net.PacketConn
+	net  *Net
 	stop func()
 }
 
 func (s *socket) Close() error {
 	err := s.PacketConn.Close()
 	s.stop()
+	s.net.mu.Lock()
+	defer s.net.mu.Unlock()
+	delete(s.net.sockets, s)
 	return err
 }
 
@@ -263,8 +280,9 @@ func (a addr) String() string { return string(a) }
 // Close ends the network.
 func (n *Net) Close() {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, stop := range n.stops {
-		stop()
+	open := slices.Collect(maps.Keys(n.sockets))
+	n.mu.Unlock()
+	for _, s := range open {
+		s.stop()
 	}
 }
