@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,6 +64,66 @@ func TestSweepAfterCrash(t *testing.T) {
 	}
 	if names, err := tree.List(); err != nil || slices.Contains(names, "left") {
 		t.Errorf("groups after the sweep: %v, %v", names, err)
+	}
+}
+
+// freezeVariable makes the process that dies freeze its group before it says so.
+const freezeVariable = "BIVOUAC_SUITE_FREEZE"
+
+// freezes freezes a group at the first output of it.
+type freezes struct {
+	group sandbox.Group
+	once  sync.Once
+}
+
+func (f *freezes) Write(p []byte) (int, error) {
+	f.once.Do(func() {
+		if err := f.group.Freeze(context.Background()); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("up")
+	})
+	return len(p), nil
+}
+
+// TestFrozenAfterCrash kills an edge whose sandbox is frozen: whatever the kernel
+// made of the death signal meanwhile, the next start leaves no process. INV-18.
+func TestFrozenAfterCrash(t *testing.T) {
+	b := testBackend()
+	tree, err := b.detect()
+	if err != nil || tree.Freezer() == "" {
+		t.Skip("nothing can be frozen here: ", err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = []string{dieVariable + "=" + testParent, freezeVariable + "=yes", "PATH=" + os.Getenv("PATH")}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(io.LimitReader(out, 3)); err != nil || string(said) != "up\n" {
+		t.Fatalf("the edge to be killed did not start: %q, %v", said, err)
+	}
+	left := tree.Open("left")
+	pids, err := left.Processes()
+	if err != nil || len(pids) < 3 {
+		t.Fatalf("its group has the processes %v, %v", pids, err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err := b.Clear(t.Context(), "left"); err != nil {
+		t.Error(err)
+	}
+	for _, pid := range pids {
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(line), "5151") {
+			t.Errorf("process %d outlived its edge: %q", pid, line)
+		}
+	}
+	if names, err := tree.List(); err != nil || slices.Contains(names, "left") {
+		t.Errorf("groups after the clearing: %v, %v", names, err)
 	}
 }
 

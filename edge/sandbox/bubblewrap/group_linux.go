@@ -156,7 +156,7 @@ func (g *group) blame() cgroup.Counters {
 
 // freezeIn bounds a change of the freezer: one that a process holds up for longer
 // is as good as none.
-const freezeIn = 3 * time.Second
+const freezeIn = 5 * time.Second
 
 // Freeze holds the group's lock while the kernel stops it: nothing starts
 // meanwhile, and time stands still from before the first process stopped.

@@ -25,7 +25,7 @@ func (b *beats) Write(p []byte) (int, error) {
 // how long a living one may take to say something.
 const (
 	beatSilence = 40 * time.Millisecond
-	beatLook    = 5 * time.Second
+	beatLook    = 20 * time.Second
 )
 
 // seeFrozen names the freezer, if it was seen to stop a process and to let it go

@@ -100,10 +100,11 @@ func (b *Backend) usable(ctx context.Context) error {
 	return nil
 }
 
-// probeLimits are small, so that exceeding them is quick.
+// probeLimits are small, so that exceeding them is quick. The time is for a slow
+// machine that is busy besides.
 var probeLimits = sandbox.Limits{
 	MemoryBytes: 48 << 20, CPUMillis: 100, PIDs: 12, DiskBytes: 64 << 20,
-	Timeout: 10 * time.Second, OutputBytes: 64 << 10,
+	Timeout: 30 * time.Second, OutputBytes: 64 << 10,
 }
 
 var probes atomic.Int64
@@ -246,7 +247,7 @@ func (b *Backend) seeLimited(ctx context.Context, class string) error {
 // loop may run without being held back before that counts as failure.
 const (
 	cpuPace = 5 * time.Millisecond
-	cpuLook = 5 * time.Second
+	cpuLook = 20 * time.Second
 )
 
 // seeThrottled lets a loop burn CPU until the kernel says that it held it back.

@@ -39,7 +39,10 @@ func TestMain(m *testing.M) {
 // tidied removes the folder for groups, which has to be empty by now.
 func tidied(code int) int {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + testParent)
-	for _, d := range dirs {
+	for _, d := range append(dirs, "/sys/fs/cgroup/"+testParent) {
+		if _, err := os.Stat(d); err != nil {
+			continue
+		}
 		if err := syscall.Rmdir(d); err != nil && code == 0 {
 			fmt.Println("control groups are left:", d, err)
 			code = 1
@@ -143,6 +146,21 @@ func TestSuiteOfMechanisms(t *testing.T) {
 	}
 }
 
+// seenVariable says how a machine that was made for this test is to be seen.
+const seenVariable = "BIVOUAC_SUITE_SEEN"
+
+// TestSeenAs compares what the probe saw with what the machine was made for.
+func TestSeenAs(t *testing.T) {
+	want := os.Getenv(seenVariable)
+	if want == "" {
+		t.Skip("this machine was not made for the test")
+	}
+	r := shared().Probe(t.Context())
+	if got := fmt.Sprintf("%s by %s, rootless=%t", r.Limits, r.Freezer, r.Rootless); got != want || r.Problem != "" {
+		t.Errorf("it is seen as %q (%+v), want %q", got, r, want)
+	}
+}
+
 // shared is one backend, so that the suite probes once.
 var shared = sync.OnceValue(testBackend)
 
@@ -234,8 +252,12 @@ func die() {
 		fmt.Println(err)
 		os.Exit(1)
 	}
+	said := io.Writer(os.Stdout)
+	if os.Getenv(freezeVariable) != "" {
+		said = &freezes{group: g}
+	}
 	_, err = g.Run(context.Background(), sandbox.Process{
-		Role: sandbox.RoleCode, Stdout: os.Stdout, Env: []string{"PATH=/usr/bin:/bin"},
+		Role: sandbox.RoleCode, Stdout: said, Env: []string{"PATH=/usr/bin:/bin"},
 		Argv: []string{"/bin/sh", "-c", "setsid sleep 5151 & echo up; sleep 5151"},
 	})
 	fmt.Println(err)

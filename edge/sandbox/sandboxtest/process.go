@@ -83,7 +83,7 @@ func start(t *testing.T, ctx context.Context, g sandbox.Group, p sandbox.Process
 	case <-s.up:
 	case r := <-s.done:
 		t.Fatalf("the process did not start: %+v", r)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the process did not start")
 	}
 	return s
@@ -109,7 +109,7 @@ func (s *started) wait(t *testing.T) result {
 	select {
 	case r := <-s.done:
 		return r
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the process did not end")
 		return result{}
 	}

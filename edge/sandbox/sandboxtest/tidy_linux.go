@@ -157,7 +157,7 @@ func (c Config) workspace(t *testing.T) {
 // eventually waits for something that gives no event.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !done() {
 		select {
