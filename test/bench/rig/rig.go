@@ -1,0 +1,338 @@
+// Package rig is a broker over real sockets with everything around it that a
+// measurement needs: a feed that can take authority back, path files that can be
+// flipped, an upstream that notes by its own clock when each answer began and
+// ended, and callers with certificates of the deployment. It measures; what a
+// figure means is for its reader to judge.
+package rig
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"filippo.io/age"
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/consul"
+	"bivouac/edge/identity"
+	"bivouac/edge/identity/identitytest"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/keyring"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+	"bivouac/server/capability"
+)
+
+// Agents that the paths file lets reach the model at the start.
+const (
+	Agent = "assistant"
+	Other = "other"
+)
+
+// Rig is one running broker with its surroundings.
+type Rig struct {
+	Upstream *Upstream
+
+	dir, address string
+	keys         *keyring.Keyring
+	broker       *broker.Broker
+	feed         *feed
+	signing      *capability.Key
+	tenant       protocol.TenantID
+	server       *tls.Certificate
+	stop         context.CancelFunc
+	running      *errgroup.Group
+}
+
+// Start a rig in a directory of its own. Close ends it.
+func Start(ctx context.Context, dir string) (*Rig, error) {
+	r := &Rig{dir: dir, tenant: newID[protocol.TenantKind]()}
+	ctx, r.stop = context.WithCancel(ctx)
+	r.running, ctx = errgroup.WithContext(ctx)
+	if err := r.start(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func newID[K protocol.Kind]() protocol.ID[K] { return protocol.NewID[K](time.Now(), rand.Reader) }
+
+func (r *Rig) start(ctx context.Context) error {
+	data := filepath.Join(r.dir, "broker")
+	if _, err := keyring.Init(data); err != nil {
+		return err
+	}
+	var err error
+	if r.keys, err = keyring.Open(data); err != nil {
+		return err
+	}
+	if err := r.storeKey(); err != nil {
+		return err
+	}
+	if r.signing, err = capability.NewKey(rand.Reader); err != nil {
+		return err
+	}
+	if r.server, err = r.certify(identity.RoleServer); err != nil {
+		return err
+	}
+	if r.Upstream, err = startUpstream(ctx, r.running); err != nil {
+		return err
+	}
+	if r.feed, err = r.startFeed(ctx); err != nil {
+		return err
+	}
+	if err := r.Allow(Agent, Other); err != nil {
+		return err
+	}
+	if err := r.startBroker(ctx, data); err != nil {
+		return err
+	}
+	return r.ready(ctx)
+}
+
+// storeKey seals the provider's key as the command line does: answers are searched
+// for it.
+func (r *Rig) storeKey() error {
+	recipient, _ := r.keys.Recipient()
+	to, err := age.ParseX25519Recipient(recipient)
+	if err != nil {
+		return err
+	}
+	var sealed bytes.Buffer
+	w, err := age.Encrypt(&sealed, to)
+	if err != nil {
+		return err
+	}
+	err = json.NewEncoder(w).Encode(map[string]string{"name": "measured", "value": "sk-" + rand.Text() + rand.Text()})
+	if err := errors.Join(err, w.Close()); err != nil {
+		return err
+	}
+	return r.keys.PutCredential(context.Background(), r.tenant, "measured", sealed.Bytes())
+}
+
+// certify makes a key with a certificate of this deployment.
+func (r *Rig) certify(role identity.Role) (*tls.Certificate, error) {
+	key := identitytest.NewKey()
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	leaf := authority.Leaf{Role: role, ID: keyring.ServerID(spki).String(), SPKI: spki}
+	if role == identity.RoleRunner {
+		leaf.ID, leaf.Tenant = identity.RunnerID(spki).String(), r.tenant
+	}
+	chain, _, err := r.keys.Issue(context.Background(), leaf)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := identity.ParsePEM(chain)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{certs[0].Raw}, PrivateKey: key, Leaf: certs[0]}, nil
+}
+
+const config = `
+servers = [%q]
+paths   = "paths"
+model "main" {
+  base_url        = %q
+  allow_private   = true
+  model           = "measured"
+  credential      = "measured"
+  data_boundaries = ["personal"]
+  price {
+    input_usd_per_mtok  = 0
+    output_usd_per_mtok = 0
+  }
+}
+`
+
+func (r *Rig) startBroker(ctx context.Context, data string) error {
+	cfg, err := broker.ParseConfig(fmt.Appendf(nil, config, r.feed.address, r.Upstream.URL+"/v1"), filepath.Join(r.dir, "broker.hcl"))
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.DiscardHandler)
+	paths, err := consul.OpenDirectory(cfg.Path(cfg.Paths), log)
+	if err != nil {
+		return err
+	}
+	r.broker, err = broker.New(cfg, broker.Ports{Authority: r.keys, Root: r.keys, Paths: paths, CallLog: filepath.Join(data, "calls.log"), ResetKey: r.keys.ResetKey(), Log: log})
+	if err != nil {
+		return err
+	}
+	packets, listener, err := listen()
+	if err != nil {
+		return err
+	}
+	r.address = listener.Addr().String()
+	r.running.Go(func() error { return r.broker.Run(ctx, packets, listener) })
+	return nil
+}
+
+// listen on one free port of loopback, for UDP and TCP.
+func listen() (net.PacketConn, net.Listener, error) {
+	var last error
+	for range 20 { // the port may be taken for UDP
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, nil, err
+		}
+		p, err := net.ListenPacket("udp", l.Addr().String())
+		if err == nil {
+			return p, l, nil
+		}
+		last = errors.Join(err, l.Close())
+	}
+	return nil, nil, last
+}
+
+// ready waits until a call is answered: the feed is current then.
+func (r *Rig) ready(ctx context.Context) error {
+	c, err := r.Server()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		_, err := c.Call(ctx, Work{Agent: Agent}, "quick", nil)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the broker never answered: %w", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Allow exactly these agents to reach the model, by the paths file. It returns
+// when the file is in place, not when the broker has seen it.
+func (r *Rig) Allow(agents ...string) error {
+	text := "Kind = \"service-intentions\"\nName = \"model-main\"\nSources = [\n"
+	for _, a := range agents {
+		text += fmt.Sprintf("  { Name = \"agent-%s\", Permissions = [{ Action = \"allow\", HTTP = { PathExact = \"/v1/chat/completions\", Methods = [\"POST\"] } }] },\n", a)
+	}
+	dir := filepath.Join(r.dir, "paths")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	name := filepath.Join(dir, "model-main.hcl")
+	if err := os.WriteFile(name+".tmp", []byte(text+"]\n"), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".tmp", name)
+}
+
+// Close ends everything that Start began.
+func (r *Rig) Close() error {
+	r.stop()
+	err := r.running.Wait()
+	if errors.Is(err, context.Canceled) || errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	if r.keys != nil {
+		err = errors.Join(err, r.keys.Close())
+	}
+	return err
+}
+
+// Work is under what a call is made. Grant and Session may be empty.
+type Work struct {
+	Agent   string
+	Session protocol.SessionID
+}
+
+// Caller calls the broker with one certificate.
+type Caller struct {
+	rig    *Rig
+	cert   *tls.Certificate
+	client *link.Client
+	broker brokerv1connect.BrokerServiceClient
+}
+
+// Server is a caller with the server's certificate.
+func (r *Rig) Server() (*Caller, error) { return r.caller(r.server) }
+
+// Runner is a caller with a certificate of a runner of its own.
+func (r *Rig) Runner() (*Caller, error) {
+	cert, err := r.certify(identity.RoleRunner)
+	if err != nil {
+		return nil, err
+	}
+	return r.caller(cert)
+}
+
+func (r *Rig) caller(cert *tls.Certificate) (*Caller, error) {
+	c, err := link.NewClient(link.Config{Address: r.address, Trust: link.Trust{Role: identity.RoleBroker, Root: r.keys.Root()},
+		Certificate: func() (*tls.Certificate, error) { return cert, nil }})
+	if err != nil {
+		return nil, err
+	}
+	return &Caller{r, cert, c, brokerv1connect.NewBrokerServiceClient(c, c.URL())}, nil
+}
+
+// Close the caller's connection, as when its process ends.
+func (c *Caller) Close() error { return c.client.Close() }
+
+// Call makes one model call to its end; onDelta gets each piece.
+func (c *Caller) Call(ctx context.Context, w Work, prompt string, onDelta func(string)) (text string, err error) {
+	token, err := c.capability(w)
+	if err != nil {
+		return "", err
+	}
+	s, err := c.broker.CallModel(ctx, &brokerv1.CallModelRequest{Capability: token, CallId: "cal_1", Request: request(prompt)})
+	if err != nil {
+		return "", protocol.FromConnect(err)
+	}
+	defer s.Close()
+	for s.Receive() {
+		if d := s.Msg().GetEvent().GetTextDelta(); d != "" {
+			text += d
+			if onDelta != nil {
+				onDelta(d)
+			}
+		}
+	}
+	return text, protocol.FromConnect(s.Err())
+}
+
+func request(prompt string) *runtimev1.ModelRequest {
+	return &runtimev1.ModelRequest{Model: "main", MaxOutputTokens: 100, Messages: []*runtimev1.Message{
+		{Role: runtimev1.Role_ROLE_USER, Blocks: []*runtimev1.Block{{Kind: &runtimev1.Block_Text{Text: prompt}}}},
+	}}
+}
+
+func (c *Caller) capability(w Work) (string, error) {
+	now := time.Now()
+	claims := capability.Claims{
+		ID: newID[protocol.CapabilityKind](), Audience: "default", Tenant: c.rig.tenant, TenantName: "local", Principal: newID[protocol.PrincipalKind](),
+		Agent: w.Agent, Instance: newID[protocol.InstanceKind](), Generation: 1, Session: w.Session, Turn: newID[protocol.TurnKind](), Fence: 1,
+		Presenter: identity.Thumbprint(c.cert.Leaf.RawSubjectPublicKeyInfo), Models: []string{"main"}, Slice: newID[protocol.SliceKind](),
+		SliceBoot: c.rig.broker.BootNonce(), SliceCeiling: 1, PolicyDigest: "p", DataBoundary: "personal",
+		IssuedAt: now, ExpiresAt: now.Add(time.Minute), Deadline: now.Add(time.Hour),
+	}
+	if claims.Session == "" {
+		claims.Session = newID[protocol.SessionKind]()
+	}
+	return c.rig.signing.Sign(claims)
+}
