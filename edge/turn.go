@@ -258,7 +258,8 @@ func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
 	if t == nil {
 		return false
 	}
-	d.ops.start("answer "+t.id.String()+" "+m.GetCallId(), func(ctx context.Context) {
+	// The same answer, sent again while the first is on its way, is dealt with by that.
+	return d.ops.start("answer "+t.id.String()+" "+m.GetCallId(), func(ctx context.Context) {
 		backoff := link.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 		for !t.ended.Load() && t.cut.Load() == nil {
 			_, err := call(ctx, t.supervisor.Answer, &supervisev1.AnswerRequest{CallId: m.GetCallId(), Result: m.GetResult()})
@@ -271,7 +272,6 @@ func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
 		}
 		done()
 	})
-	return true
 }
 
 // finishTurn waits until the supervisor has cleaned up and ended, and removes
