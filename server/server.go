@@ -10,12 +10,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/server/api"
 	"bivouac/server/brokerlink"
 	"bivouac/server/capability"
+	"bivouac/server/doctor"
 	"bivouac/server/engine"
 	"bivouac/server/metric"
 	"bivouac/server/runnerapi"
@@ -178,7 +180,8 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	people := api.Handler(api.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
 		RunnerAddress: advertised, Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
-		Stopping: p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
+		ExamineFunc: func(ctx context.Context) *finding.Report { return doctor.Examine(ctx, p.patient(st, advertised)) },
+		Stopping:    p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})
 	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
 	p.people = probes(people, ready.checks, p.stopping)

@@ -101,6 +101,8 @@ type crossing struct {
 	own bool
 	// ours: within a tenant it is open to others too (agents, runners by admins).
 	ours bool
+	// operators: it is of all tenants, and for nobody of one.
+	operators bool
 	// empty: the owner has none of these now.
 	empty bool
 	// deletes: the rightful call comes last.
@@ -245,6 +247,9 @@ var crossings = []crossing{
 	{method: "CredentialService.ListCredentials", own: true, ours: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Credentials.ListCredentials, &apiv1.ListCredentialsRequest{})(ctx)
 	}},
+	{method: "OperationsService.Diagnose", own: true, operators: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
+		return do(c.Operations.Diagnose, &apiv1.DiagnoseRequest{})(ctx)
+	}},
 
 	// What ends things comes last for their owner.
 	{method: "RunnerAdminService.DeleteBinding", deletes: true, call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
@@ -328,6 +333,15 @@ func TestTwoTenants(t *testing.T) {
 		slices.SortStableFunc(rows, func(a, b crossing) int { return btoi(a.deletes) - btoi(b.deletes) })
 		for _, c := range rows {
 			res, err := c.call(t.Context(), owner, mine)
+			if c.operators {
+				if protocol.CodeOf(err) != protocol.CodePermissionDenied {
+					t.Errorf("%s: an admin of one tenant: %v, %v", c.method, res, err)
+				}
+				if _, err := c.call(t.Context(), operator, mine); err != nil {
+					t.Errorf("%s: the operator is refused: %v", c.method, err)
+				}
+				continue
+			}
 			if err != nil {
 				t.Errorf("%s: the owner is refused: %v", c.method, err)
 			}

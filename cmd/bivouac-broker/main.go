@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,7 +27,12 @@ var version = "dev" // set by the build
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
+	err := command().ExecuteContext(ctx)
+	var over ended
+	if errors.As(err, &over) {
+		os.Exit(int(over))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bivouac-broker:", err)
 		os.Exit(protocol.CodeOf(err).ExitCode())
 	}
@@ -54,7 +60,7 @@ First start:  bivouac-broker init
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-broker --help", err)
 	})
 	root.PersistentFlags().StringVar(&data, "data", assembly.DefaultDir(), "directory of keyring, call log and broker.hcl; 0700")
-	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data))
+	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data), doctorCommand(&data))
 	return root
 }
 

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -22,7 +23,12 @@ var version = "dev" // set by the build
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
+	err := command().ExecuteContext(ctx)
+	var over ended
+	if errors.As(err, &over) {
+		os.Exit(int(over))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bivouac-server:", err)
 		os.Exit(protocol.CodeOf(err).ExitCode())
 	}
@@ -59,7 +65,17 @@ First start:  bivouac-server bootstrap --principal NAME --token-file FILE
 	file.StringVar(&own.Database, "database", "", "DSN of a PostgreSQL database, without a password: host=… dbname=… passfile=… (default: SQLite in --data)")
 	file.StringVar(&own.DSNFile, "dsn-file", "", "file with that DSN")
 	file.StringVar(&own.BlobDir, "blobs", "", "directory of artifacts, the same for all servers of a database (default: blobs in --data)")
+	o.addresses(root)
 	f := root.Flags()
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.BoolVar(&o.logJSON, "log-json", false, "log as JSON")
+	root.AddCommand(o.bootstrap(), o.doctor())
+	return root
+}
+
+// addresses are the flags of what a server, and its doctor, need to know.
+func (o *options) addresses(cmd *cobra.Command) {
+	own, f := &o.config, cmd.Flags()
 	f.StringVar(&own.PublicAddress, "public", own.PublicAddress, "address of the API, host:port")
 	f.StringVar(&own.TLSCertFile, "tls-cert", "", "certificate of the API, PEM; needed beyond loopback")
 	f.StringVar(&own.TLSKeyFile, "tls-key", "", "its key, PEM")
@@ -69,10 +85,6 @@ First start:  bivouac-server bootstrap --principal NAME --token-file FILE
 	f.StringVar(&own.AdvertiseBroker, "advertise-broker", "", "how runners reach the broker (default: --broker)")
 	f.StringVar(&own.BrokerCodeFile, "broker-code-file", "", "file with a code of bivouac-broker server-code, for the first start")
 	f.StringVar(&own.MetricsAddress, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.BoolVar(&o.logJSON, "log-json", false, "log as JSON")
-	root.AddCommand(o.bootstrap())
-	return root
 }
 
 // settle lays the flags that were given over the file, and the file over the

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/apiv1/apiv1connect"
@@ -43,6 +44,8 @@ type Config struct {
 	MaxBlobBytes int64
 	// UnaryTimeout bounds a call that is no stream. Default intercept.UnaryTimeout.
 	UnaryTimeout time.Duration
+	// ExamineFunc looks at what the server stands on; required.
+	ExamineFunc func(ctx context.Context) *finding.Report
 	// Stopping is closed when the server begins to stop: streams end then.
 	Stopping <-chan struct{}
 	// DeliveredFunc is told how old an event was when a reader that had seen all
@@ -74,6 +77,7 @@ func Handler(c Config) http.Handler {
 	mount(apiv1connect.NewRunnerAdminServiceHandler(runners{c}, opts...))
 	mount(apiv1connect.NewGrantServiceHandler(grants{c}, opts...))
 	mount(apiv1connect.NewCredentialServiceHandler(credentials{c}, opts...))
+	mount(apiv1connect.NewOperationsServiceHandler(operations{c}, opts...))
 	return intercept.Handler(c.Log, methodsOnly(curlJSON(mux)))
 }
 

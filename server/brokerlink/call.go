@@ -48,6 +48,11 @@ func (l *Link) Describe(ctx context.Context) (*brokerv1.DescribeResponse, error)
 		&brokerv1.DescribeRequest{CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest()})
 }
 
+// Diagnose asks what the broker stands on, as it sees it.
+func (l *Link) Diagnose(ctx context.Context) (*brokerv1.DiagnoseResponse, error) {
+	return ask(ctx, l, quickCall, (*peers).brokerService, brokerv1connect.BrokerServiceClient.Diagnose, &brokerv1.DiagnoseRequest{})
+}
+
 // CallModel streams text to onDelta as it comes and returns the whole answer.
 func (l *Link) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, onDelta func(string)) (*runtimev1.ModelDone, error) {
 	p, err := l.services()

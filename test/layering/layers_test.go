@@ -67,9 +67,9 @@ var layers = []layer{
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
 	// the broker: no state database, no engine, no sandbox
-	{"server/broker", []string{"consul", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker", []string{"consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/keyring", []string{"edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
-	{"server/broker/assembly", []string{"consul", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
+	{"server/broker/assembly", []string{"consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
@@ -79,11 +79,12 @@ var layers = []layer{
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
 	{"server/brokerlink", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "the server's side of the trust: no store"},
 	{"server/brokerlink/brokerlinktest", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "a small real broker"},
-	{"server/api", []string{"edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
+	{"server/api", []string{"edge/finding", "edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
 	{"server/api/client", []string{"edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
 	{"server/runnerapi", []string{"edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
 	{"server/metric", []string{"edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
-	{"server", []string{"edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/transfer"}, nil, "the server assembles"},
+	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
+	{"server", []string{"edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted"}, nil, "a person's side of the public API, and the tree of bivouac dev"},

@@ -118,12 +118,14 @@ First steps:
 	f.BoolVar(&a.json, "json", false, "print JSON, one document a line")
 	f.StringVar(&a.config, "config", defaultConfigDir(), "directory of your login (env BIVOUAC_CONFIG)")
 	f.StringVar(&a.server, "server", os.Getenv("BIVOUAC_SERVER"), "address of the server instead of the login's (env BIVOUAC_SERVER)")
-	root.AddCommand(
-		a.devCommand(), a.loginCommand(), a.whoamiCommand(), a.principalCommand(),
-		a.chatCommand(), a.runCommand(), a.applyCommand(), a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.explainCommand(),
-		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.cancelCommand(), a.unknownCommand(), a.debtCommand(),
-		a.agentsCommand(), a.toolsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.revokeCommand(),
-	)
+	in(root, "Work:",
+		a.chatCommand(), a.runCommand(), a.applyCommand(), a.cancelCommand())
+	in(root, "See what happens and why:",
+		a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.explainCommand(), a.debtCommand(), a.doctorCommand(), a.toolsCommand())
+	in(root, "Decide:",
+		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.unknownCommand())
+	in(root, "Set up and take back:",
+		a.devCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand())
 	explainMistakes(root)
 	return root
 }

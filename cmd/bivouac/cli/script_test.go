@@ -112,7 +112,7 @@ func person(ctx context.Context, s *stack.Stack, env *testscript.Env) error {
 	}
 	for name, value := range map[string]string{
 		"PATH": bin + ":" + os.Getenv("PATH"), "HOME": filepath.Join(env.WorkDir, "home"), "BIVOUAC_CONFIG": filepath.Join(env.WorkDir, "login"),
-		"SERVER": s.URL(), "GIT_CONFIG_GLOBAL": "/dev/null",
+		"SERVER": s.URL(), "OPERATOR": s.Path("secrets", "token"), "GIT_CONFIG_GLOBAL": "/dev/null",
 	} {
 		env.Setenv(name, value)
 	}

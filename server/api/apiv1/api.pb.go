@@ -6298,6 +6298,381 @@ func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
 	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
 }
 
+type DiagnoseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnoseRequest) Reset() {
+	*x = DiagnoseRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnoseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnoseRequest) ProtoMessage() {}
+
+func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
+func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+}
+
+type DiagnoseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnoseResponse) Reset() {
+	*x = DiagnoseResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnoseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnoseResponse) ProtoMessage() {}
+
+func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
+func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+}
+
+func (x *DiagnoseResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// Finding is one checked thing.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From where it was seen: "server" or "broker".
+	Where string `protobuf:"bytes,1,opt,name=where,proto3" json:"where,omitempty"`
+	// Stable name, such as "database" or "feed".
+	Check string `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
+	// "ok", "warning" or "problem".
+	Level string `protobuf:"bytes,3,opt,name=level,proto3" json:"level,omitempty"`
+	// What was seen.
+	What string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
+	// Why it matters, and the command that mends it; empty where all is well.
+	Why           string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	Mend          string `protobuf:"bytes,6,opt,name=mend,proto3" json:"mend,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+}
+
+func (x *Finding) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *Finding) GetCheck() string {
+	if x != nil {
+		return x.Check
+	}
+	return ""
+}
+
+func (x *Finding) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Finding) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Finding) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Finding) GetMend() string {
+	if x != nil {
+		return x.Mend
+	}
+	return ""
+}
+
+type GetLedgerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerRequest) Reset() {
+	*x = GetLedgerRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerRequest) ProtoMessage() {}
+
+func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
+func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+}
+
+type GetLedgerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many segments are sealed; zero: none yet.
+	Size int64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	// Root of the Merkle tree over them.
+	Root []byte `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
+	// JWS by the receipt key over size and root; empty until the broker signed.
+	Head     string                 `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"`
+	SignedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=signed_at,json=signedAt,proto3" json:"signed_at,omitempty"`
+	// Events of the caller's own sessions that are not sealed yet.
+	UnsealedEvents int64 `protobuf:"varint,5,opt,name=unsealed_events,json=unsealedEvents,proto3" json:"unsealed_events,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GetLedgerResponse) Reset() {
+	*x = GetLedgerResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerResponse) ProtoMessage() {}
+
+func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
+func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+}
+
+func (x *GetLedgerResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *GetLedgerResponse) GetRoot() []byte {
+	if x != nil {
+		return x.Root
+	}
+	return nil
+}
+
+func (x *GetLedgerResponse) GetHead() string {
+	if x != nil {
+		return x.Head
+	}
+	return ""
+}
+
+func (x *GetLedgerResponse) GetSignedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SignedAt
+	}
+	return nil
+}
+
+func (x *GetLedgerResponse) GetUnsealedEvents() int64 {
+	if x != nil {
+		return x.UnsealedEvents
+	}
+	return 0
+}
+
+type ExportLedgerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all of the caller's sessions.
+	SessionId     string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportLedgerRequest) Reset() {
+	*x = ExportLedgerRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportLedgerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportLedgerRequest) ProtoMessage() {}
+
+func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
+func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+}
+
+func (x *ExportLedgerRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+type ExportLedgerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportLedgerResponse) Reset() {
+	*x = ExportLedgerResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportLedgerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportLedgerResponse) ProtoMessage() {}
+
+func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
+func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+}
+
+func (x *ExportLedgerResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 var File_bivouac_v1_api_proto protoreflect.FileDescriptor
 
 const file_bivouac_v1_api_proto_rawDesc = "" +
@@ -6781,7 +7156,29 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\aused_by\x18\x03 \x03(\tR\x06usedBy\"-\n" +
 	"\x17DeleteCredentialRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x1a\n" +
-	"\x18DeleteCredentialResponse2\xb6\x03\n" +
+	"\x18DeleteCredentialResponse\"\x11\n" +
+	"\x0fDiagnoseRequest\"C\n" +
+	"\x10DiagnoseResponse\x12/\n" +
+	"\bfindings\x18\x01 \x03(\v2\x13.bivouac.v1.FindingR\bfindings\"\x85\x01\n" +
+	"\aFinding\x12\x14\n" +
+	"\x05where\x18\x01 \x01(\tR\x05where\x12\x14\n" +
+	"\x05check\x18\x02 \x01(\tR\x05check\x12\x14\n" +
+	"\x05level\x18\x03 \x01(\tR\x05level\x12\x12\n" +
+	"\x04what\x18\x04 \x01(\tR\x04what\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x12\n" +
+	"\x04mend\x18\x06 \x01(\tR\x04mend\"\x12\n" +
+	"\x10GetLedgerRequest\"\xb1\x01\n" +
+	"\x11GetLedgerResponse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04root\x18\x02 \x01(\fR\x04root\x12\x12\n" +
+	"\x04head\x18\x03 \x01(\tR\x04head\x127\n" +
+	"\tsigned_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bsignedAt\x12'\n" +
+	"\x0funsealed_events\x18\x05 \x01(\x03R\x0eunsealedEvents\"4\n" +
+	"\x13ExportLedgerRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\",\n" +
+	"\x14ExportLedgerResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk2\xb6\x03\n" +
 	"\x0eSessionService\x12V\n" +
 	"\rCreateSession\x12 .bivouac.v1.CreateSessionRequest\x1a!.bivouac.v1.CreateSessionResponse\"\x00\x12M\n" +
 	"\n" +
@@ -6841,7 +7238,12 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x10GetSealRecipient\x12#.bivouac.v1.GetSealRecipientRequest\x1a$.bivouac.v1.GetSealRecipientResponse\"\x00\x12V\n" +
 	"\rPutCredential\x12 .bivouac.v1.PutCredentialRequest\x1a!.bivouac.v1.PutCredentialResponse\"\x00\x12\\\n" +
 	"\x0fListCredentials\x12\".bivouac.v1.ListCredentialsRequest\x1a#.bivouac.v1.ListCredentialsResponse\"\x00\x12_\n" +
-	"\x10DeleteCredential\x12#.bivouac.v1.DeleteCredentialRequest\x1a$.bivouac.v1.DeleteCredentialResponse\"\x00B Z\x1ebivouac/server/api/apiv1;apiv1b\x06proto3"
+	"\x10DeleteCredential\x12#.bivouac.v1.DeleteCredentialRequest\x1a$.bivouac.v1.DeleteCredentialResponse\"\x002\\\n" +
+	"\x11OperationsService\x12G\n" +
+	"\bDiagnose\x12\x1b.bivouac.v1.DiagnoseRequest\x1a\x1c.bivouac.v1.DiagnoseResponse\"\x002\xb2\x01\n" +
+	"\rLedgerService\x12J\n" +
+	"\tGetLedger\x12\x1c.bivouac.v1.GetLedgerRequest\x1a\x1d.bivouac.v1.GetLedgerResponse\"\x00\x12U\n" +
+	"\fExportLedger\x12\x1f.bivouac.v1.ExportLedgerRequest\x1a .bivouac.v1.ExportLedgerResponse\"\x000\x01B Z\x1ebivouac/server/api/apiv1;apiv1b\x06proto3"
 
 var (
 	file_bivouac_v1_api_proto_rawDescOnce sync.Once
@@ -6855,7 +7257,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 103)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 110)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -6960,24 +7362,31 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Credential)(nil),               // 100: bivouac.v1.Credential
 	(*DeleteCredentialRequest)(nil),  // 101: bivouac.v1.DeleteCredentialRequest
 	(*DeleteCredentialResponse)(nil), // 102: bivouac.v1.DeleteCredentialResponse
-	(*timestamppb.Timestamp)(nil),    // 103: google.protobuf.Timestamp
+	(*DiagnoseRequest)(nil),          // 103: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 104: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 105: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 106: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 107: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 108: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 109: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 110: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	103, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	103, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	110, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	110, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	103, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	103, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	103, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	110, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	110, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	110, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	103, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	103, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	110, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	110, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -6987,134 +7396,142 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	25,  // 21: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
 	29,  // 22: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 23: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	103, // 24: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	110, // 24: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 25: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	103, // 26: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	110, // 26: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 27: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 28: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
-	103, // 29: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	103, // 30: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	110, // 29: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	110, // 30: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
 	39,  // 31: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
 	39,  // 32: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
 	39,  // 33: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	103, // 34: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	110, // 34: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
 	50,  // 35: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
 	50,  // 36: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
 	50,  // 37: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
 	61,  // 38: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
-	103, // 39: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	110, // 39: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
 	62,  // 40: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	62,  // 41: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
 	62,  // 42: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	62,  // 43: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
-	103, // 44: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	103, // 45: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	110, // 44: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	110, // 45: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
 	72,  // 46: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	103, // 47: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	110, // 47: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
 	71,  // 48: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
 	71,  // 49: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
 	72,  // 50: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	103, // 51: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	103, // 52: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	110, // 51: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	110, // 52: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
 	0,   // 53: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
 	83,  // 54: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	103, // 55: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	103, // 56: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	110, // 55: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	110, // 56: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
 	86,  // 57: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
 	86,  // 58: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
 	86,  // 59: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
 	93,  // 60: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
 	100, // 61: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	103, // 62: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	2,   // 63: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 64: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 65: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 66: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 67: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 68: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 69: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 70: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 71: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 72: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 73: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 74: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 75: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 76: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	37,  // 77: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	40,  // 78: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	42,  // 79: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	44,  // 80: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	46,  // 81: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	48,  // 82: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	51,  // 83: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	53,  // 84: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	55,  // 85: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	57,  // 86: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	59,  // 87: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	63,  // 88: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	65,  // 89: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	67,  // 90: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	69,  // 91: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	73,  // 92: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	75,  // 93: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	77,  // 94: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	79,  // 95: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	81,  // 96: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	84,  // 97: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	87,  // 98: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	89,  // 99: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	91,  // 100: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	94,  // 101: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	96,  // 102: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	98,  // 103: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	101, // 104: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	3,   // 105: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 106: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 107: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 108: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 109: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 110: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 111: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 112: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 113: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 114: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 115: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 116: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 117: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 118: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	38,  // 119: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	41,  // 120: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	43,  // 121: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	45,  // 122: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	47,  // 123: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	49,  // 124: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	52,  // 125: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	54,  // 126: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	56,  // 127: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	58,  // 128: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	60,  // 129: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	64,  // 130: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	66,  // 131: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	68,  // 132: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	70,  // 133: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	74,  // 134: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	76,  // 135: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	78,  // 136: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	80,  // 137: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	82,  // 138: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	85,  // 139: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	88,  // 140: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	90,  // 141: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	92,  // 142: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	95,  // 143: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	97,  // 144: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	99,  // 145: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	102, // 146: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	105, // [105:147] is the sub-list for method output_type
-	63,  // [63:105] is the sub-list for method input_type
-	63,  // [63:63] is the sub-list for extension type_name
-	63,  // [63:63] is the sub-list for extension extendee
-	0,   // [0:63] is the sub-list for field type_name
+	110, // 62: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	105, // 63: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	110, // 64: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 65: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 66: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 67: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 68: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 69: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 70: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 71: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 72: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 73: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 74: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 75: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 76: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 77: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 78: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	37,  // 79: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	40,  // 80: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	42,  // 81: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	44,  // 82: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	46,  // 83: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	48,  // 84: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	51,  // 85: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	53,  // 86: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	55,  // 87: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	57,  // 88: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	59,  // 89: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	63,  // 90: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	65,  // 91: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	67,  // 92: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	69,  // 93: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	73,  // 94: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	75,  // 95: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	77,  // 96: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	79,  // 97: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	81,  // 98: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	84,  // 99: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	87,  // 100: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	89,  // 101: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	91,  // 102: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	94,  // 103: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	96,  // 104: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	98,  // 105: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	101, // 106: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	103, // 107: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	106, // 108: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	108, // 109: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 110: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 111: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 112: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 113: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 114: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 115: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 116: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 117: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 118: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 119: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 120: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 121: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 122: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 123: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	38,  // 124: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	41,  // 125: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	43,  // 126: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	45,  // 127: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	47,  // 128: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	49,  // 129: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	52,  // 130: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	54,  // 131: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	56,  // 132: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	58,  // 133: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	60,  // 134: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	64,  // 135: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	66,  // 136: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	68,  // 137: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	70,  // 138: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	74,  // 139: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	76,  // 140: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	78,  // 141: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	80,  // 142: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	82,  // 143: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	85,  // 144: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	88,  // 145: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	90,  // 146: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	92,  // 147: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	95,  // 148: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	97,  // 149: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	99,  // 150: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	102, // 151: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	104, // 152: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	107, // 153: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	109, // 154: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	110, // [110:155] is the sub-list for method output_type
+	65,  // [65:110] is the sub-list for method input_type
+	65,  // [65:65] is the sub-list for extension type_name
+	65,  // [65:65] is the sub-list for extension extendee
+	0,   // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -7133,9 +7550,9 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   103,
+			NumMessages:   110,
 			NumExtensions: 0,
-			NumServices:   10,
+			NumServices:   12,
 		},
 		GoTypes:           file_bivouac_v1_api_proto_goTypes,
 		DependencyIndexes: file_bivouac_v1_api_proto_depIdxs,

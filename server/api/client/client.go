@@ -43,6 +43,8 @@ type Client struct {
 	Runners     apiv1connect.RunnerAdminServiceClient
 	Grants      apiv1connect.GrantServiceClient
 	Credentials apiv1connect.CredentialServiceClient
+	Operations  apiv1connect.OperationsServiceClient
+	Ledger      apiv1connect.LedgerServiceClient
 
 	http connect.HTTPClient
 	lost func(error)
@@ -89,6 +91,8 @@ func New(c Config) (*Client, error) {
 		Runners:     apiv1connect.NewRunnerAdminServiceClient(hc, base, opts...),
 		Grants:      apiv1connect.NewGrantServiceClient(hc, base, opts...),
 		Credentials: apiv1connect.NewCredentialServiceClient(hc, base, opts...),
+		Operations:  apiv1connect.NewOperationsServiceClient(hc, base, opts...),
+		Ledger:      apiv1connect.NewLedgerServiceClient(hc, base, opts...),
 		http:        hc,
 		lost:        c.LostFunc,
 	}, nil

@@ -24,6 +24,8 @@ type Backend struct {
 	Invoke    func(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
 	// Lookup is what the call log knows of every action. Default: absent.
 	Lookup brokerv1.CallState
+	// Findings of its doctor.
+	Findings []*brokerv1.Finding
 }
 
 // Broker serves on what Serve is given.

@@ -242,6 +242,14 @@ func (b brokerService) Usage(ctx context.Context, r *brokerv1.UsageRequest) (*br
 	return out, nil
 }
 
+// Diagnose finds what Backend.Findings says.
+func (b brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
+	if _, err := onlyServers(ctx); err != nil {
+		return nil, err
+	}
+	return &brokerv1.DiagnoseResponse{Findings: b.Backend.Findings}, nil
+}
+
 func (b brokerService) Reach(ctx context.Context, r *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err

@@ -44,6 +44,10 @@ const (
 	GrantServiceName = "bivouac.v1.GrantService"
 	// CredentialServiceName is the fully-qualified name of the CredentialService service.
 	CredentialServiceName = "bivouac.v1.CredentialService"
+	// OperationsServiceName is the fully-qualified name of the OperationsService service.
+	OperationsServiceName = "bivouac.v1.OperationsService"
+	// LedgerServiceName is the fully-qualified name of the LedgerService service.
+	LedgerServiceName = "bivouac.v1.LedgerService"
 )
 
 // These constants are the fully-qualified names of the RPCs defined in this package. They're
@@ -168,6 +172,14 @@ const (
 	// CredentialServiceDeleteCredentialProcedure is the fully-qualified name of the CredentialService's
 	// DeleteCredential RPC.
 	CredentialServiceDeleteCredentialProcedure = "/bivouac.v1.CredentialService/DeleteCredential"
+	// OperationsServiceDiagnoseProcedure is the fully-qualified name of the OperationsService's
+	// Diagnose RPC.
+	OperationsServiceDiagnoseProcedure = "/bivouac.v1.OperationsService/Diagnose"
+	// LedgerServiceGetLedgerProcedure is the fully-qualified name of the LedgerService's GetLedger RPC.
+	LedgerServiceGetLedgerProcedure = "/bivouac.v1.LedgerService/GetLedger"
+	// LedgerServiceExportLedgerProcedure is the fully-qualified name of the LedgerService's
+	// ExportLedger RPC.
+	LedgerServiceExportLedgerProcedure = "/bivouac.v1.LedgerService/ExportLedger"
 )
 
 // SessionServiceClient is a client for the bivouac.v1.SessionService service.
@@ -1904,4 +1916,188 @@ func (UnimplementedCredentialServiceHandler) ListCredentials(context.Context, *a
 
 func (UnimplementedCredentialServiceHandler) DeleteCredential(context.Context, *apiv1.DeleteCredentialRequest) (*apiv1.DeleteCredentialResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.CredentialService.DeleteCredential is not implemented"))
+}
+
+// OperationsServiceClient is a client for the bivouac.v1.OperationsService service.
+type OperationsServiceClient interface {
+	// What the deployment stands on, each thing checked from where it is used: by
+	// the server, and by the broker that it asks. For operators of the deployment.
+	Diagnose(context.Context, *apiv1.DiagnoseRequest) (*apiv1.DiagnoseResponse, error)
+}
+
+// NewOperationsServiceClient constructs a client for the bivouac.v1.OperationsService service. By
+// default, it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses,
+// and sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the
+// connect.WithGRPC() or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewOperationsServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) OperationsServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	operationsServiceMethods := apiv1.File_bivouac_v1_api_proto.Services().ByName("OperationsService").Methods()
+	return &operationsServiceClient{
+		diagnose: connect.NewClient[apiv1.DiagnoseRequest, apiv1.DiagnoseResponse](
+			httpClient,
+			baseURL+OperationsServiceDiagnoseProcedure,
+			connect.WithSchema(operationsServiceMethods.ByName("Diagnose")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// operationsServiceClient implements OperationsServiceClient.
+type operationsServiceClient struct {
+	diagnose *connect.Client[apiv1.DiagnoseRequest, apiv1.DiagnoseResponse]
+}
+
+// Diagnose calls bivouac.v1.OperationsService.Diagnose.
+func (c *operationsServiceClient) Diagnose(ctx context.Context, req *apiv1.DiagnoseRequest) (*apiv1.DiagnoseResponse, error) {
+	response, err := c.diagnose.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// OperationsServiceHandler is an implementation of the bivouac.v1.OperationsService service.
+type OperationsServiceHandler interface {
+	// What the deployment stands on, each thing checked from where it is used: by
+	// the server, and by the broker that it asks. For operators of the deployment.
+	Diagnose(context.Context, *apiv1.DiagnoseRequest) (*apiv1.DiagnoseResponse, error)
+}
+
+// NewOperationsServiceHandler builds an HTTP handler from the service implementation. It returns
+// the path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewOperationsServiceHandler(svc OperationsServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	operationsServiceMethods := apiv1.File_bivouac_v1_api_proto.Services().ByName("OperationsService").Methods()
+	operationsServiceDiagnoseHandler := connect.NewUnaryHandlerSimple(
+		OperationsServiceDiagnoseProcedure,
+		svc.Diagnose,
+		connect.WithSchema(operationsServiceMethods.ByName("Diagnose")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/bivouac.v1.OperationsService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case OperationsServiceDiagnoseProcedure:
+			operationsServiceDiagnoseHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedOperationsServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedOperationsServiceHandler struct{}
+
+func (UnimplementedOperationsServiceHandler) Diagnose(context.Context, *apiv1.DiagnoseRequest) (*apiv1.DiagnoseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.OperationsService.Diagnose is not implemented"))
+}
+
+// LedgerServiceClient is a client for the bivouac.v1.LedgerService service.
+type LedgerServiceClient interface {
+	// The newest signed head of the caller's tenant's ledger.
+	GetLedger(context.Context, *apiv1.GetLedgerRequest) (*apiv1.GetLedgerResponse, error)
+	// The caller's own sealed events with their proofs, as a file that is verified
+	// without a server.
+	ExportLedger(context.Context, *apiv1.ExportLedgerRequest) (*connect.ServerStreamForClient[apiv1.ExportLedgerResponse], error)
+}
+
+// NewLedgerServiceClient constructs a client for the bivouac.v1.LedgerService service. By default,
+// it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and
+// sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC()
+// or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewLedgerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) LedgerServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	ledgerServiceMethods := apiv1.File_bivouac_v1_api_proto.Services().ByName("LedgerService").Methods()
+	return &ledgerServiceClient{
+		getLedger: connect.NewClient[apiv1.GetLedgerRequest, apiv1.GetLedgerResponse](
+			httpClient,
+			baseURL+LedgerServiceGetLedgerProcedure,
+			connect.WithSchema(ledgerServiceMethods.ByName("GetLedger")),
+			connect.WithClientOptions(opts...),
+		),
+		exportLedger: connect.NewClient[apiv1.ExportLedgerRequest, apiv1.ExportLedgerResponse](
+			httpClient,
+			baseURL+LedgerServiceExportLedgerProcedure,
+			connect.WithSchema(ledgerServiceMethods.ByName("ExportLedger")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// ledgerServiceClient implements LedgerServiceClient.
+type ledgerServiceClient struct {
+	getLedger    *connect.Client[apiv1.GetLedgerRequest, apiv1.GetLedgerResponse]
+	exportLedger *connect.Client[apiv1.ExportLedgerRequest, apiv1.ExportLedgerResponse]
+}
+
+// GetLedger calls bivouac.v1.LedgerService.GetLedger.
+func (c *ledgerServiceClient) GetLedger(ctx context.Context, req *apiv1.GetLedgerRequest) (*apiv1.GetLedgerResponse, error) {
+	response, err := c.getLedger.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ExportLedger calls bivouac.v1.LedgerService.ExportLedger.
+func (c *ledgerServiceClient) ExportLedger(ctx context.Context, req *apiv1.ExportLedgerRequest) (*connect.ServerStreamForClient[apiv1.ExportLedgerResponse], error) {
+	return c.exportLedger.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// LedgerServiceHandler is an implementation of the bivouac.v1.LedgerService service.
+type LedgerServiceHandler interface {
+	// The newest signed head of the caller's tenant's ledger.
+	GetLedger(context.Context, *apiv1.GetLedgerRequest) (*apiv1.GetLedgerResponse, error)
+	// The caller's own sealed events with their proofs, as a file that is verified
+	// without a server.
+	ExportLedger(context.Context, *apiv1.ExportLedgerRequest, *connect.ServerStream[apiv1.ExportLedgerResponse]) error
+}
+
+// NewLedgerServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewLedgerServiceHandler(svc LedgerServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	ledgerServiceMethods := apiv1.File_bivouac_v1_api_proto.Services().ByName("LedgerService").Methods()
+	ledgerServiceGetLedgerHandler := connect.NewUnaryHandlerSimple(
+		LedgerServiceGetLedgerProcedure,
+		svc.GetLedger,
+		connect.WithSchema(ledgerServiceMethods.ByName("GetLedger")),
+		connect.WithHandlerOptions(opts...),
+	)
+	ledgerServiceExportLedgerHandler := connect.NewServerStreamHandlerSimple(
+		LedgerServiceExportLedgerProcedure,
+		svc.ExportLedger,
+		connect.WithSchema(ledgerServiceMethods.ByName("ExportLedger")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/bivouac.v1.LedgerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case LedgerServiceGetLedgerProcedure:
+			ledgerServiceGetLedgerHandler.ServeHTTP(w, r)
+		case LedgerServiceExportLedgerProcedure:
+			ledgerServiceExportLedgerHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedLedgerServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedLedgerServiceHandler struct{}
+
+func (UnimplementedLedgerServiceHandler) GetLedger(context.Context, *apiv1.GetLedgerRequest) (*apiv1.GetLedgerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.LedgerService.GetLedger is not implemented"))
+}
+
+func (UnimplementedLedgerServiceHandler) ExportLedger(context.Context, *apiv1.ExportLedgerRequest, *connect.ServerStream[apiv1.ExportLedgerResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.LedgerService.ExportLedger is not implemented"))
 }

@@ -2981,6 +2981,167 @@ func (x *Floor) GetMinimum() int64 {
 	return 0
 }
 
+type DiagnoseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnoseRequest) Reset() {
+	*x = DiagnoseRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnoseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnoseRequest) ProtoMessage() {}
+
+func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
+func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
+}
+
+type DiagnoseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnoseResponse) Reset() {
+	*x = DiagnoseResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnoseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnoseResponse) ProtoMessage() {}
+
+func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
+func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *DiagnoseResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// Finding is one checked thing.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Stable name, such as "disk" or "provider.gpt".
+	Check string `protobuf:"bytes,1,opt,name=check,proto3" json:"check,omitempty"`
+	// "ok", "warning" or "problem".
+	Level string `protobuf:"bytes,2,opt,name=level,proto3" json:"level,omitempty"`
+	// What was seen.
+	What string `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
+	// Why it matters, and the command that mends it; empty where all is well.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Mend          string `protobuf:"bytes,5,opt,name=mend,proto3" json:"mend,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *Finding) GetCheck() string {
+	if x != nil {
+		return x.Check
+	}
+	return ""
+}
+
+func (x *Finding) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Finding) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Finding) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Finding) GetMend() string {
+	if x != nil {
+		return x.Mend
+	}
+	return ""
+}
+
 var File_bivouac_broker_v1_broker_proto protoreflect.FileDescriptor
 
 const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
@@ -3208,7 +3369,16 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.bivouac.broker.v1.FloorKindR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x18\n" +
-	"\aminimum\x18\x04 \x01(\x03R\aminimum*l\n" +
+	"\aminimum\x18\x04 \x01(\x03R\aminimum\"\x11\n" +
+	"\x0fDiagnoseRequest\"J\n" +
+	"\x10DiagnoseResponse\x126\n" +
+	"\bfindings\x18\x01 \x03(\v2\x1a.bivouac.broker.v1.FindingR\bfindings\"o\n" +
+	"\aFinding\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\tR\x05check\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x12\n" +
+	"\x04mend\x18\x05 \x01(\tR\x04mend*l\n" +
 	"\tCallState\x12\x1a\n" +
 	"\x16CALL_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CALL_STATE_ABSENT\x10\x01\x12\x13\n" +
@@ -3222,7 +3392,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x12FLOOR_KIND_SESSION\x10\x04\x12\x13\n" +
 	"\x0fFLOOR_KIND_TURN\x10\x05\x12\x16\n" +
 	"\x12FLOOR_KIND_ATTEMPT\x10\x06\x12\x18\n" +
-	"\x14FLOOR_KIND_PRINCIPAL\x10\a2\xe0\x04\n" +
+	"\x14FLOOR_KIND_PRINCIPAL\x10\a2\xb7\x05\n" +
 	"\rBrokerService\x12U\n" +
 	"\bDescribe\x12\".bivouac.broker.v1.DescribeRequest\x1a#.bivouac.broker.v1.DescribeResponse\"\x00\x12Z\n" +
 	"\tCallModel\x12#.bivouac.broker.v1.CallModelRequest\x1a$.bivouac.broker.v1.CallModelResponse\"\x000\x01\x12O\n" +
@@ -3230,7 +3400,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\fLookupAction\x12&.bivouac.broker.v1.LookupActionRequest\x1a'.bivouac.broker.v1.LookupActionResponse\"\x00\x12L\n" +
 	"\x05Usage\x12\x1f.bivouac.broker.v1.UsageRequest\x1a .bivouac.broker.v1.UsageResponse\"\x00\x12L\n" +
 	"\x05Probe\x12\x1f.bivouac.broker.v1.ProbeRequest\x1a .bivouac.broker.v1.ProbeResponse\"\x00\x12L\n" +
-	"\x05Reach\x12\x1f.bivouac.broker.v1.ReachRequest\x1a .bivouac.broker.v1.ReachResponse\"\x002\xf0\x04\n" +
+	"\x05Reach\x12\x1f.bivouac.broker.v1.ReachRequest\x1a .bivouac.broker.v1.ReachResponse\"\x00\x12U\n" +
+	"\bDiagnose\x12\".bivouac.broker.v1.DiagnoseRequest\x1a#.bivouac.broker.v1.DiagnoseResponse\"\x002\xf0\x04\n" +
 	"\x10AuthorityService\x12^\n" +
 	"\vCreateGrant\x12%.bivouac.broker.v1.CreateGrantRequest\x1a&.bivouac.broker.v1.CreateGrantResponse\"\x00\x12[\n" +
 	"\n" +
@@ -3261,7 +3432,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -3311,14 +3482,17 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*FeedRequest)(nil),               // 45: bivouac.broker.v1.FeedRequest
 	(*FeedResponse)(nil),              // 46: bivouac.broker.v1.FeedResponse
 	(*Floor)(nil),                     // 47: bivouac.broker.v1.Floor
-	(*runtimev1.ModelRequest)(nil),    // 48: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 49: bivouac.runtime.v1.ModelResponse
+	(*DiagnoseRequest)(nil),           // 48: bivouac.broker.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),          // 49: bivouac.broker.v1.DiagnoseResponse
+	(*Finding)(nil),                   // 50: bivouac.broker.v1.Finding
+	(*runtimev1.ModelRequest)(nil),    // 51: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 52: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	48, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	49, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	51, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	52, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
 	8,  // 4: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
 	0,  // 5: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
 	15, // 6: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
@@ -3329,49 +3503,52 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	32, // 11: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
 	47, // 12: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
 	1,  // 13: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	2,  // 14: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
-	6,  // 15: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
-	9,  // 16: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
-	11, // 17: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
-	13, // 18: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
-	16, // 19: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
-	18, // 20: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
-	22, // 21: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
-	24, // 22: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
-	26, // 23: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	28, // 24: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	30, // 25: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	33, // 26: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	35, // 27: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	37, // 28: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	39, // 29: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	41, // 30: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	43, // 31: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	45, // 32: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	3,  // 33: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 34: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	10, // 35: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	12, // 36: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	14, // 37: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	17, // 38: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	19, // 39: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	23, // 40: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	25, // 41: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	27, // 42: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	29, // 43: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	31, // 44: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	34, // 45: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	36, // 46: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	38, // 47: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	40, // 48: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	42, // 49: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	44, // 50: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	46, // 51: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	33, // [33:52] is the sub-list for method output_type
-	14, // [14:33] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	50, // 14: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	2,  // 15: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
+	6,  // 16: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
+	9,  // 17: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
+	11, // 18: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
+	13, // 19: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
+	16, // 20: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
+	18, // 21: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
+	48, // 22: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	22, // 23: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
+	24, // 24: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
+	26, // 25: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
+	28, // 26: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	30, // 27: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	33, // 28: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	35, // 29: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	37, // 30: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	39, // 31: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	41, // 32: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	43, // 33: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	45, // 34: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	3,  // 35: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 36: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	10, // 37: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	12, // 38: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	14, // 39: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	17, // 40: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	19, // 41: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	49, // 42: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	23, // 43: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	25, // 44: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	27, // 45: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	29, // 46: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	31, // 47: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	34, // 48: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	36, // 49: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	38, // 50: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	40, // 51: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	42, // 52: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	44, // 53: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	46, // 54: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	35, // [35:55] is the sub-list for method output_type
+	15, // [15:35] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_broker_v1_broker_proto_init() }
@@ -3385,7 +3562,7 @@ func file_bivouac_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   46,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -57,6 +57,8 @@ const (
 	BrokerServiceProbeProcedure = "/bivouac.broker.v1.BrokerService/Probe"
 	// BrokerServiceReachProcedure is the fully-qualified name of the BrokerService's Reach RPC.
 	BrokerServiceReachProcedure = "/bivouac.broker.v1.BrokerService/Reach"
+	// BrokerServiceDiagnoseProcedure is the fully-qualified name of the BrokerService's Diagnose RPC.
+	BrokerServiceDiagnoseProcedure = "/bivouac.broker.v1.BrokerService/Diagnose"
 	// AuthorityServiceCreateGrantProcedure is the fully-qualified name of the AuthorityService's
 	// CreateGrant RPC.
 	AuthorityServiceCreateGrantProcedure = "/bivouac.broker.v1.AuthorityService/CreateGrant"
@@ -111,6 +113,9 @@ type BrokerServiceClient interface {
 	// What an agent could reach now: caps, paths, boundaries, bindings. It admits
 	// nothing and shows no secret.
 	Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
+	// What the broker stands on, seen from where it runs: feed, paths, providers,
+	// disk. Nothing secret is in it, and no credential is used for it.
+	Diagnose(context.Context, *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error)
 }
 
 // NewBrokerServiceClient constructs a client for the bivouac.broker.v1.BrokerService service. By
@@ -166,6 +171,12 @@ func NewBrokerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(brokerServiceMethods.ByName("Reach")),
 			connect.WithClientOptions(opts...),
 		),
+		diagnose: connect.NewClient[brokerv1.DiagnoseRequest, brokerv1.DiagnoseResponse](
+			httpClient,
+			baseURL+BrokerServiceDiagnoseProcedure,
+			connect.WithSchema(brokerServiceMethods.ByName("Diagnose")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -178,6 +189,7 @@ type brokerServiceClient struct {
 	usage        *connect.Client[brokerv1.UsageRequest, brokerv1.UsageResponse]
 	probe        *connect.Client[brokerv1.ProbeRequest, brokerv1.ProbeResponse]
 	reach        *connect.Client[brokerv1.ReachRequest, brokerv1.ReachResponse]
+	diagnose     *connect.Client[brokerv1.DiagnoseRequest, brokerv1.DiagnoseResponse]
 }
 
 // Describe calls bivouac.broker.v1.BrokerService.Describe.
@@ -239,6 +251,15 @@ func (c *brokerServiceClient) Reach(ctx context.Context, req *brokerv1.ReachRequ
 	return nil, err
 }
 
+// Diagnose calls bivouac.broker.v1.BrokerService.Diagnose.
+func (c *brokerServiceClient) Diagnose(ctx context.Context, req *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
+	response, err := c.diagnose.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // BrokerServiceHandler is an implementation of the bivouac.broker.v1.BrokerService service.
 type BrokerServiceHandler interface {
 	// Who this broker is and what it can reach. No secret in it.
@@ -256,6 +277,9 @@ type BrokerServiceHandler interface {
 	// What an agent could reach now: caps, paths, boundaries, bindings. It admits
 	// nothing and shows no secret.
 	Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
+	// What the broker stands on, seen from where it runs: feed, paths, providers,
+	// disk. Nothing secret is in it, and no credential is used for it.
+	Diagnose(context.Context, *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error)
 }
 
 // NewBrokerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -307,6 +331,12 @@ func NewBrokerServiceHandler(svc BrokerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(brokerServiceMethods.ByName("Reach")),
 		connect.WithHandlerOptions(opts...),
 	)
+	brokerServiceDiagnoseHandler := connect.NewUnaryHandlerSimple(
+		BrokerServiceDiagnoseProcedure,
+		svc.Diagnose,
+		connect.WithSchema(brokerServiceMethods.ByName("Diagnose")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.broker.v1.BrokerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case BrokerServiceDescribeProcedure:
@@ -323,6 +353,8 @@ func NewBrokerServiceHandler(svc BrokerServiceHandler, opts ...connect.HandlerOp
 			brokerServiceProbeHandler.ServeHTTP(w, r)
 		case BrokerServiceReachProcedure:
 			brokerServiceReachHandler.ServeHTTP(w, r)
+		case BrokerServiceDiagnoseProcedure:
+			brokerServiceDiagnoseHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -358,6 +390,10 @@ func (UnimplementedBrokerServiceHandler) Probe(context.Context, *brokerv1.ProbeR
 
 func (UnimplementedBrokerServiceHandler) Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.BrokerService.Reach is not implemented"))
+}
+
+func (UnimplementedBrokerServiceHandler) Diagnose(context.Context, *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.BrokerService.Diagnose is not implemented"))
 }
 
 // AuthorityServiceClient is a client for the bivouac.broker.v1.AuthorityService service.

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"bivouac/server/broker/assembly"
+)
+
+func doctorCommand(data *string) *cobra.Command {
+	var o assembly.Options
+	var asJSON, strict bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check what a broker of this directory stands on, and say what mends what is wrong",
+		Long: `Looks at keyring, broker.hcl, paths, caps, providers and tools, port and disk, from this
+machine. It changes nothing, uses no credential and works while no broker runs; bivouac
+doctor asks a running one for its feed too. It ends with 0 unless something does not
+work; with --strict also a warning counts.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Data = *data
+			r := assembly.Examine(cmd.Context(), o)
+			show := r.Text
+			if asJSON {
+				show = r.JSON
+			}
+			if err := show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if code := r.ExitCode(strict); code != 0 {
+				return ended(code)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&o.Config, "config", "", "configuration (default broker.hcl in --data)")
+	cmd.Flags().StringVar(&o.Listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
+	return cmd
+}
+
+// ended is an exit code after everything was said.
+type ended int
+
+func (ended) Error() string { return "" }

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"bivouac/server"
+)
+
+func (o *options) doctor() *cobra.Command {
+	var asJSON, strict bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check what a server of this configuration stands on, and say what mends what is wrong",
+		Long: `Looks at configuration, data directory, disk, database, ports, identity and the way
+to the broker, from this machine. It changes nothing and works while no server
+runs; bivouac doctor asks a running one, and its broker, for more. It ends with 0
+unless something does not work; with --strict also a warning counts.`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.settle(cmd); err != nil {
+				return err
+			}
+			r := server.Examine(cmd.Context(), o.config)
+			show := r.Text
+			if asJSON {
+				show = r.JSON
+			}
+			if err := show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if code := r.ExitCode(strict); code != 0 {
+				return ended(code)
+			}
+			return nil
+		},
+	}
+	o.addresses(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
+	return cmd
+}
+
+// ended is an exit code after everything was said.
+type ended int
+
+func (ended) Error() string { return "" }

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/finding"
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check everything from where it is used, and say what mends what is wrong",
+		Long: `Looks at your login and the way to the server from here, and asks the server what
+it and its broker stand on: database, disk, certificates, feed, paths, providers.
+It works while the server is down, and says where to look then. It ends with 0
+unless something does not work; with --strict also a warning counts.
+
+On the machines themselves: bivouac-server doctor, bivouac-broker doctor,
+bivouac-edge doctor.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r := finding.From("here")
+			if a.examineLogin(r) && a.examineServer(cmd.Context(), r) {
+				a.examineDeployment(cmd.Context(), r)
+			}
+			show := r.Text
+			if a.json {
+				show = r.JSON
+			}
+			if err := show(a.out); err != nil {
+				return err
+			}
+			if code := r.ExitCode(strict); code != 0 {
+				return exitError{code}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
+	return cmd
+}
+
+// doctorTimeout bounds one question to the server.
+const doctorTimeout = 30 * time.Second
+
+const logIn = "bivouac login URL --token-file FILE"
+
+// examineLogin checks the file that says who calls, and where.
+func (a *app) examineLogin(r *finding.Report) bool {
+	_, err := a.connect()
+	switch {
+	case protocol.CodeOf(err) == protocol.CodeUnauthenticated:
+		r.Bad("login", err.Error(), "nobody knows who calls, and which server", logIn+"  (or bivouac dev, which logs in by itself)")
+		return false
+	case err != nil:
+		r.Bad("login", err.Error(), "it says who calls, and which server", "chmod 600 "+filepath.Join(a.config, loginFile)+"; or "+logIn)
+		return false
+	}
+	r.Fine("login", "%s", a.login.Server)
+	return true
+}
+
+// examineServer tries the way to the server, its clock and the login there.
+func (a *app) examineServer(ctx context.Context, r *finding.Report) bool {
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	u, err := url.Parse(a.login.Server)
+	if r.Err("server", err, "the login names it", logIn) || !a.examineWay(ctx, r, u) {
+		return false
+	}
+	who, err := a.api.Principals.WhoAmI(ctx, &apiv1.WhoAmIRequest{})
+	switch code := protocol.CodeOf(err); {
+	case code == protocol.CodeUnauthenticated:
+		r.Bad("token", err.Error(), "the server does not know who calls", "ask an admin: bivouac principal add NAME --token-file FILE; then "+logIn)
+		return false
+	case err != nil:
+		r.Bad("server", err.Error(), "it does not answer as it should", "bivouac-server doctor  (on its machine)")
+		return false
+	}
+	if pin := who.GetRootFingerprint(); a.login.RootFingerprint != "" && !strings.EqualFold(pin, a.login.RootFingerprint) {
+		r.Bad("root", "the server stands on the root "+pin+", and this login pins "+a.login.RootFingerprint, "credentials are sealed for the pinned root only, and another one may be an intruder's", "ask the admin which is right; then "+logIn+" --fingerprint FINGERPRINT")
+	} else {
+		r.Fine("token", "%s of %s, root %.12s…", who.GetPrincipal().GetName(), who.GetPrincipal().GetTenantName(), pin)
+	}
+	if v := who.GetServerVersion(); v != version {
+		r.Warn("version", "the server is "+v+", this command is "+version, "commands of one may not exist in the other", "install the same version")
+	}
+	return true
+}
+
+// examineWay dials the server, and asks it for nothing but life and time.
+func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) bool {
+	host, port := u.Hostname(), u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	address := net.JoinHostPort(host, port)
+	const start = "bivouac dev, or bivouac-server on its machine; bivouac-server doctor says there why it does not run"
+	if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
+		r.Bad("server.name", "the name "+host+" cannot be resolved: "+err.Error(), "the server is reached by it", "getent hosts "+host+"; or "+logIn)
+		return false
+	}
+	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		r.Bad("server", "nothing listens at "+address+" (TCP port "+port+" refuses)", "nothing works without it", start)
+		return false
+	case err != nil:
+		r.Bad("server", "TCP port "+port+" of "+host+" is blocked: "+err.Error(), "nothing works without it", "open TCP port "+port+" from here to the server (firewall, VPN or provider); or start it: "+start)
+		return false
+	}
+	conn.Close()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.Scheme+"://"+u.Host+"/healthz", nil)
+	if r.Err("server", err, "", logIn) {
+		return false
+	}
+	begun := time.Now()
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.Bad("server", "port "+port+" answers, and not as this server would: "+err.Error(), "another program may listen there, or TLS is expected", "bivouac login http"+map[bool]string{true: "", false: "s"}[u.Scheme == "https"]+"://"+u.Host+" --token-file FILE; or ss -lntp on its machine")
+		return false
+	}
+	res.Body.Close()
+	r.Fine("server", "%s answers in %s", address, time.Since(begun).Round(time.Millisecond))
+	if theirs, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		r.Clock("the server", theirs, time.Now(), time.Since(begun))
+	}
+	return true
+}
+
+// examineDeployment takes over what server and broker find.
+func (a *app) examineDeployment(ctx context.Context, r *finding.Report) {
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	res, err := a.api.Operations.Diagnose(ctx, &apiv1.DiagnoseRequest{})
+	switch {
+	case protocol.CodeOf(err) == protocol.CodePermissionDenied:
+		r.Fine("deployment", "what server and broker stand on is for their operator to ask")
+	case err != nil:
+		r.Bad("deployment", "the server cannot say what it stands on: "+err.Error(), "", "bivouac-server doctor  (on its machine)")
+	}
+	for _, f := range res.GetFindings() {
+		r.Add(finding.Finding{Where: plain(f.GetWhere()), Check: plain(f.GetCheck()), Level: finding.Level(f.GetLevel()), What: harmless(f.GetWhat()), Why: harmless(f.GetWhy()), Mend: harmless(f.GetMend())})
+	}
+}

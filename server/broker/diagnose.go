@@ -1,0 +1,139 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"bivouac/consul"
+	"bivouac/edge/finding"
+	"bivouac/server/broker/egress"
+	"bivouac/server/broker/protocol/brokerv1"
+)
+
+// reachTimeout bounds one look at one provider or tool.
+const reachTimeout = 5 * time.Second
+
+// Diagnose says what this broker stands on, for a doctor that a server asks for.
+func (s brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
+	out := &brokerv1.DiagnoseResponse{}
+	for _, f := range s.Examine(ctx).All {
+		out.Findings = append(out.Findings, &brokerv1.Finding{Check: f.Check, Level: string(f.Level), What: f.What, Why: f.Why, Mend: f.Mend})
+	}
+	return out, nil
+}
+
+// Examine looks at everything that a running broker depends on. No credential is
+// used and nothing is sent: names, ports and certificates of providers are.
+func (b *Broker) Examine(ctx context.Context) *finding.Report {
+	r := finding.From("broker")
+	b.examineFeed(r)
+	if files, ok := b.ports.Paths.(interface{ Location() string }); ok {
+		ExaminePaths(r, files.Location())
+	}
+	ExamineWays(ctx, r, b.cfg, b.ports.Egress)
+	ExamineCaps(r, b.Caps())
+	r.Disk(finding.Disk{Path: filepath.Dir(b.ports.CallLog), Holds: "keyring and call log", Mend: "du -xh " + filepath.Dir(b.ports.CallLog) + " | sort -h | tail"})
+	return r
+}
+
+func (b *Broker) examineFeed(r *finding.Report) {
+	const why = "without a fresh feed nothing new is admitted"
+	mend := "bivouac-broker run --server HOST:7401  (now: " + strings.Join(b.cfg.Servers, ", ") + "); the server's runner listener must be reachable from here"
+	switch age := b.FeedAge(); {
+	case age < 0:
+		r.Bad("feed", "nothing was read from a server yet", why, mend)
+	case age > b.cfg.FeedLimit:
+		r.Bad("feed", "the newest reading is "+age.Round(100*time.Millisecond).String()+" old", why, mend)
+	default:
+		r.Fine("feed", "%s old, from %s", age.Round(time.Millisecond), strings.Join(b.cfg.Servers, ", "))
+	}
+	if now, ok := b.feed.Now(); ok {
+		r.Clock("the server", now, time.Now(), time.Second)
+	}
+}
+
+// ExaminePaths reads the entries of the paths directory anew.
+func ExaminePaths(r *finding.Report, dir string) {
+	n, problems, err := consul.Examine(dir)
+	switch {
+	case r.Err("paths", err, "nothing is allowed without it", "mkdir -p "+dir):
+	case len(problems) > 0:
+		r.Bad("paths", strings.Join(problems, "\n"), "what these files name is denied until they are right", "edit the files in "+dir+"  (they count at once)")
+	case n == 0:
+		r.Warn("paths", dir+" has no entry", "no agent may reach anything", "bivouac explain TURN  (prints the entry that a refused turn needs)")
+	default:
+		r.Fine("paths", "%d entries in %s", n, dir)
+	}
+}
+
+// ExamineCaps says what bounds the spend.
+func ExamineCaps(r *finding.Report, c *Caps) {
+	if c == nil || c.SpendUSDPerHour == nil {
+		r.Fine("caps", "no caps in broker.hcl: at most %d USD in any hour", DefaultSpendUSD)
+		return
+	}
+	if *c.SpendUSDPerHour <= 0 {
+		r.Warn("caps", "spend_usd_per_hour is 0", "every model call with a price is refused", "edit the caps block of broker.hcl")
+		return
+	}
+	r.Fine("caps", "at most %g USD in any hour, %d tenant(s) narrowed", *c.SpendUSDPerHour, len(c.Tenant))
+}
+
+// way is a place that requests go to.
+type way struct {
+	check, url string
+	cfg        egress.Config
+	err        error
+}
+
+// ExamineWays opens a connection to every provider and tool, at once.
+func ExamineWays(ctx context.Context, r *finding.Report, c Config, n egress.Network) {
+	var ways []way
+	for _, m := range c.Models {
+		ways = append(ways, c.way("provider."+m.Name, "model route "+m.Name, m.BaseURL, m.CAFile, m.AllowPrivate, n))
+		if m.Price == nil {
+			r.Warn("price."+m.Name, "the route has no price", "calls of unknown cost are refused", "add a price block to model \""+m.Name+"\" in broker.hcl")
+		}
+	}
+	for _, d := range c.Destinations {
+		ways = append(ways, c.way("tool."+d.Name, "destination "+d.Name, d.URL, d.CAFile, d.AllowPrivate, n))
+	}
+	if len(c.Models) == 0 {
+		r.Warn("providers", "broker.hcl has no model route", "no agent has a model", "add a model block to broker.hcl, and restart the broker")
+	}
+	var wg sync.WaitGroup
+	for i := range ways {
+		wg.Go(func() {
+			w := &ways[i]
+			ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+			defer cancel()
+			if w.err == nil {
+				w.err = egress.Reach(ctx, w.cfg)
+			}
+		})
+	}
+	wg.Wait()
+	for _, w := range ways {
+		if w.err != nil {
+			r.Bad(w.check, w.err.Error(), "calls to it fail", fmt.Sprintf("curl -sv -o /dev/null %s  (from the broker's machine); see broker.hcl", w.url))
+			continue
+		}
+		r.Fine(w.check, "%s can be reached", w.url)
+	}
+}
+
+func (c Config) way(check, name, url, ca string, private bool, n egress.Network) way {
+	w := way{check: check, url: url}
+	base, err := egress.CheckBase(url, private)
+	if err != nil {
+		w.err = err
+		return w
+	}
+	pem, err := c.readCA(ca)
+	w.cfg, w.err = egress.Config{Name: name, Base: base, AllowPrivate: private, CA: pem, Network: n}, err
+	return w
+}

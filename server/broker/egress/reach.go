@@ -1,0 +1,32 @@
+package egress
+
+import (
+	"context"
+	"crypto/tls"
+
+	"bivouac/edge/protocol"
+)
+
+// Reach opens a connection to a destination, as a request would, and sends
+// nothing over it: name, address class, port and, for https, the certificate
+// are what it proves.
+func Reach(ctx context.Context, cfg Config) error {
+	roots, err := cfg.roots()
+	if err != nil {
+		return err
+	}
+	g := &guard{cfg: cfg, network: cfg.Network.withDefaults()}
+	conn, err := g.connect(ctx, HostPort(cfg.Base))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if cfg.Base.Scheme != "https" {
+		return nil
+	}
+	t := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: cfg.Base.Hostname()})
+	if err := t.HandshakeContext(ctx); err != nil {
+		return protocol.Errorf(protocol.CodeUnavailable, "%s: the TLS handshake with %s fails: %w", cfg.Name, HostPort(cfg.Base), err)
+	}
+	return nil
+}
