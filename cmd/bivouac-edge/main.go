@@ -41,8 +41,13 @@ func main() {
 func command() *cobra.Command {
 	var dir string
 	root := &cobra.Command{
-		Use:           "bivouac-edge",
-		Short:         "Make this machine a runner of Bivouac, within limits that its owner sets",
+		Use:   "bivouac-edge",
+		Short: "Make this machine a runner of Bivouac, within limits that its owner sets",
+		Long: `Makes this machine a runner, within limits that its owner sets in edge.hcl.
+
+First start:  bivouac-edge join URL CODE    as bivouac edge invite printed it
+              bivouac-edge run
+At any time:  bivouac-edge pause            ends everything here, without a network too`,
 		Args:          arguments(0),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version,
@@ -95,7 +100,7 @@ func runCommand(dir *string) *cobra.Command {
 			}
 			err = daemon.Run(cmd.Context())
 			if endTurns && cmd.Context().Err() != nil { // and not because another one runs here
-				err = errors.Join(err, edge.EndTurns(context.WithoutCancel(cmd.Context()), d, cfg.Supervisors))
+				err = errors.Join(err, edge.EndTurns(context.WithoutCancel(cmd.Context()), d, cfg.Supervisors, cfg.Sandbox))
 			}
 			return err
 		},

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge"
+	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
 )
 
@@ -132,7 +133,7 @@ func leaveCommand(dir *string) *cobra.Command {
 				return err
 			}
 			s, _ := supervisors("") // nil where nothing can be supervised: then nothing runs
-			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Force: force}); err != nil {
+			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Sandbox: bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope()}), Force: force}); err != nil {
 				return err
 			}
 			return said(cmd, true, "left: this machine is no runner any more", "")

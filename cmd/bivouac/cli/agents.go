@@ -26,7 +26,8 @@ func (a *app) agentsApply() *cobra.Command {
 		Short: "Check and store definitions; running turns keep theirs",
 		Long: `Checks each file and stores what changed as a new version. A session keeps the
 version that it began with. A mistake is named with its file and line, and nothing of
-that file is stored; --check stores nothing in any case.`,
+that file is stored; --check stores nothing in any case. A model route or destination
+that the broker does not have is a warning: it may come later.`,
 		Example: "  bivouac agents apply assistant.hcl\n  bivouac agents apply --check *.hcl",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {

@@ -48,6 +48,9 @@ func (a *app) devCommand() *cobra.Command {
 in, and keeps its state in --data. The first start makes the keys, the agents
 "assistant" and "coder", and joins this machine as a runner.
 
+With --data another deployment begins. Your login stays with the one that it is for;
+the other one's lies beside its state, and is used with BIVOUAC_CONFIG or --config.
+
 The model is a scripted provider that answers from --model-script; README says how to
 use a real one.`,
 		Example: "  bivouac dev --allow-folder notes=$HOME/notes:rw\n  bivouac dev --data /tmp/try --public 127.0.0.1:0 --runner 127.0.0.1:0 --broker 127.0.0.1:0 --model 127.0.0.1:0",

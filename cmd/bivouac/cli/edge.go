@@ -40,7 +40,7 @@ edge.hcl there.`,
 		}),
 	}
 	cmd.Flags().StringVar(&req.Name, "name", "", "name of the machine")
-	cmd.Flags().StringSliceVar(&req.Actions, "action", nil, "what you may use it for (default: all that its owner allows)")
+	cmd.Flags().StringSliceVar(&req.Actions, "action", nil, "what you may use it for: files.list, files.read, files.write, or turn for whole turns in a sandbox (default: all that its owner allows)")
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "how long the code works")
 	return cmd
 }

@@ -28,6 +28,15 @@ func group(cmd *cobra.Command, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// in adds commands to root under a title of its help.
+func in(root *cobra.Command, title string, subs ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, sub := range subs {
+		sub.GroupID = title
+	}
+	root.AddCommand(subs...)
+}
+
 // explainMistakes gives every complaint about flags and arguments its code, and
 // the command that shows how it is done.
 func explainMistakes(cmd *cobra.Command) {

@@ -208,7 +208,7 @@ func (h *helps) exists(words []string, exact bool) error {
 			}
 			continue
 		}
-		_, below, group := strings.Cut(text, "Available Commands:")
+		_, below, group := strings.Cut(text, " [command]\n") // below: its commands, under one title or several
 		below, _, _ = strings.Cut(below, "\nFlags:")
 		if !group || i != len(path)-1 || !regexp.MustCompile(`^[a-z-]+$`).MatchString(w) {
 			continue // an argument

@@ -150,7 +150,9 @@ func (a *app) explainCommand() *cobra.Command {
 		Use:   "explain TURN|ATTEMPT",
 		Short: "Why something waits, and what would change that",
 		Long: `Says what a turn or an attempt waits for and how long it has; for one that waits for
-a machine, why each of yours does not fit, and the commands that would change it.`,
+a machine, why each of yours does not fit, and the commands that would change it. Of
+one that ended: why, who denied what, and what to write into which file where the
+broker's paths refused something.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Turns.Explain(ctx, &apiv1.ExplainRequest{Id: args[0]})
