@@ -3,16 +3,20 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"bivouac/edge"
 	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
+	"bivouac/edge/service"
 	"bivouac/edge/state"
 )
 
 func joinCommand(dir *string) *cobra.Command {
 	var name string
+	var asService bool
 	var folders, toolchains []string
 	policy := owner.Default()
 	cmd := &cobra.Command{
@@ -37,20 +41,52 @@ func joinCommand(dir *string) *cobra.Command {
 				}
 				policy.Toolchains = append(policy.Toolchains, t)
 			}
+			unit, err := unitOf(*dir)
+			if err == nil && asService { // before anything is asked for or written
+				err = unit.Available(cmd.Context())
+			}
+			if err != nil {
+				return err
+			}
 			e, err := edge.Join(cmd.Context(), edge.JoinParams{
 				Server: args[0], Code: args[1], Name: name, State: *dir, Policy: policy, Version: version,
 			})
 			if err != nil {
 				return err
 			}
+			if asService {
+				return serving(cmd, unit, e)
+			}
 			return joined(cmd.OutOrStdout(), *dir, e)
 		},
 	}
+	cmd.Flags().BoolVar(&asService, "service", false, "also keep it running: write a systemd unit of this user and start it; leave removes it")
 	cmd.Flags().StringVar(&name, "name", "", "name of this machine (default: the invitation's)")
 	cmd.Flags().StringArrayVar(&folders, "allow-folder", nil, "name=/path[:r|:rw], a folder that agents may read, or also write; may be repeated")
 	cmd.Flags().StringArrayVar(&toolchains, "toolchain", nil, "name=/path, a host folder that sandboxed code sees read-only; may be repeated")
 	cmd.Flags().IntVar(&policy.Slots, "slots", policy.Slots, "turns that may run at once in sandboxes; 0 refuses them")
 	return cmd
+}
+
+// unitOf is the systemd unit of a runner of this program.
+func unitOf(dir string) (service.Unit, error) {
+	d, err := state.At(dir)
+	if err != nil {
+		return service.Unit{}, err
+	}
+	self, err := os.Executable()
+	return service.Unit{State: d, Program: self}, err
+}
+
+// serving starts the unit of a machine that has just joined, and names what it wrote.
+func serving(cmd *cobra.Command, unit service.Unit, e state.Enrolment) error {
+	file, err := unit.Install(cmd.Context())
+	if err != nil {
+		return protocol.Errorf(protocol.CodeOf(err), "the machine has joined as runner %s, but its service does not run: %w; start it by hand with `%s`", e.Runner, err, unit.State.Command("run"))
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "joined %s as runner %s\nits policy is %s\nwrote %s and started it: systemctl --user status %s\nit runs while you are logged in; to run always: sudo loginctl enable-linger $USER\n",
+		e.Server, e.Runner, unit.State.Policy(), file, unit.Name())
+	return err
 }
 
 func joined(out io.Writer, dir string, e state.Enrolment) error {

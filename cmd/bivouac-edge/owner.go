@@ -136,7 +136,19 @@ func leaveCommand(dir *string) *cobra.Command {
 			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Sandbox: bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope()}), Force: force}); err != nil {
 				return err
 			}
-			return said(cmd, true, "left: this machine is no runner any more", "")
+			unit, err := unitOf(*dir)
+			if err != nil {
+				return err
+			}
+			file, err := unit.Remove(cmd.Context())
+			if err != nil {
+				return err
+			}
+			left := "left: this machine is no runner any more"
+			if file != "" {
+				left += "\nremoved " + file
+			}
+			return said(cmd, true, left, "")
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "forget the runner here even when the server cannot be told")

@@ -41,6 +41,12 @@ func Default() string {
 	return "bivouac-edge-state"
 }
 
+// At is a directory that need not be there yet.
+func At(path string) (*Dir, error) {
+	abs, err := filepath.Abs(path)
+	return &Dir{path: abs}, err
+}
+
 // Create makes the directory, or takes an existing one of this user.
 func Create(path string) (*Dir, error) {
 	abs, err := filepath.Abs(path)
@@ -89,7 +95,7 @@ func (d *Dir) Path() string { return d.path }
 // types it: --state is named unless it is the default.
 func (d *Dir) Command(args string) string {
 	text := "bivouac-edge " + args
-	if def, err := filepath.Abs(Default()); err == nil && def == d.path {
+	if d.IsDefault() {
 		return text
 	}
 	path := d.path
@@ -97,6 +103,12 @@ func (d *Dir) Command(args string) string {
 		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 	}
 	return text + " --state " + path
+}
+
+// IsDefault reports the directory that is meant when nobody names one.
+func (d *Dir) IsDefault() bool {
+	def, err := filepath.Abs(Default())
+	return err == nil && def == d.path
 }
 
 // Scope names what this directory's processes make outside of it, such as

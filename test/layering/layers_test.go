@@ -45,6 +45,7 @@ var layers = []layer{
 	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
 	{"edge/state", []string{"edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
+	{"edge/service", []string{"edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
 	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
 	{"edge", []string{"edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
