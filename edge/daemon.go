@@ -151,6 +151,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	defer d.tidy()
 	defer d.link.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -263,6 +264,17 @@ func (d *Daemon) sweep(ctx context.Context) {
 	if err != nil {
 		d.problems.note("cleanup", err)
 		d.log.WarnContext(ctx, "sandboxes of an earlier start are left", "error", err)
+	}
+}
+
+// tidy leaves nothing behind that serves sandboxes to come. Supervisors that go on
+// do the same at their end. INV-18.
+func (d *Daemon) tidy() {
+	if d.cfg.Sandbox == nil {
+		return
+	}
+	if err := d.cfg.Sandbox.Tidy(context.Background()); err != nil {
+		d.log.Warn("what sandboxes were made in is left", "error", err)
 	}
 }
 

@@ -44,6 +44,8 @@ func (provedSandbox) Probe(context.Context) sandbox.Report {
 	return sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}
 }
 
+func (provedSandbox) Tidy(context.Context) error { return nil }
+
 func (provedSandbox) Sweep(context.Context, []string) ([]string, error) { return nil, nil }
 
 // enrolled writes the state directory of a runner that has joined.

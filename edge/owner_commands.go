@@ -12,6 +12,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/state"
 	"bivouac/edge/supervise/protocol/supervisev1"
 )
@@ -101,7 +102,7 @@ func Resume(ctx context.Context, dir *state.Dir) (running bool, err error) {
 // EndTurns kills what a daemon that has stopped left running, with its sandboxes.
 // It cancels nothing: the attempts are interrupted, as by a power failure, and the
 // journals say the rest at the next start.
-func EndTurns(ctx context.Context, dir *state.Dir, supervisors Spawner) error {
+func EndTurns(ctx context.Context, dir *state.Dir, supervisors Spawner, sandboxes sandbox.Backend) error {
 	dirs, err := dir.Attempts()
 	if err != nil || supervisors == nil {
 		return err
@@ -112,7 +113,16 @@ func EndTurns(ctx context.Context, dir *state.Dir, supervisors Spawner) error {
 		failed = append(failed, supervisors.Kill(limit, a))
 		cancel()
 	}
-	return errors.Join(failed...)
+	return errors.Join(append(failed, sweepAll(ctx, sandboxes))...)
+}
+
+// sweepAll removes what killed supervisors left, and what it was made in. INV-18.
+func sweepAll(ctx context.Context, b sandbox.Backend) error {
+	if b == nil {
+		return nil
+	}
+	_, err := b.Sweep(ctx, nil)
+	return errors.Join(err, b.Tidy(ctx))
 }
 
 // endSupervisors stops what runs without a daemon.
@@ -137,6 +147,8 @@ type LeaveParams struct {
 	State       *state.Dir
 	Supervisors Spawner
 	Network     link.Network
+	// Sandbox, if any: nobody comes back who would sweep.
+	Sandbox sandbox.Backend
 	// Force forgets the runner here even when the server cannot be told.
 	Force bool
 }
@@ -150,7 +162,8 @@ func Leave(ctx context.Context, p LeaveParams) error {
 	if err != nil && !p.Force {
 		return protocol.Errorf(protocol.CodeOf(err), "the server was not told: %w; try again, or forget the runner on this machine only: `%s`", err, p.State.Command("leave --force"))
 	}
-	return errors.Join(awaitUnlocked(ctx, p.State), endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"), p.State.Wipe())
+	return errors.Join(awaitUnlocked(ctx, p.State), endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"),
+		sweepAll(ctx, p.Sandbox), p.State.Wipe())
 }
 
 // leaveAlone tells the server without a daemon.

@@ -112,6 +112,8 @@ type Backend interface {
 	Clear(ctx context.Context, id string) error
 	// Sweep ends and removes groups of ids that are not in keep.
 	Sweep(ctx context.Context, keep []string) (removed []string, err error)
+	// Tidy removes what is kept for groups as long as there is one, if there is none.
+	Tidy(ctx context.Context) error
 }
 
 // Group is all processes of one attempt.

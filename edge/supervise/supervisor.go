@@ -101,6 +101,11 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer recs.journal.Close()
+	defer func() {
+		if err := cfg.Backend.Tidy(context.WithoutCancel(ctx)); err != nil {
+			cfg.Log.Warn("what sandboxes were made in is left", "error", err)
+		}
+	}()
 	s := &supervisor{
 		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(), short: newShort(),
 		begun: newSignal(), stopped: newSignal(), retired: newSignal(), quiet: newSignal(), renewed: make(chan struct{}, 1),

@@ -142,6 +142,15 @@ func (b *Backend) Clear(ctx context.Context, id string) error {
 	return sweepOne(ctx, tree.Open(id))
 }
 
+// Tidy removes the folder for control groups when no group is in it.
+func (b *Backend) Tidy(context.Context) error {
+	tree, err := b.detect()
+	if err != nil {
+		return nil
+	}
+	return tree.Retire()
+}
+
 // sweepIn bounds the wait for one group: it cannot be removed while the process
 // that made it lives.
 const sweepIn = 5 * time.Second

@@ -32,3 +32,6 @@ func (*Backend) Clear(context.Context, string) error { return nil }
 
 // Sweep finds nothing.
 func (*Backend) Sweep(context.Context, []string) ([]string, error) { return nil, nil }
+
+// Tidy has nothing to remove.
+func (*Backend) Tidy(context.Context) error { return nil }

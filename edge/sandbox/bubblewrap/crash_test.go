@@ -127,6 +127,36 @@ func TestFrozenAfterCrash(t *testing.T) {
 	}
 }
 
+// TestFoldersGoAtTheEnd: the folder for groups goes with the last of them, and
+// comes again with the next. INV-18.
+func TestFoldersGoAtTheEnd(t *testing.T) {
+	b := New(Config{CgroupParent: testParent + "/deep"})
+	tree, err := b.detect()
+	if err != nil {
+		t.Skip("without control groups nothing is made: ", err)
+	}
+	here := func() bool {
+		found, _ := filepath.Glob("/sys/fs/cgroup/*/" + testParent + "/deep")
+		one, _ := filepath.Glob("/sys/fs/cgroup/" + testParent + "/deep")
+		return len(found)+len(one) > 0
+	}
+	if !here() {
+		t.Skip("this machine gives a group of its own, which stays: ", tree.Kind())
+	}
+	for range 2 {
+		g, err := b.Group(t.Context(), "last", probeLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Tidy(t.Context()); err != nil || !here() {
+			t.Errorf("with a group in it: %v, still there %t", err, here())
+		}
+		if err := errors.Join(g.Close(t.Context()), b.Tidy(t.Context())); err != nil || here() {
+			t.Errorf("without: %v, still there %t", err, here())
+		}
+	}
+}
+
 // gateVariable makes a process of this test die while bwrap waits for it.
 const gateVariable = "BIVOUAC_SUITE_GATE"
 

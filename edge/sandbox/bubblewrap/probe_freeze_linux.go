@@ -8,6 +8,8 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // beatScript never stops saying something.
@@ -49,13 +51,14 @@ func (b *Backend) tryFreezer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	heard, done := &beats{}, make(chan error, 1)
-	go func() {
-		_, err := g.Run(ctx, sandbox.Process{Role: sandbox.RoleCode, Argv: []string{"/bin/sh", "-c", beatScript}, Stdout: heard})
-		done <- err
-	}()
+	var heard beats
+	var beating errgroup.Group
+	beating.Go(func() error {
+		_, err := g.Run(ctx, sandbox.Process{Role: sandbox.RoleCode, Argv: []string{"/bin/sh", "-c", beatScript}, Stdout: &heard})
+		return err
+	})
 	err = heard.stopAndGo(ctx, g)
-	return errors.Join(err, g.Close(ctx), <-done)
+	return errors.Join(err, g.Close(ctx), beating.Wait())
 }
 
 func (b *beats) stopAndGo(ctx context.Context, g *group) error {

@@ -52,6 +52,20 @@ func (t *Tree) Open(name string) *Group { return &Group{tree: t, name: name, fd:
 
 // make makes all directories or none, and touches none that was there.
 func (g *Group) make() error {
+	err := g.makeOnce()
+	for range 3 {
+		if !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		// Somebody who had no group any more retired the tree.
+		if err = g.tree.prepare(); err == nil {
+			err = g.makeOnce()
+		}
+	}
+	return err
+}
+
+func (g *Group) makeOnce() error {
 	var made []string
 	for _, d := range g.tree.dirs() {
 		dir := filepath.Join(d, g.name)

@@ -22,6 +22,7 @@ const ownLeaf = "bivouac-self"
 type Tree struct {
 	unified string            // our directory in cgroup2: kills, and limits if full
 	full    bool              // the unified hierarchy has the controllers
+	mount   string            // of the unified hierarchy, if full and our directory was made by us
 	v1      map[string]string // controller → our directory
 	// freezer is our directory in the v1 freezer hierarchy, where that is what
 	// freezes; freezerHome is where threads of this process belong there.
@@ -68,20 +69,60 @@ func detectV2(l layout, parent string) (*Tree, error) {
 		}
 		problems = append(problems, err)
 	}
-	dir := filepath.Join(l.unified, parent)
-	err := delegate(l.unified, false)
+	t := &Tree{unified: filepath.Join(l.unified, parent), full: true, mount: l.unified}
+	err := t.prepare()
 	if err == nil {
-		err = ensure(dir)
-	}
-	if err == nil {
-		err = delegate(dir, false)
-	}
-	if err == nil {
-		return &Tree{unified: dir, full: true}, nil
+		return t, nil
 	}
 	problems = append(problems, err)
-	return nil, errNone("no cgroup v2 group with %s may be used (%v); run the edge in a systemd unit with Delegate=yes",
+	return nil, errNone("no cgroup v2 group with %s may be used (%v); run the edge as root, or in a systemd unit with Delegate=yes",
 		strings.Join(needed, ", "), errors.Join(problems...))
+}
+
+// prepare makes our directories, which Retire may have removed. In the unified
+// hierarchy each one above a group has to hand out the controllers.
+func (t *Tree) prepare() error {
+	if t.full && t.mount == "" {
+		return nil // our unit's own
+	}
+	if t.full {
+		if err := delegate(t.mount, false); err != nil {
+			return err
+		}
+		below, err := filepath.Rel(t.mount, t.unified)
+		if err != nil {
+			return err
+		}
+		at := t.mount
+		for part := range strings.SplitSeq(below, "/") {
+			at = filepath.Join(at, part)
+			if err := errors.Join(ensure(at), delegate(at, false)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, d := range t.dirs() {
+		if err := ensure(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Retire removes our directories where no group is in them. Another process that
+// makes a group at the same time makes them again.
+func (t *Tree) Retire() error {
+	if t.full && t.mount == "" {
+		return nil
+	}
+	var errs []error
+	for _, d := range t.dirs() {
+		if err := unix.Rmdir(d); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, &os.PathError{Op: "rmdir", Path: d, Err: err})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // delegate makes dir hand the needed controllers to its children; with move,
@@ -118,7 +159,9 @@ func detectV1(l layout, parent string) (*Tree, error) {
 		}
 		dir := filepath.Join(mount, parent)
 		if err := ensure(dir); err != nil {
-			return nil, errNone("control groups may not be made by this user (%v); run the edge as root to have limits over an attempt", err)
+			return nil, errNone("control groups may not be made by this user (%v); to have limits over an attempt, run the edge as root, "+
+				"or in a systemd user unit with Delegate=yes where cgroup v2 is used, or let root give it a folder in each hierarchy: "+
+				"mkdir %s; chown -R %d %s; and say cgroup = %q in edge.hcl", err, given(l, parent), os.Geteuid(), given(l, parent), parent)
 		}
 		t.v1[c] = dir
 	}
@@ -130,6 +173,18 @@ func detectV1(l layout, parent string) (*Tree, error) {
 	}
 	t.useFreezer(l, parent)
 	return t, nil
+}
+
+// given are the folders that root has to make for another user, as a shell names
+// them.
+func given(l layout, parent string) string {
+	var all []string
+	for _, c := range append(needed, "freezer") {
+		if mount, ok := l.v1[c]; ok {
+			all = append(all, filepath.Join(mount, parent))
+		}
+	}
+	return strings.Join(all, " ")
 }
 
 // ensure makes our folder; root may have made it before for itself.

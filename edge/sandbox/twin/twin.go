@@ -105,6 +105,9 @@ func (b *Backend) Clear(ctx context.Context, id string) error {
 	return g.Close(ctx)
 }
 
+// Tidy has nothing to remove.
+func (b *Backend) Tidy(context.Context) error { return nil }
+
 // Sweep closes groups that are not kept: to a twin, all groups are its own.
 func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
 	b.mu.Lock()
