@@ -40,6 +40,11 @@ e2e: deps ## the long ones whole: kill -9 at every step, 200 moves of the link, 
 	$(GO) test -count=1 -timeout 60m ./test/e2e ./test/harness ./cmd/bivouac/cli
 	$(GO) test -count=1 -timeout 20m -run LeakNo ./edge ./edge/link
 
+.PHONY: vm
+vm: ## the sandbox suites on emulated machines with other control groups than this one
+	@.ci/vm
+	$(GO) test -count=1 -timeout 30m -v ./edge/sandbox/vmtest
+
 .PHONY: race
 race: deps ## the race detector over pure packages, engine, link, broker and edge
 	$(GO) test -race -short -shuffle=on ./edge/... ./server/... ./consul/...
