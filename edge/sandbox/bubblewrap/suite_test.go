@@ -3,6 +3,7 @@
 package bubblewrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,11 @@ import (
 	"bivouac/edge/sandbox/sandboxtest"
 )
 
-// testParent keeps the groups of this test process apart from everybody's.
-var testParent = fmt.Sprintf("bivouac-test-%d", os.Getpid())
+// testParent keeps the groups of this test process apart from everybody's, unless
+// a test that made folders for another user says where.
+var testParent = cmp.Or(os.Getenv(parentVariable), fmt.Sprintf("bivouac-test-%d", os.Getpid()))
+
+const parentVariable = "BIVOUAC_SUITE_PARENT"
 
 func TestMain(m *testing.M) {
 	switch {
@@ -227,17 +231,50 @@ func TestSuiteAsUser(t *testing.T) {
 	if err := os.Chmod(scratch, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-test.run=^TestSuite$", "-test.v=" + fmt.Sprint(testing.Verbose())}
-	cmd := exec.CommandContext(t.Context(), binary, args...)
-	cmd.Dir = dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + scratch, "TMPDIR=" + scratch,
-		attackerVariable + "=" + attacker, setuidVariable + "=" + setuid}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: plainUID, Gid: plainUID}}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("the suite as uid %d: %v", plainUID, err)
+	asUser := func(t *testing.T, tests string, env ...string) {
+		cmd := exec.CommandContext(t.Context(), binary, "-test.run="+tests, "-test.v="+fmt.Sprint(testing.Verbose()))
+		cmd.Dir = dir
+		cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "HOME="+scratch, "TMPDIR="+scratch,
+			attackerVariable+"="+attacker, setuidVariable+"="+setuid)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: plainUID, Gid: plainUID}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("the suite as uid %d: %v", plainUID, err)
+		}
+		t.Logf("as uid %d:\n%s", plainUID, out)
 	}
-	t.Logf("as uid %d:\n%s", plainUID, out)
+	t.Run("alone", func(t *testing.T) { asUser(t, "^TestSuite$") })
+	t.Run("with folders given by root", func(t *testing.T) {
+		parent := testParent + "-given"
+		givenFolders(t, parent)
+		asUser(t, "^(TestSuite|TestSeenAs|TestFrozenAfterCrash)$/^(Lifecycle|Kill|Freeze|Limits|Tidy)$", parentVariable+"="+parent+"/scope",
+			seenVariable+"=cgroup by "+cgroup.FreezeV1+", rootless=true")
+	})
+}
+
+// givenFolders are what root makes for a user in each v1 hierarchy.
+func givenFolders(t *testing.T, parent string) {
+	for _, c := range []string{"memory", "pids", "cpu", "freezer"} {
+		dir := filepath.Join("/sys/fs/cgroup", c, parent)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("this machine has no hierarchy %s of its own: %v; the machine of vmtest has a delegated group", c, err)
+		}
+		t.Cleanup(func() {
+			os.Remove(filepath.Join(dir, "scope"))
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		files, err := filepath.Glob(dir + "/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range append(files, dir) {
+			if err := os.Chown(f, plainUID, plainUID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func gettid() int { return syscall.Gettid() }

@@ -46,25 +46,23 @@ func (t *Tree) useFreezer(l layout, parent string) {
 	if ensure(dir) != nil || !exists(filepath.Join(dir, "freezer.state")) {
 		return
 	}
-	t.freezer, t.freezerHome = dir, mount
-	if home := filepath.Join(mount, l.own["freezer"]); !strings.Contains(l.own["freezer"], "..") && exists(home) {
-		t.freezerHome = home
-	}
+	t.freezer = dir
 }
 
 // Enter puts the calling thread, which must be locked, into the v1 freezer for as
 // long as it forks: what is forked is a member from birth. It must leave again,
 // or freezing the group would stop a thread of ours.
-func (g *Group) Enter() error { return g.moveThread(g.tree.freezer, g.name) }
+func (g *Group) Enter() error { return g.moveThread(g.name) }
 
-// Leave takes the calling thread out of the v1 freezer.
-func (g *Group) Leave() error { return g.moveThread(g.tree.freezerHome, "") }
+// Leave takes the calling thread out of the group, to the folder above: that is
+// never frozen, and a user may write there.
+func (g *Group) Leave() error { return g.moveThread("") }
 
-func (g *Group) moveThread(dir, name string) error {
+func (g *Group) moveThread(name string) error {
 	if g.tree.freezer == "" {
 		return nil
 	}
-	if err := write(filepath.Join(dir, name), "tasks", strconv.Itoa(unix.Gettid())); err != nil {
+	if err := write(filepath.Join(g.tree.freezer, name), "tasks", strconv.Itoa(unix.Gettid())); err != nil {
 		return fmt.Errorf("move a thread to the freezer group %q: %w", name, err)
 	}
 	return nil

@@ -24,9 +24,8 @@ type Tree struct {
 	full    bool              // the unified hierarchy has the controllers
 	mount   string            // of the unified hierarchy, if full and our directory was made by us
 	v1      map[string]string // controller → our directory
-	// freezer is our directory in the v1 freezer hierarchy, where that is what
-	// freezes; freezerHome is where threads of this process belong there.
-	freezer, freezerHome string
+	// freezer is our directory in the v1 freezer hierarchy, where that is what freezes.
+	freezer string
 }
 
 // Detect finds where this process may make groups. parent names the folder
@@ -165,7 +164,7 @@ func detectV1(l layout, parent string) (*Tree, error) {
 		}
 		t.v1[c] = dir
 	}
-	if l.unified != "" {
+	if l.unified != "" && mayWrite(filepath.Join(l.unified, "cgroup.procs")) == nil { // or nothing may be born below
 		dir := filepath.Join(l.unified, parent)
 		if err := ensure(dir); err == nil {
 			t.unified = dir
@@ -192,8 +191,12 @@ func ensure(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS); err != nil {
-		return &os.PathError{Op: "write", Path: dir, Err: err}
+	return mayWrite(dir)
+}
+
+func mayWrite(path string) error {
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS); err != nil {
+		return &os.PathError{Op: "write", Path: path, Err: err}
 	}
 	return nil
 }
