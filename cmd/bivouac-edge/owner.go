@@ -52,6 +52,10 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	}
 	if s.QUICProblem != "" {
 		line("", "UDP does not reach the server: %s", s.QUICProblem)
+		line("", "it is tried again in %s, or now with: %s", (time.Duration(s.ProbeIn) * time.Millisecond).Round(time.Second), d.Command("probe"))
+	}
+	if s.PolicyProblem != "" {
+		line("edge.hcl", "has mistakes; the last good one is in force: %s", s.PolicyProblem)
 	}
 	if s.Paused {
 		line("paused", "yes; take it back with: %s", d.Command("resume"))

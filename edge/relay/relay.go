@@ -45,8 +45,28 @@ func Dial(cfg link.Config) DialFunc {
 		if err != nil {
 			return nil, nil, err
 		}
-		return Over(c, c.URL()), c.Close, nil
+		return probing{Over(c, c.URL()), c}, c.Close, nil
 	}
+}
+
+// probeLimit is what a look for QUIC may cost a call. It is made seldom, and less
+// and less often.
+const probeLimit = 500 * time.Millisecond
+
+// probing looks for QUIC between calls while the link runs over TCP: what is open
+// stays where it is.
+type probing struct {
+	Broker
+	link *link.Client
+}
+
+func (p probing) CallModel(ctx context.Context, r *brokerv1.CallModelRequest) (*connect.ServerStreamForClient[brokerv1.CallModelResponse], error) {
+	if wait, ok := p.link.NextProbe(); ok && wait == 0 {
+		limit, cancel := context.WithTimeout(ctx, probeLimit)
+		_, _ = p.link.Upgrade(limit, nil) // the link remembers why not
+		cancel()
+	}
+	return p.Broker.CallModel(ctx, r)
 }
 
 // Over is a Broker behind any HTTP client. Deltas are small: nothing is
