@@ -61,7 +61,7 @@ func TestRecover(t *testing.T) {
 		if got := w.connect(m); got != epoch+1 || m.cert.Leaf.NotAfter.Before(time.Now().Add(time.Hour)) {
 			t.Errorf("after the recovery epoch %d, certificate until %v", got, m.cert.Leaf.NotAfter)
 		}
-		if err := w.recover(w.stranger(), w.stranger().key); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+		if err := w.recover(m, w.stranger().key); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
 			t.Errorf("signed by another key: %v", err)
 		}
 		foreign := w.stranger()
