@@ -2,11 +2,13 @@
 // HTTP/3 over QUIC raced with HTTP/2 over TLS 1.3, mutual certificates under one
 // pinned root.
 //
-// It owns dialling, the race, keep-alive, the choice of transport and the
-// listener for both. It guarantees that a Client talks only to a peer whose
+// It owns dialling, the race, keep-alive, the choice of transport, moves between
+// transports, tunnels, what each kind of stream carried, and the listener for both.
+// It guarantees that a Client talks only to a peer whose
 // chain ends at the pinned root and whose certificate names the expected role,
 // that a network without UDP costs a short head start, that a dead peer is
-// noticed in about three seconds, and that a handler learns who calls from
+// noticed in about three seconds, that a move settles the new connection before the
+// old one drains, and that a handler learns who calls from
 // PeerFrom alone. QUIC 0-RTT and TLS session tickets are off: every connection
 // proves its key again.
 //
