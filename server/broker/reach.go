@@ -1,0 +1,90 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/capability"
+)
+
+// Reach says what an agent could reach now: the questions of admission that need
+// no capability. It admits nothing: every request is asked all of them again.
+func (s brokerService) Reach(ctx context.Context, in *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
+	tenant, err := protocol.ParseID[protocol.TenantKind](in.GetTenantId())
+	if err != nil {
+		return nil, err
+	}
+	asking := func() *request {
+		return &request{claims: capability.Claims{Tenant: tenant, TenantName: in.GetTenantName(), Agent: in.GetAgent(), DataBoundary: in.GetDataBoundary()}}
+	}
+	out := &brokerv1.ReachResponse{}
+	for _, route := range in.GetModels() {
+		r := asking()
+		r.model = route
+		out.Models = append(out.Models, reach(s.reaches(ctx, r, s.credentialOfRoute)))
+	}
+	for _, tool := range in.GetTools() {
+		r := asking()
+		r.tool = tool
+		out.Tools = append(out.Tools, reach(s.reaches(ctx, r, s.toolAsBound)))
+	}
+	return out, nil
+}
+
+func (b *Broker) reaches(ctx context.Context, r *request, last func(context.Context, *request) error) error {
+	for _, q := range []question{{ByCap, b.checkCaps}, {ByPath, b.checkPath}, {ByBoundary, b.checkBoundary}, {ByPolicy, last}} {
+		if err := q.ask(ctx, r); err != nil {
+			return &reachError{q.by, err}
+		}
+	}
+	return nil
+}
+
+// toolAsBound holds a tool against its destination, and asks for its credential.
+func (b *Broker) toolAsBound(ctx context.Context, r *request) error {
+	if err := b.destinations[r.tool.GetDestination()].Admits(r.tool); err != nil || r.tool.GetCredential() == "" {
+		return err
+	}
+	_, err := b.ports.Authority.RouteKey(ctx, r.claims.Tenant, r.tool.GetCredential())
+	return err
+}
+
+// credentialOfRoute asks for the key of a model route, and for its price.
+func (b *Broker) credentialOfRoute(ctx context.Context, r *request) error {
+	rt := b.routes[r.model]
+	if _, err := rt.price.most(1, 1); err != nil {
+		return err
+	}
+	if rt.cfg.Credential == "" {
+		return nil
+	}
+	tenant := r.claims.Tenant
+	if rt.cfg.CredentialTenant != "" {
+		tenant = protocol.TenantID(rt.cfg.CredentialTenant)
+	}
+	_, err := b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential)
+	return err
+}
+
+// reachError is a no with its kind.
+type reachError struct {
+	by  Refusal
+	err error
+}
+
+func (e *reachError) Error() string { return e.err.Error() }
+func (e *reachError) Unwrap() error { return e.err }
+
+func reach(err error) *brokerv1.Reach {
+	if err == nil {
+		return &brokerv1.Reach{Admitted: true}
+	}
+	out := &brokerv1.Reach{Code: string(protocol.CodeOf(err)), Reason: err.Error()}
+	var e *reachError
+	if errors.As(err, &e) {
+		out.By = string(e.by)
+	}
+	return out
+}
