@@ -105,7 +105,9 @@ func (b *Backend) group(ctx context.Context, id string, l sandbox.Limits) (*grou
 func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
 	tree, err := b.detect()
 	if err != nil {
-		return nil, nil // without control groups everything died with its parent
+		// Without control groups everything died with its parent, but for one that was
+		// being made.
+		return b.endOrphans(ctx, func(id string) bool { return !slices.Contains(keep, id) && !probing(id) })
 	}
 	names, err := tree.List()
 	if err != nil {
@@ -130,7 +132,8 @@ func (b *Backend) Sweep(ctx context.Context, keep []string) ([]string, error) {
 func (b *Backend) Clear(ctx context.Context, id string) error {
 	tree, err := b.detect()
 	if err != nil {
-		return nil
+		_, err := b.endOrphans(ctx, func(other string) bool { return other == id })
+		return err
 	}
 	names, err := tree.List()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/cgroup"
 )
 
 // TestSweepAfterCrash kills an edge with a living sandbox: its processes die
@@ -162,7 +163,11 @@ const gateVariable = "BIVOUAC_SUITE_GATE"
 
 // dieAtTheGate makes a sandbox that would leave a mark in dir, and opens no gate.
 func dieAtTheGate(dir string) {
-	g, err := New(Config{CgroupParent: os.Getenv(dieVariable)}).group(context.Background(), "gate", probeLimits)
+	b := New(Config{CgroupParent: os.Getenv(dieVariable)})
+	if os.Getenv(bareVariable) != "" {
+		b.detect = lookAway
+	}
+	g, err := b.group(context.Background(), "gate", probeLimits)
 	var r *run
 	if err == nil {
 		r, err = g.start(sandbox.Process{Role: sandbox.RoleCode, Workspace: dir, Env: []string{"PATH=/usr/bin:/bin"},
@@ -176,6 +181,83 @@ func dieAtTheGate(dir string) {
 	select {}
 }
 
+// bareVariable lets that process have no control groups.
+const bareVariable = "BIVOUAC_SUITE_BARE"
+
+func lookAway() (*cgroup.Tree, error) { return nil, errors.New("this test looks away") }
+
+// atTheGate starts that process and returns the first process of its sandbox.
+func atTheGate(t *testing.T, dir string, env ...string) (edge *exec.Cmd, child int) {
+	t.Helper()
+	edge = exec.CommandContext(t.Context(), os.Args[0])
+	edge.Env = append(env, dieVariable+"="+testParent, gateVariable+"="+dir, "PATH="+os.Getenv("PATH"))
+	out, err := edge.StdoutPipe()
+	if err == nil {
+		err = edge.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed string
+	if _, err := fmt.Fscanln(out, &child, &failed); err != nil || child == 0 {
+		t.Fatalf("the edge to be killed did not start: %v, %s", err, failed)
+	}
+	return edge, child
+}
+
+// TestOrphanWithoutGroups: the same without control groups. What is left in the few
+// milliseconds in which a process does not follow its parent yet is found by its
+// name, by the next start; what lives is spared. INV-18.
+func TestOrphanWithoutGroups(t *testing.T) {
+	b := testBackend()
+	b.detect = lookAway
+	living, err := b.group(t.Context(), "living", probeLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beats, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = living.Run(t.Context(), sandbox.Process{Role: sandbox.RoleCode, Stdout: &firstWrite{seen: beats},
+			Argv: []string{"/bin/sh", "-c", "echo up; sleep 5152"}, Env: []string{"PATH=/usr/bin:/bin"}})
+	}()
+	<-beats
+	edge, child := atTheGate(t, t.TempDir(), bareVariable+"=yes")
+	edge.Process.Kill()
+	edge.Wait()
+	if found, err := b.orphans(); err != nil || !slices.Contains(found["gate"], child) {
+		t.Logf("the process died by itself this time: %v, %v", found, err)
+	}
+	ended, err := b.Sweep(t.Context(), []string{"living"})
+	if err != nil || slices.Contains(ended, "living") {
+		t.Errorf("the sweep ended %v, %v", ended, err)
+	}
+	if err := b.Clear(t.Context(), "gate"); err != nil {
+		t.Error(err)
+	}
+	if found, err := b.orphans(); err != nil || len(found["gate"]) > 0 || len(found["living"]) == 0 {
+		t.Errorf("after it there are %v, %v", found, err)
+	}
+	if err := b.Clear(t.Context(), "living"); err != nil {
+		t.Error(err)
+	}
+	<-done // who is not kept has ended, too
+	if err := living.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// firstWrite closes seen at the first output.
+type firstWrite struct {
+	seen chan struct{}
+	once sync.Once
+}
+
+func (f *firstWrite) Write(p []byte) (int, error) {
+	f.once.Do(func() { close(f.seen) })
+	return len(p), nil
+}
+
 // TestNothingStartsBehindADeadEdge kills an edge while bwrap waits for it with its
 // first process made, which does not follow its parent yet: nothing of the command
 // runs, and Clear finds what is left. INV-18.
@@ -186,20 +268,7 @@ func TestNothingStartsBehindADeadEdge(t *testing.T) {
 		t.Skip("without control groups there is nothing to clear: ", err)
 	}
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = []string{dieVariable + "=" + testParent, gateVariable + "=" + dir, "PATH=" + os.Getenv("PATH")}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	var child int
-	var failed string
-	if _, err := fmt.Fscanln(out, &child, &failed); err != nil || child == 0 {
-		t.Fatalf("the edge to be killed did not start: %v, %s", err, failed)
-	}
+	cmd, child := atTheGate(t, dir)
 	if pids, err := tree.Open("gate").Processes(); err != nil || !slices.Contains(pids, child) {
 		t.Fatalf("its group has the processes %v, not %d: %v", pids, child, err)
 	}

@@ -130,7 +130,7 @@ func (r *run) fork(l *layout, p sandbox.Process, stdio []*os.File) error {
 	if err != nil {
 		return err
 	}
-	argv := append([]string{"bwrap", "--args", args, "--"}, p.Argv...)
+	argv := append([]string{b.title(r.group.id), "--args", args, "--"}, p.Argv...)
 	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: append(stdio, l.files...), Sys: r.attributes()}
 	if b.breach.leakDescriptor {
 		attr.Files = append(attr.Files, stdio[0])

@@ -5,7 +5,6 @@ package bubblewrap
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -129,7 +128,7 @@ func TestSuiteOfMechanisms(t *testing.T) {
 	attacker, _ := programs(t)
 	for name, detect := range map[string]func() (*cgroup.Tree, error){
 		"v1":   func() (*cgroup.Tree, error) { return cgroup.DetectV1(testParent) },
-		"none": func() (*cgroup.Tree, error) { return nil, errors.New("this test looks away") },
+		"none": lookAway,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := detect(); err != nil && name != "none" {
