@@ -33,12 +33,15 @@ type broker struct {
 	ledger *budget.Ledger
 	feed   *feed.Feed
 	nonce  string
-	stream bool  // the feed's stream stands
-	cursor int64 // newest floor that came on it
+	disk   *disk
+	grants map[protocol.GrantID]bool // false: revoked. They are durable
+	from   int                       // the server whose feed is followed
+	stream bool                      // the feed's stream stands
+	cursor int64                     // newest floor that came on it
 }
 
 func newBroker(s *Sim) *broker {
-	b := &broker{party: party{s: s, name: "broker"}}
+	b := &broker{party: party{s: s, name: "broker"}, disk: s.newDisk(), grants: map[protocol.GrantID]bool{}}
 	b.boot, b.die = b.begin, b.end
 	return b
 }
@@ -62,19 +65,23 @@ func (b *broker) end() {
 	}
 }
 
-// follow takes a reading of the server's feed every beat; a reading that does not
-// come makes the feed older, and a broken stream begins anew.
+// follow takes a reading of a server's feed every beat; a reading that does not
+// come makes the feed older, and a broken stream begins anew, at the next server.
 func (b *broker) follow() {
 	b.after(feedBeat, "", b.follow)
-	if !b.s.host.up || b.s.host.thaw > b.s.now() || !b.s.feedLink.up() || !b.s.healed && b.s.chance(b.s.feedLink.fault.drop) {
+	h := b.s.hosts[b.from%len(b.s.hosts)]
+	if !h.up || h.thaw > b.s.now() || !h.feed.up() || !h.base.up() || !b.s.healed && b.s.chance(h.feed.fault.drop) {
+		if b.stream || b.s.chance(0.3) {
+			b.from++
+		}
 		b.stream = false
 		return
 	}
-	m := b.s.reading(b.cursor, !b.stream)
 	if !b.stream {
-		b.feed.Begin()
-		b.stream = true
+		b.cursor = b.feed.Begin()
 	}
+	m := b.s.reading(b.cursor, !b.stream)
+	b.stream = true
 	b.cursor = m.Cursor
 	if _, err := b.feed.Apply(m); err != nil {
 		b.stream = false
@@ -103,6 +110,9 @@ func (b *broker) admit(peer, token string) (c capability.Claims, err error) {
 		value int64
 		code  protocol.Code
 	}{
+		{brokerv1.FloorKind_FLOOR_KIND_GRANT, c.Grant.String(), 0, protocol.CodePermissionDenied},
+		{brokerv1.FloorKind_FLOOR_KIND_RUNNER, c.Presenter, 0, protocol.CodePermissionDenied},
+		{brokerv1.FloorKind_FLOOR_KIND_PRINCIPAL, c.Principal.String(), 0, protocol.CodePermissionDenied},
 		{brokerv1.FloorKind_FLOOR_KIND_INSTANCE, c.Instance.String(), c.Generation, protocol.CodePermissionDenied},
 		{brokerv1.FloorKind_FLOOR_KIND_SESSION, c.Session.String(), 0, protocol.CodePermissionDenied},
 		{brokerv1.FloorKind_FLOOR_KIND_TURN, c.Turn.String(), turn, protocol.CodeStaleFence},
@@ -111,6 +121,9 @@ func (b *broker) admit(peer, token string) (c capability.Claims, err error) {
 		if f.id != "" && b.feed.Below(f.kind, f.id, f.value) {
 			return c, protocol.Errorf(f.code, "the capability is below a floor of its %s", f.kind)
 		}
+	}
+	if alive, known := b.grants[c.Grant]; c.Grant != "" && !alive {
+		return c, protocol.Errorf(protocol.CodePermissionDenied, "the grant %s was revoked, or is not known: %t", c.Grant, known)
 	}
 	b.s.admitted(c)
 	return c, nil
@@ -152,8 +165,8 @@ func (b *broker) callModel(peer string, req *brokerv1.CallModelRequest, reply fu
 }
 
 // invoke checks, logs durably, sends, logs the answer and gives it. INV-4.
-func (b *broker) invoke(req *brokerv1.InvokeRequest, reply func(*brokerv1.InvokeResponse, error)) {
-	first, err := b.mayInvoke(req)
+func (b *broker) invoke(peer string, req *brokerv1.InvokeRequest, reply func(*brokerv1.InvokeResponse, error)) {
+	first, err := b.mayInvoke(peer, req)
 	if err != nil {
 		b.s.note("broker refuses %s: %v", req.ActionId, err)
 		reply(nil, err)
@@ -174,14 +187,17 @@ func (b *broker) invoke(req *brokerv1.InvokeRequest, reply func(*brokerv1.Invoke
 	})
 }
 
-func (b *broker) mayInvoke(req *brokerv1.InvokeRequest) (first bool, err error) {
-	c, err := b.admit(presenter, req.Capability)
+func (b *broker) mayInvoke(peer string, req *brokerv1.InvokeRequest) (first bool, err error) {
+	c, err := b.admit(peer, req.Capability)
 	if err != nil {
 		return false, err
 	}
 	if c.Action.String() != req.ActionId || c.ArgsDigest != canonical.Digest([]byte(req.Arguments)) ||
 		!slices.Contains(c.Tools, req.Tool.Ref) || !slices.Contains(c.Destinations, req.Tool.Destination) {
 		return false, protocol.Errorf(protocol.CodePermissionDenied, "the capability is for another call")
+	}
+	if b.disk.fails() {
+		return false, protocol.Errorf(protocol.CodeUnavailable, "the call log cannot be written: no space is left, and nothing is sent")
 	}
 	return b.calls.Begin(calllog.Call{Action: c.Action, ArgsDigest: c.ArgsDigest, Key: req.IdempotencyKey, Repeatable: repeatable(req.Tool)})
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"strings"
 
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
@@ -22,6 +23,35 @@ func (s *Sim) check(now *reading) {
 	}
 	s.checkEvents(now)
 	s.checkBudgets(now)
+	s.checkDebt(now)
+}
+
+// checkDebt: the slice of an ended turn is closed, or somebody was asked to close
+// it in the transaction that ended the turn. INV-18.
+func (s *Sim) checkDebt(now *reading) {
+	for _, t := range now.turns {
+		for _, sl := range now.slices[t.ID] {
+			if t.State.Terminal() && sl.ClosedAt.IsZero() && !now.asked(sl.ID.String()) {
+				s.violate("INV-18: turn %s has ended, slice %s is open, and no cleanup was asked for", t.ID, sl.ID)
+			}
+		}
+	}
+	for _, a := range now.attempts {
+		if was := s.shadow.attempts[a.ID]; was.State.Held() && a.State.Terminal() && endedByServer(a) && !now.asked(a.ID.String()) {
+			s.violate("INV-18: attempt %s was ended as %s, and no cleanup of it was asked for", a.ID, a.State)
+		}
+	}
+}
+
+// endedByServer reports an attempt of a turn whose end its machine may not know of.
+func endedByServer(a execution.Attempt) bool {
+	switch a.State {
+	case execution.AttemptCancelled:
+		return a.Message == "its turn ended"
+	case execution.AttemptInterrupted:
+		return strings.Contains(a.Message, "not renewed its lease for") || strings.Contains(a.Message, "revoked or removed")
+	}
+	return false
 }
 
 func (s *Sim) checkSessions(now *reading) (moved bool) {
@@ -78,12 +108,17 @@ func (s *Sim) inOrder(now *reading, t session.Turn) {
 // waitsForNothing: a person's answer is waited for without lease, capability or
 // op. INV-7.
 func (s *Sim) waitsForNothing(now *reading, t session.Turn) {
+	if t.Slice != "" {
+		s.violate("INV-7: turn %s waits for an approval with the budget slice %s", t.ID, t.Slice)
+	}
 	if t.ModelCall != "" {
 		s.violate("INV-7: turn %s waits for an approval with model call %s in flight", t.ID, t.ModelCall)
 	}
 	for _, a := range now.actions {
-		if a.Turn == t.ID && s.host.up && s.host.ops.awaits("invoke/", a.ID.String()) && !a.State.Terminal() {
-			s.violate("INV-7: turn %s waits for an approval while %s is under way", t.ID, a.ID)
+		for _, h := range s.hosts {
+			if a.Turn == t.ID && h.up && h.ops.awaits("invoke/", a.ID.String()) && !a.State.Terminal() {
+				s.violate("INV-7: turn %s waits for an approval while %s is under way at %s", t.ID, a.ID, h.name)
+			}
 		}
 	}
 	for _, a := range now.attempts {
@@ -133,12 +168,13 @@ var needsApproval = map[string]bool{"http:send": true, policy.RefWrite: true}
 
 // labelAction lets the server die right after an intent was committed.
 func (s *Sim) labelAction(a session.Action) {
+	h := s.acting
 	switch {
 	case a.State != session.Intended:
 	case a.Approval != "":
-		s.after(0, "", func() { s.host.reach(fault.ServerApprovalConsumed) })
+		s.after(0, "", func() { h.reach(fault.ServerApprovalConsumed) })
 	default:
-		s.after(0, "", func() { s.host.reach(fault.ServerIntentCommitted) })
+		s.after(0, "", func() { h.reach(fault.ServerIntentCommitted) })
 	}
 }
 
@@ -179,8 +215,9 @@ func (s *Sim) checkAttempts(now *reading) (moved bool) {
 		if !known || was.State != a.State {
 			s.note("attempt %s is %s %s", a.ID, a.State, a.Reason)
 			moved = moved || known
-			if a.State == execution.AttemptClaimed {
-				s.after(0, "", func() { s.host.reach(fault.ServerClaimCommitted) })
+			s.lapses(a)
+			if h := s.acting; a.State == execution.AttemptClaimed {
+				s.after(0, "", func() { h.reach(fault.ServerClaimCommitted) })
 			}
 		}
 		switch {

@@ -12,40 +12,93 @@ import (
 	"bivouac/server/store"
 )
 
-// person asks, repeats, cancels, approves, denies and resolves, over a network
-// that loses their words too.
+// person asks, repeats, cancels, approves, denies, resolves and takes back, over a
+// network that loses their words too, at any of the servers.
 type person struct {
 	party
+	n        int
 	me       store.Caller
 	id       protocol.PrincipalID
-	toServer *link
-	open     int // prompts that have no final answer yet
+	token    []byte
+	links    []*link // to each server
+	open     int     // prompts that have no final answer yet
+	chats    int     // sessions that were begun
 	decided  map[protocol.ApprovalID]bool
 	resolved map[protocol.ActionID]bool
+	grants   map[string]protocol.GrantID // by agent
 }
 
-// say is one call of a person.
+// say is one call of a person, to a server that knows them by their token.
 func say[T any](p *person, name string, do func(ctx context.Context, e *engine.Engine) (T, error), done func(T, error)) {
-	serve(p.s, call{over: p.toServer, from: &p.party, name: name, timeout: shortCall}, do, done)
+	h := pick(p.s, p.s.hosts...)
+	serve(h, call{over: p.links[h.n], from: &p.party, name: name, timeout: shortCall},
+		func(ctx context.Context, e *engine.Engine) (v T, err error) {
+			err = e.Store.View(ctx, store.AsLoop("authenticate"), func(tx *store.Tx) error {
+				_, _, err := tx.PrincipalByToken(p.token)
+				return err
+			})
+			if protocol.CodeOf(err) == protocol.CodeNotFound {
+				return v, protocol.Errorf(protocol.CodeUnauthenticated, "no principal holds this token")
+			} else if err != nil {
+				return v, err
+			}
+			return do(ctx, e)
+		}, func(v T, err error) {
+			if protocol.CodeOf(err) == protocol.CodeUnauthenticated {
+				p.gone()
+				return
+			}
+			done(v, err)
+		})
+}
+
+// gone is a person who was disabled: nothing of theirs is taken any more.
+func (p *person) gone() {
+	if p.up {
+		p.up, p.open = false, 0
+		p.s.note("%s is known no more", p.name)
+	}
+}
+
+// again reports an answer after which a person asks once more. That nobody knows
+// whether it was done is one: all that they ask may be asked twice.
+func again(err error) bool {
+	return transient(err) || protocol.CodeOf(err) == protocol.CodeOutcomeUnknown
 }
 
 // begin lets every chat of the plan begin.
 func (p *person) begin() {
-	for i, c := range p.s.plan.sessions {
-		p.open += len(c.prompts)
-		p.after(c.prompts[0].at, "", func() { p.chat(i, c) })
+	for _, c := range p.s.plan.sessions {
+		if c.who == p.n {
+			p.talk(c)
+		}
 	}
 	p.after(time.Second, "", p.lookAtApprovals)
 	p.after(10*time.Second, "", p.lookAtUnknown)
 }
 
+func (p *person) talk(c chat) {
+	i := p.chats
+	p.chats++
+	p.open += len(c.prompts)
+	p.after(c.prompts[0].at-p.s.now(), "", func() { p.chat(i, c, 0) })
+}
+
 // chat opens a session, until it is open, and sends its prompts.
-func (p *person) chat(i int, c chat) {
+func (p *person) chat(i int, c chat, tries int) {
 	say(p, "open session", func(ctx context.Context, e *engine.Engine) (session.Session, error) {
-		return e.CreateSession(ctx, p.me, engine.NewSession{Agent: c.agent, IdempotencyKey: fmt.Sprint("chat ", i)})
+		return e.CreateSession(ctx, p.me, engine.NewSession{Agent: c.agent, IdempotencyKey: fmt.Sprint(p.name, " chat ", i)})
 	}, func(ses session.Session, err error) {
-		if err != nil {
-			p.after(p.again(), "", func() { p.chat(i, c) })
+		switch {
+		case err != nil && again(err):
+			p.after(p.pause(), "", func() { p.chat(i, c, tries) })
+			return
+		case err != nil && tries < 3: // its grant was taken back
+			p.grant(c.agent)
+			p.after(5*time.Second, "", func() { p.chat(i, c, tries+1) })
+			return
+		case err != nil:
+			p.open -= len(c.prompts)
 			return
 		}
 		for n, pr := range c.prompts {
@@ -60,8 +113,8 @@ func (p *person) chat(i int, c chat) {
 	})
 }
 
-// again is how long a person waits before they try again.
-func (p *person) again() time.Duration { return p.s.between(200*time.Millisecond, 4*time.Second) }
+// pause is how long a person waits before they try again.
+func (p *person) pause() time.Duration { return p.s.between(200*time.Millisecond, 4*time.Second) }
 
 // submit sends a prompt until the server has it; the message id stays the same.
 // INV-15.
@@ -74,8 +127,8 @@ func (p *person) submit(id protocol.SessionID, message, text string, first bool)
 		return a, err
 	}, func(a engine.Admission, err error) {
 		switch {
-		case err != nil && (transient(err)):
-			p.after(p.again(), "", func() { p.submit(id, message, text, first) })
+		case err != nil && again(err):
+			p.after(p.pause(), "", func() { p.submit(id, message, text, first) })
 		case first:
 			p.open--
 			if err == nil {
@@ -118,11 +171,7 @@ func (p *person) close(id protocol.SessionID) {
 // recreate raises the generation of an agent's instance. INV-16.
 func (p *person) recreate(agent string) {
 	say(p, "recreate "+agent, func(ctx context.Context, e *engine.Engine) (policy.Instance, error) {
-		i, err := e.RecreateInstance(ctx, p.me, agent)
-		if err == nil {
-			p.s.recreated(i)
-		}
-		return i, err
+		return e.RecreateInstance(ctx, p.me, agent)
 	}, func(policy.Instance, error) {})
 }
 
@@ -181,8 +230,8 @@ func (p *person) decide(d engine.ApprovalDecision, tries int) {
 		}
 		return a, err
 	}, func(_ session.Approval, err error) {
-		if err != nil && transient(err) && tries > 0 {
-			p.after(p.again(), "", func() { p.decide(d, tries-1) })
+		if err != nil && again(err) && tries > 0 {
+			p.after(p.pause(), "", func() { p.decide(d, tries-1) })
 		}
 	})
 }

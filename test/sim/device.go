@@ -14,7 +14,7 @@ import (
 // sometimes so late that its lease has ended.
 func (m *machine) startDevice(e *entry) {
 	delay := m.s.between(0, 30*time.Millisecond)
-	if !m.s.healed && m.s.chance(m.toHost.fault.late) {
+	if !m.s.healed && m.s.chance(m.s.plan.network.late) {
 		delay = m.s.between(time.Second, 40*time.Second)
 	}
 	m.after(delay, m.name+" does "+e.id.String(), func() { m.perform(e) })
@@ -27,15 +27,16 @@ func (m *machine) perform(e *entry) {
 		return
 	}
 	var r *runnerv1.Result
-	if err := e.permit(m.s.now()); err != nil {
+	if err := e.permit(); err != nil {
 		r = failed(protocol.CodeOf(err), err.Error())
 	} else {
+		m.s.acts(m, e.id)
 		r = m.s.world.do(m.id, e.work.GetDevice())
 		if !m.reach(fault.EdgeEffectDone) {
 			return
 		}
 	}
-	e.result(r)
+	e.result(m, r)
 	m.s.note("%s journals a result of %s: %s %s", m.name, e.id, r.Status, r.Code)
 	if m.reach(fault.EdgeResultJournalled) {
 		m.report()
@@ -46,15 +47,15 @@ func (m *machine) perform(e *entry) {
 // is inspected, never repeated (INV-5); a turn that has begun is never begun
 // again (INV-14).
 func (m *machine) recover(e *entry) {
-	if e.put == nil {
-		e.put = map[string]bool{}
+	if e.lease == nil {
+		e.life = newLife(m.s)
 	}
 	switch {
 	case e.work == nil || e.ended():
 	case !e.turn():
 		r := m.s.world.inspect(m.id, e.work.GetDevice())
 		m.s.note("%s inspects %s: %s", m.name, e.id, r.Status)
-		e.result(r)
+		e.result(m, r)
 	case e.worker != nil && e.worker.up:
 		m.s.note("%s finds the supervisor of %s", m.name, e.id)
 	}
@@ -67,7 +68,7 @@ func (m *machine) supervise(e *entry) {
 		m.startWorker(e)
 		return
 	}
-	e.result(failed("interrupted", "the supervisor ended before the turn had finished"))
+	e.result(m, failed("interrupted", "the supervisor ended before the turn had finished"))
 	m.report()
 }
 
@@ -79,7 +80,7 @@ func (m *machine) report() {
 	if m.epoch == 0 {
 		return
 	}
-	for _, e := range append([]*entry(nil), m.disk...) {
+	for _, e := range append([]*entry(nil), m.entries...) {
 		if ready := int64(e.synced); e.work != nil && !e.reporting && e.acked < ready && (e.turn() || e.ended()) {
 			m.reportOne(e, e.record[e.acked:min(ready, e.acked+reportBatch)])
 		}
@@ -98,9 +99,11 @@ func (m *machine) reportOne(e *entry, records []*runnerv1.Record) {
 		}
 	}
 	epoch, id, fence, last := m.epoch, e.id, e.fence, records[len(records)-1].Seq
+	req := &runnerv1.ReportRequest{AttemptId: id.String(), Fence: int64(fence), Epoch: epoch, Records: records}
+	m.wire = append(m.wire[max(0, len(m.wire)-20):], req)
 	toServer(m, "report "+id.String(), func(ctx context.Context, eng *engine.Engine) (*runnerv1.ReportResponse, error) {
 		m.s.reports(id, fence)
-		return eng.Report(ctx, m.caller, &runnerv1.ReportRequest{AttemptId: id.String(), Fence: int64(fence), Epoch: epoch, Records: records})
+		return eng.Report(ctx, m.caller, req)
 	}, func(resp *runnerv1.ReportResponse, err error) { m.reported(e, last, resp, err) })
 }
 

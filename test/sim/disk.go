@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 )
@@ -23,8 +24,7 @@ type entry struct {
 
 // life is lost with the daemon.
 type life struct {
-	sent      time.Duration // when the last claim or renewal was sent
-	authority time.Duration
+	lease     *lease.Lease
 	judged    bool // the server gave terms to this daemon
 	lost      bool // the server may give the work to another
 	cut       error
@@ -39,40 +39,57 @@ func (e *entry) ended() bool {
 	return len(e.record) > 0 && e.record[len(e.record)-1].GetResult() != nil
 }
 
-// append journals one record.
-func (e *entry) append(r *runnerv1.Record, durable bool) {
+// newLife is what a daemon knows of an entry that it has just found.
+func newLife(s *Sim) life { return life{lease: lease.NewLease(s.now), put: map[string]bool{}} }
+
+// append journals one record, with the time that the machine's clock shows.
+func (e *entry) append(m *machine, r *runnerv1.Record, durable bool) {
 	if e.ended() {
 		return // nothing comes after a result
 	}
-	r.Seq, r.AtUs = int64(len(e.record))+1, time.Now().UnixMicro()
+	r.Seq, r.AtUs = int64(len(e.record))+1, time.Now().Add(m.skew).UnixMicro()
 	e.record = append(e.record, r)
 	if durable {
 		e.synced = len(e.record)
 	}
 }
 
-func (e *entry) result(r *runnerv1.Result) {
-	e.append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: r}}, true)
+// result journals the last record, as soon as the disk has space for it.
+func (e *entry) result(m *machine, r *runnerv1.Result) {
+	if m.disk.fails() {
+		m.s.note("%s cannot journal the result of %s yet", m.name, e.id)
+		m.after(time.Second, "", func() {
+			if m.entry(e.id) == e {
+				e.result(m, r)
+				m.report()
+			}
+		})
+		return
+	}
+	e.append(m, &runnerv1.Record{Kind: &runnerv1.Record_Result{Result: r}}, true)
 }
 
 // grant takes terms that came in answer to a request sent at sent.
 func (e *entry) grant(sent time.Duration, t *runnerv1.LeaseTerms) {
-	if e.judged && sent < e.sent {
-		return // an older answer
-	}
-	e.judged, e.sent, e.terms = true, sent, t
-	e.authority = time.Duration(t.AuthorityTtlMs) * time.Millisecond
+	e.judged, e.terms = true, t
+	e.lease.Renew(sent, time.Duration(t.AuthorityTtlMs)*time.Millisecond, time.Duration(t.RetentionMs)*time.Millisecond)
 }
 
 // permit is asked right before an effect. INV-20.
-func (e *entry) permit(now time.Duration) error {
+func (e *entry) permit() error {
 	switch {
 	case e.cut != nil:
 		return e.cut
-	case now-e.sent >= e.authority:
+	case e.lease.Authority() <= 0:
 		return protocol.Errorf(protocol.CodeLeaseExpired, "the lease of attempt %s was not renewed in time", e.id)
 	}
 	return nil
+}
+
+// over: nothing can bring its authority back. A machine that can freeze holds a
+// turn until the end of its retention. INV-20.
+func (e *entry) over(m *machine) bool {
+	return e.lease.Authority() <= 0 && (!m.freezes || !e.turn() || e.lease.Retention() <= 0)
 }
 
 // power is what a power failure leaves of an entry: nothing when its claim was
@@ -83,6 +100,6 @@ func (e *entry) power(s *Sim) (kept bool) {
 		return false
 	}
 	e.record = e.record[:e.synced]
-	e.life = life{}
+	e.life = newLife(s)
 	return true
 }

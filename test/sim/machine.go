@@ -20,15 +20,21 @@ type machine struct {
 	id      protocol.RunnerID
 	thumb   string
 	caller  store.Caller
-	toHost  *link
-	toModel *link // the relay's way to the broker
+	links   []*link // to each server
+	toModel *link   // the relay's way to the broker
 	facts   *runnerv1.Facts
-	disk    []*entry
+	freezes bool          // it holds work that has no authority
+	skew    time.Duration // of its wall clock
+	disk    *disk
+	entries []*entry // on the disk
 	nonces  int
+	fenced  bool // it was revoked, and knows
 	// relinked at the end of the run.
 	relinked bool
+	wire     []*runnerv1.ReportRequest // what it said last, for one who repeats it
 
 	// lost with the daemon:
+	at      *host // the server that it is connected to, or tries
 	epoch   int64
 	cursor  int64
 	open    map[int64]bool // deliveries: false once dealt with
@@ -38,8 +44,11 @@ type machine struct {
 
 func (s *Sim) newMachine(n int, devices bool) *machine {
 	name := "machine" + strconv.Itoa(n)
-	m := &machine{party: party{s: s, name: name}, thumb: "thumb-" + name,
-		id: protocol.NewID[protocol.RunnerKind](time.Now(), s.entropy)}
+	m := &machine{party: party{s: s, name: name}, thumb: "thumb-" + name, disk: s.newDisk(), freezes: s.chance(0.5),
+		at: pick(s, s.hosts...), toModel: s.newLink(name + "-broker"), id: protocol.NewID[protocol.RunnerKind](time.Now(), s.entropy)}
+	for _, h := range s.hosts {
+		m.links = append(m.links, s.newLink(name+"-"+h.name))
+	}
 	m.boot, m.die = m.begin, m.end
 	m.facts = &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Adapters: []string{"native"}}
 	if devices {
@@ -52,7 +61,10 @@ func (s *Sim) newMachine(n int, devices bool) *machine {
 // begin is a start of the daemon: it takes up what its disk holds.
 func (m *machine) begin() {
 	m.epoch, m.cursor, m.open, m.polling, m.poll = 0, 0, map[int64]bool{}, false, nil
-	for _, e := range slices.Clone(m.disk) {
+	if m.fenced {
+		return
+	}
+	for _, e := range slices.Clone(m.entries) {
 		m.recover(e)
 	}
 	m.after(m.s.between(0, 50*time.Millisecond), "", m.connect)
@@ -67,7 +79,7 @@ func (m *machine) end() {
 	if power {
 		m.s.note("%s loses its power", m.name)
 	}
-	m.disk = slices.DeleteFunc(m.disk, func(e *entry) bool {
+	m.entries = slices.DeleteFunc(m.entries, func(e *entry) bool {
 		if power {
 			if e.worker != nil {
 				e.worker.kill()
@@ -75,41 +87,49 @@ func (m *machine) end() {
 			return !e.power(m.s)
 		}
 		w := e.worker
-		e.life = life{worker: w}
+		e.life = newLife(m.s)
+		e.worker = w
 		return false
 	})
 }
 
 func (m *machine) entry(id protocol.AttemptID) *entry {
-	i := slices.IndexFunc(m.disk, func(e *entry) bool { return e.id == id })
+	i := slices.IndexFunc(m.entries, func(e *entry) bool { return e.id == id })
 	if i < 0 {
 		return nil
 	}
-	return m.disk[i]
+	return m.entries[i]
 }
 
 func (m *machine) forget(e *entry) {
 	if e.worker != nil {
 		e.worker.kill()
 	}
-	m.disk = slices.DeleteFunc(m.disk, func(o *entry) bool { return o == e })
+	m.entries = slices.DeleteFunc(m.entries, func(o *entry) bool { return o == e })
 }
 
 // toServer is one call of this daemon.
 func toServer[T any](m *machine, name string, do func(ctx context.Context, e *engine.Engine) (T, error), done func(T, error)) {
-	serve(m.s, call{over: m.toHost, from: &m.party, name: m.name + " " + name, timeout: shortCall}, do, done)
+	serve(m.at, call{over: m.links[m.at.n], from: &m.party, name: m.name + " " + name, timeout: shortCall}, do, done)
 }
 
 // connect takes the connection row and learns what the server knows of each
 // lease.
 func (m *machine) connect() {
 	req := &runnerv1.ConnectRequest{CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
-		BootNonce: m.name + "-" + strconv.Itoa(m.life), Facts: m.facts, Held: m.held(m.disk)}
-	all, sent := slices.Clone(m.disk), m.s.now()
+		BootNonce: m.name + "-" + strconv.Itoa(m.life), Facts: m.facts, Held: m.held(m.entries)}
+	all, sent := slices.Clone(m.entries), m.s.now()
 	toServer(m, "connect", func(ctx context.Context, e *engine.Engine) (*runnerv1.ConnectResponse, error) {
-		return e.Connect(ctx, m.caller, "http/3", req)
+		resp, err := e.Connect(ctx, m.caller, "http/3", req)
+		m.verdicts(resp.GetLeases())
+		return resp, err
 	}, func(resp *runnerv1.ConnectResponse, err error) {
-		if err != nil {
+		switch {
+		case protocol.CodeOf(err) == protocol.CodeUnauthenticated:
+			m.fence(err)
+			return
+		case err != nil:
+			m.at = pick(m.s, m.s.hosts...)
 			m.after(m.backoff(), "", m.connect)
 			return
 		}
@@ -135,7 +155,35 @@ func (m *machine) gone(epoch int64, err error) {
 	}
 	m.s.note("%s has lost its link: %v", m.name, err)
 	m.epoch = 0
+	if at := m.at; at.up && m.s.chance(0.5) { // its server notices, too
+		m.s.after(m.s.between(0, 5*time.Second), "", func() {
+			if at.up && !at.frozen() {
+				at.call(m.name+" disconnect", func(error) {}, func(ctx context.Context, e *engine.Engine) error { return e.Disconnect(ctx, m.caller, epoch) })
+			}
+		})
+	}
+	if m.s.chance(0.3) {
+		m.at = pick(m.s, m.s.hosts...)
+	}
 	m.after(m.backoff(), "", m.connect)
+}
+
+// fence ends everything because the server said so, and the daemon with it.
+func (m *machine) fence(why error) {
+	m.s.note("%s ends: %v", m.name, why)
+	m.fenced, m.epoch = true, 0
+	for _, e := range slices.Clone(m.entries) {
+		m.forget(e)
+	}
+}
+
+// verdicts notes of which leases a server spoke.
+func (m *machine) verdicts(all []*runnerv1.LeaseVerdict) {
+	for _, v := range all {
+		if v.Alive && v.Terms != nil {
+			m.s.leased(protocol.AttemptID(v.AttemptId))
+		}
+	}
 }
 
 // held is what the server is told of on every connect and renewal.
@@ -161,7 +209,7 @@ func (m *machine) judge(all []*entry, sent time.Duration, verdicts []*runnerv1.L
 		case verdicts[i].Terms != nil:
 			e.grant(sent, verdicts[i].Terms)
 			if e.worker != nil {
-				e.worker.granted(e)
+				e.worker.granted(sent, verdicts[i].Terms)
 			}
 		}
 	}
@@ -173,7 +221,7 @@ const renewEvery = 5 * time.Second
 func (m *machine) renew() {
 	m.after(renewEvery, "", m.renew)
 	var leased []*entry
-	for _, e := range m.disk {
+	for _, e := range m.entries {
 		if e.work != nil && !e.ended() && e.cut == nil {
 			leased = append(leased, e)
 		}
@@ -183,7 +231,9 @@ func (m *machine) renew() {
 	}
 	epoch, sent, req := m.epoch, m.s.now(), &runnerv1.RenewRequest{Epoch: m.epoch, Leases: m.held(leased)}
 	toServer(m, "renew", func(ctx context.Context, e *engine.Engine) (*runnerv1.RenewResponse, error) {
-		return e.Renew(ctx, m.caller, req)
+		resp, err := e.Renew(ctx, m.caller, req)
+		m.verdicts(resp.GetLeases())
+		return resp, err
 	}, func(resp *runnerv1.RenewResponse, err error) {
 		if err != nil {
 			m.gone(epoch, err)
@@ -196,7 +246,10 @@ func (m *machine) renew() {
 // watch reads every clock once a second.
 func (m *machine) watch() {
 	m.after(time.Second, "", m.watch)
-	for _, e := range slices.Clone(m.disk) {
+	if m.fenced {
+		return
+	}
+	for _, e := range slices.Clone(m.entries) {
 		switch {
 		case e.work == nil || e.ended():
 		case e.cut != nil:
@@ -204,9 +257,9 @@ func (m *machine) watch() {
 				m.abandon(e)
 			}
 		case !e.judged: // found by recovery: the server has not said what it knows
-		case m.s.now()-e.sent >= e.authority:
+		case e.over(m):
 			m.cutOff(e, protocol.Errorf(protocol.CodeLeaseExpired, "the server did not renew the lease of attempt %s in time", e.id))
-		case e.turn() && (e.worker == nil || !e.worker.up):
+		case e.turn() && (e.worker == nil || !e.worker.up) && e.permit() == nil:
 			m.supervise(e)
 		}
 	}
@@ -234,7 +287,7 @@ func (m *machine) abandon(e *entry) {
 		m.forget(e)
 		return
 	}
-	e.result(&runnerv1.Result{Status: "cancelled", Code: string(protocol.CodeOf(e.cut)), Message: e.cut.Error()})
+	e.result(m, &runnerv1.Result{Status: "cancelled", Code: string(protocol.CodeOf(e.cut)), Message: e.cut.Error()})
 	m.report()
 }
 

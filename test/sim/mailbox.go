@@ -63,6 +63,9 @@ func (m *machine) deliver(item *runnerv1.AttachResponse) {
 	case *runnerv1.AttachResponse_Offer:
 		m.offer(item.Seq, protocol.AttemptID(k.Offer.AttemptId))
 		return
+	case *runnerv1.AttachResponse_Fenced:
+		m.fence(protocol.Errorf(protocol.CodePermissionDenied, "%s", k.Fenced.Reason))
+		return
 	case *runnerv1.AttachResponse_Stop:
 		if e := m.entry(protocol.AttemptID(k.Stop.AttemptId)); e != nil {
 			m.cutOff(e, protocol.Errorf(protocol.CodeCancelled, "stopped: %s", k.Stop.Reason))
@@ -109,8 +112,8 @@ func (m *machine) offer(seq int64, id protocol.AttemptID) {
 	}
 	if e == nil {
 		m.nonces++
-		e = &entry{id: id, nonce: m.name + "-nonce" + strconv.Itoa(m.nonces)}
-		m.disk = append(m.disk, e)
+		e = &entry{id: id, nonce: m.name + "-nonce" + strconv.Itoa(m.nonces), life: newLife(m.s)}
+		m.entries = append(m.entries, e)
 	}
 	epoch, sent, nonce := m.epoch, m.s.now(), e.nonce
 	toServer(m, "claim "+id.String(), func(ctx context.Context, eng *engine.Engine) (*runnerv1.ClaimResponse, error) {
@@ -127,6 +130,8 @@ func (m *machine) offer(seq int64, id protocol.AttemptID) {
 		case err != nil:
 			m.forget(e)
 			m.done(seq)
+		case m.disk.fails():
+			m.gone(epoch, protocol.Errorf(protocol.CodeUnavailable, "the claim of %s cannot be journalled: no space is left", id))
 		default:
 			m.take(e, sent, resp)
 			m.done(seq)
@@ -144,11 +149,11 @@ func (m *machine) take(e *entry, sent time.Duration, resp *runnerv1.ClaimRespons
 		m.s.violate("the work of %s does not have its digest, or cannot be read: %v", e.id, err)
 		return
 	}
-	e.work, e.fence, e.put = work, protocol.Fence(resp.Terms.Fence), map[string]bool{}
+	e.work, e.fence = work, protocol.Fence(resp.Terms.Fence)
 	e.grant(sent, resp.Terms)
 	if d := work.GetDevice(); d != nil {
-		e.append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}}, true)
-		e.append(&runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{
+		e.append(m, &runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}}, true)
+		e.append(m, &runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{
 			ActionId: d.ActionId, ArgumentsDigest: d.ArgumentsDigest}}}, true)
 	}
 	if !m.reach(fault.EdgeClaimJournalled) {

@@ -11,10 +11,20 @@ type link struct {
 	s     *Sim
 	name  string
 	cuts  []window
+	seen  map[int]bool // cuts that somebody ran into
 	fault rates
+	last  time.Duration // when the latest message so far arrives
+}
+
+func (s *Sim) newLink(name string) *link {
+	return &link{s: s, name: name, cuts: s.cuts(), seen: map[int]bool{}, fault: s.plan.network}
 }
 
 type window struct{ from, to time.Duration }
+
+// noticeable is by how much a message must overtake another to count as a fault:
+// less is what any network does.
+const noticeable = 20 * time.Millisecond
 
 // rates are the chances of one message.
 type rates struct {
@@ -26,13 +36,13 @@ func (l *link) up() bool {
 	if l.s.healed {
 		return true
 	}
-	now := l.s.now()
-	for _, w := range l.cuts {
-		if now >= w.from && now < w.to {
-			return false
-		}
+	i := inside(l.cuts, l.s.now())
+	if i >= 0 && !l.seen[i] {
+		l.seen[i] = true
+		l.s.note("%s is cut for %s", l.name, l.cuts[i].to-l.s.now())
+		l.s.fault(faultPartition)
 	}
-	return true
+	return i < 0
 }
 
 // delay of one message: usually a network's, sometimes long, sometimes beyond
@@ -41,8 +51,10 @@ func (l *link) delay() time.Duration {
 	switch {
 	case l.s.healed:
 	case l.s.chance(l.fault.late):
+		l.s.fault(faultDelay)
 		return l.s.between(2*time.Second, 90*time.Second)
 	case l.s.chance(l.fault.slow):
+		l.s.fault(faultDelay)
 		return l.s.between(50*time.Millisecond, 3*time.Second)
 	}
 	return l.s.between(200*time.Microsecond, 15*time.Millisecond)
@@ -51,12 +63,22 @@ func (l *link) delay() time.Duration {
 // send carries one message: zero, one or two copies of it arrive, in any order
 // with others. The second copy is a stray.
 func (l *link) send(name string, arrive func(stray bool)) {
-	if !l.up() || !l.s.healed && l.s.chance(l.fault.drop) {
+	if !l.up() {
+		return
+	}
+	if !l.s.healed && l.s.chance(l.fault.drop) {
 		l.s.note("%s: %s is lost", l.name, name)
+		l.s.fault(faultDrop)
 		return
 	}
 	deliver := func(stray bool) {
-		l.s.after(l.delay(), name, func() {
+		d := l.delay()
+		if at := l.s.now() + d; at+noticeable < l.last && !l.s.healed {
+			l.s.fault(faultReorder)
+		} else {
+			l.last = at
+		}
+		l.s.after(d, name, func() {
 			if l.up() { // cut while it was under way
 				arrive(stray)
 			}
@@ -65,6 +87,7 @@ func (l *link) send(name string, arrive func(stray bool)) {
 	deliver(false)
 	if !l.s.healed && l.s.chance(l.fault.double) {
 		l.s.note("%s: %s is doubled", l.name, name)
+		l.s.fault(faultDouble)
 		deliver(true)
 	}
 }

@@ -44,6 +44,9 @@ func (p *party) awake(do func()) {
 	do()
 }
 
+// frozen reports a party that does nothing now.
+func (p *party) frozen() bool { return p.thaw > p.s.now() }
+
 // start begins a life, unless one is under way.
 func (p *party) start() {
 	if p.up {
@@ -63,6 +66,7 @@ func (p *party) crash(at string) {
 	s := p.s
 	s.note("%s is killed at %s", p.name, at)
 	s.crashes++
+	s.fault(faultCrash)
 	p.up = false
 	p.die()
 	s.after(s.downtime(), p.name+" restart", p.start)
@@ -96,6 +100,7 @@ func (p *party) reach(l fault.Label) bool {
 // process is: it loses nothing, and its clocks go on.
 func (p *party) freezeAt(d time.Duration) {
 	p.s.after(d, p.name+" freezes", func() {
+		p.s.fault(faultSuspend)
 		p.thaw = p.s.now() + pick(p.s, p.s.between(time.Second, 14*time.Second), p.s.between(14*time.Second, 100*time.Second))
 		p.s.note("%s does nothing until %.3f", p.name, p.thaw.Seconds())
 	})

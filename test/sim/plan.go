@@ -9,18 +9,25 @@ import (
 
 // plan is what a seed decides before anything happens.
 type plan struct {
-	machines   int
-	devices    int // machines that offer device actions
+	devices    int // of the first person's machines, those that offer device actions
 	sessions   []chat
 	heal       time.Duration // from here on nothing fails any more
-	poll       time.Duration // of the engine's ticks
+	poll       time.Duration // of the engines' ticks
+	replicaTTL time.Duration // without a sign of life others take over
 	budget     string        // of one turn, in US dollars
 	approvals  time.Duration // how long a question stands
 	onDenied   string
 	network    rates
+	partitions bool
+	crashes    bool
+	clocks     bool
+	disks      bool
 	labelCrash float64 // at each labelled step
 	midCrash   float64 // between two transactions of one step
 	newReplica float64 // a restarted server is another replica
+	raced      float64 // a transaction runs twice
+	lostReply  float64 // a commit is done or not, and its caller is told neither
+	hintLost   float64 // a wake-up between servers
 	refused    float64 // upstream: no connection
 	broken     float64 // upstream: it happened, and no answer
 	failing    float64 // upstream: HTTP 503, nothing happened
@@ -28,10 +35,14 @@ type plan struct {
 	cancels    float64
 	closes     float64 // a session is closed in the middle
 	recreates  float64 // the agent's instance is recreated in the middle
+	revokes    float64 // a grant, a runner or a person is
+	grants     bool    // agents work under grants
+	lies       float64 // per second, of the runner that lies
 }
 
-// chat is one session: what is asked in it, and when.
+// chat is one session: whose, what is asked in it, and when.
 type chat struct {
+	who     int
 	agent   string
 	prompts []prompt
 }
@@ -41,31 +52,40 @@ type prompt struct {
 	text string
 }
 
-// Plans by name, for how a seed may misbehave.
+// Plans by name, for how a seed may misbehave. There is none in which nothing
+// does.
 const (
-	calm       = "calm"    // nothing fails
-	lossy      = "lossy"   // the network only
-	crashes    = "crashes" // processes only
+	lossy      = "lossy"   // the network
+	crashes    = "crashes" // processes
+	rotten     = "rotten"  // databases, disks and clocks
+	hostile    = "hostile" // people and machines
 	everything = "everything"
 )
 
 func (s *Sim) makePlan() (kind string, p plan) {
 	p = plan{
-		machines: 1 + s.rng.IntN(2), heal: s.between(40*time.Second, 4*time.Minute),
-		poll: pick(s, time.Second, 2*time.Second, 4*time.Second), budget: pick(s, "0.00012", "0.0003", "0.01"),
+		heal: s.between(40*time.Second, 150*time.Second),
+		poll: pick(s, 2*time.Second, 4*time.Second), replicaTTL: pick(s, 2*time.Second, 5*time.Second, 10*time.Second),
+		budget: pick(s, "0.00012", "0.0003", "0.01"), devices: 1 + s.rng.IntN(2),
 		approvals: pick(s, 20*time.Second, 2*time.Minute), onDenied: pick(s, "continue", "continue", "fail"),
+		cancels: s.rate(0.5), closes: s.rate(0.3), recreates: s.rate(0.3), grants: s.chance(0.5),
 	}
-	p.devices = 1 + s.rng.IntN(p.machines)
-	kind = pick(s, calm, lossy, lossy, crashes, crashes, everything, everything, everything, everything, everything)
+	kind = pick(s, lossy, crashes, rotten, hostile, everything, everything, everything, everything)
 	if kind == lossy || kind == everything {
+		p.partitions = true
 		p.network = rates{drop: s.rate(0.2), double: s.rate(0.2), slow: s.rate(0.3), late: s.rate(0.1)}
 		p.refused, p.broken, p.failing, p.modelFails = s.rate(0.1), s.rate(0.4), s.rate(0.3), s.rate(0.1)
 	}
 	if kind == crashes || kind == everything {
+		p.crashes = true
 		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.3), s.rate(0.05), pick(s, 0, 0.2, 0.6)
 	}
-	if kind != calm {
-		p.cancels, p.closes, p.recreates = s.rate(0.5), s.rate(0.3), s.rate(0.3)
+	if kind == rotten || kind == everything {
+		p.disks, p.clocks = s.chance(0.7), s.chance(0.5)
+		p.raced, p.lostReply, p.hintLost = s.rate(0.2), s.rate(0.1), s.rate(0.5)
+	}
+	if kind == hostile || kind == everything {
+		p.revokes, p.lies = 1-s.rate(1), pick(s, 0.2, 1)
 	}
 	p.sessions = s.chats(p)
 	return kind, p
@@ -80,10 +100,12 @@ func (s *Sim) rate(most float64) float64 {
 	return most * math.Pow(10, -1.3*s.rng.Float64())
 }
 
+// chats of all people. The second one has a machine of their own, and their
+// agent's tools need no name of it.
 func (s *Sim) chats(p plan) []chat {
 	var out []chat
-	for range 1 + s.rng.IntN(4) {
-		c := chat{agent: pick(s, "assistant", "assistant", "assistant", "coder", "coder")}
+	for range 2 + s.rng.IntN(3) {
+		c := chat{who: pick(s, 0, 0, 1), agent: pick(s, "assistant", "assistant", "assistant", "coder", "coder")}
 		at := s.between(0, 5*time.Second)
 		for range 1 + s.rng.IntN(5) {
 			c.prompts = append(c.prompts, prompt{at, s.script(c.agent, p)})
@@ -112,7 +134,7 @@ func (s *Sim) script(agent string, p plan) string {
 // toolCall names few things, so that sessions and turns meet at them.
 func (s *Sim) toolCall(agent string, p plan) string {
 	thing := pick(s, "a", "b")
-	tools := []string{"read", "write", "forecast", "send", "send", "order", "order", "note", "note"}
+	tools := []string{"read", "write", "write", "forecast", "send", "send", "order", "order", "note", "note"}
 	if agent == "coder" {
 		tools = []string{"edit", "edit", "shell", "read", "note", "note", "order", "order"}
 	}
@@ -126,14 +148,15 @@ func (s *Sim) toolCall(agent string, p plan) string {
 
 // cuts are the windows in which a link is cut: some shorter than an authority
 // ttl, some longer than a retention.
-func (s *Sim) cuts(kind string, heal time.Duration) []window {
+func (s *Sim) cuts() []window {
 	var out []window
-	if kind != lossy && kind != everything {
+	if !s.plan.partitions {
 		return nil
 	}
 	for range s.rng.IntN(3) {
-		from := s.between(0, heal)
-		out = append(out, window{from, from + pick(s, s.between(time.Second, 12*time.Second), s.between(12*time.Second, 60*time.Second), s.between(60*time.Second, 150*time.Second))})
+		from := s.between(0, s.plan.heal)
+		out = append(out, window{from, from + pick(s, s.between(time.Second, 12*time.Second), s.between(time.Second, 12*time.Second),
+			s.between(12*time.Second, 60*time.Second), s.between(60*time.Second, 120*time.Second))})
 	}
 	return out
 }

@@ -13,7 +13,10 @@ import (
 
 // port is the engine's way to the broker: each call is a question of an op, and
 // a request on the network.
-type port struct{ s *Sim }
+type port struct {
+	s *Sim
+	h *host
+}
 
 // Timeouts of calls to the broker.
 const (
@@ -29,13 +32,13 @@ func ask[T any](ctx context.Context, p *port, name string, timeout time.Duration
 	yield, inOp := ctx.Value(asking{}).(func(*question) bool)
 	if !inOp {
 		v, err := none, error(protocol.Errorf(protocol.CodeUnavailable, "the broker does not answer at once"))
-		if s.broker.up {
+		if s.broker.up && p.h.toBroker.up() {
 			serve(s.broker, func(got T, e error) { v, err = got, e })
 		}
 		return v, err
 	}
 	q := &question{ask: func(answer func(any, error)) {
-		rpc(call{over: s.toBroker, from: &s.host.party, to: &s.broker.party, name: name, timeout: timeout},
+		rpc(call{over: p.h.toBroker, from: &p.h.party, to: &s.broker.party, name: name, timeout: timeout},
 			func(reply func(T, error)) { serve(s.broker, reply) },
 			func(v T, err error) { answer(v, err) })
 	}}
@@ -55,14 +58,14 @@ func (p *port) Describe(ctx context.Context) (*brokerv1.DescribeResponse, error)
 func (p *port) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, _ func(string)) (*runtimev1.ModelDone, error) {
 	req = proto.CloneOf(req)
 	return ask(ctx, p, "model "+req.CallId, longCall, func(b *broker, answer func(*runtimev1.ModelDone, error)) {
-		b.callModel(presenter, req, answer)
+		b.callModel(p.h.thumb, req, answer)
 	})
 }
 
 func (p *port) Invoke(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 	req = proto.CloneOf(req)
 	return ask(ctx, p, "invoke "+req.ActionId, longCall, func(b *broker, answer func(*brokerv1.InvokeResponse, error)) {
-		b.invoke(req, answer)
+		b.invoke(p.h.thumb, req, answer)
 	})
 }
 
@@ -80,7 +83,7 @@ func (p *port) Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceI
 
 func (p *port) Probe(ctx context.Context, capability string, _ protocol.GrantID) (*brokerv1.ProbeResponse, error) {
 	return ask(ctx, p, "probe", shortCall, func(b *broker, answer func(*brokerv1.ProbeResponse, error)) {
-		_, err := b.admit(presenter, capability)
+		_, err := b.admit(p.h.thumb, capability)
 		answer(&brokerv1.ProbeResponse{Admitted: err == nil, Code: string(protocol.CodeOf(err))}, nil)
 	})
 }
@@ -90,15 +93,20 @@ func (p *port) Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachRe
 	return nil, protocol.Errorf(protocol.CodeUnavailable, "this broker explains nothing")
 }
 
-// Grants are not part of the simulation: its tools need no credential.
-var errNoGrants = protocol.Errorf(protocol.CodeUnavailable, "this broker keeps no grants")
-
-func (p *port) CreateGrant(context.Context, *brokerv1.CreateGrantRequest) ([]byte, error) {
-	return nil, errNoGrants
+func (p *port) CreateGrant(ctx context.Context, in *brokerv1.CreateGrantRequest) ([]byte, error) {
+	return ask(ctx, p, "create grant", shortCall, func(b *broker, answer func([]byte, error)) {
+		b.grants[protocol.GrantID(in.GrantId)] = true
+		answer([]byte("sealed "+in.GrantId), nil)
+	})
 }
 
-func (p *port) RevokeGrant(context.Context, protocol.GrantID) (*brokerv1.RevokeGrantResponse, error) {
-	return nil, errNoGrants
+func (p *port) RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error) {
+	return ask(ctx, p, "revoke grant", shortCall, func(b *broker, answer func(*brokerv1.RevokeGrantResponse, error)) {
+		b.grants[id] = false
+		answer(&brokerv1.RevokeGrantResponse{RevokedUs: time.Now().UnixMicro(), FlowsZeroUs: time.Now().UnixMicro()}, nil)
+	})
 }
 
-func (p *port) SignReceipt(context.Context, []byte) (string, error) { return "", errNoGrants }
+func (p *port) SignReceipt(ctx context.Context, receipt []byte) (string, error) {
+	return ask(ctx, p, "sign receipt", shortCall, func(_ *broker, answer func(string, error)) { answer("receipt", nil) })
+}

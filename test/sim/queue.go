@@ -40,8 +40,9 @@ func (q *queue) Pop() any {
 	return e
 }
 
-// now is the virtual time of the run.
-func (s *Sim) now() time.Duration { return time.Since(s.begun) }
+// now is the time that has elapsed, suspend included. Wall clocks may be ahead of
+// it: they were set.
+func (s *Sim) now() time.Duration { return time.Since(s.begun) - s.jumped }
 
 // after makes do a step of its own in d. A step without a name is not traced
 // unless it notes something.

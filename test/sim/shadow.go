@@ -18,12 +18,13 @@ type observed struct {
 	labels    map[fault.Label]int
 	killed    map[fault.Label]int
 	shadow    *shadow
-	late      protocol.AttemptID            // whose late records this step brought
-	claims    map[protocol.AttemptID]string // who passed the claim
-	messages  map[string]admission          // by session and message id
-	decisions map[protocol.ApprovalID]bool  // as the server took them
-	drawn     map[protocol.TurnID]int64     // at the broker, over all its boots
-	instances map[protocol.InstanceID]raise
+	late      protocol.AttemptID                   // whose late records this step brought
+	claims    map[protocol.AttemptID]string        // who passed the claim
+	messages  map[string]admission                 // by session and message id
+	decisions map[protocol.ApprovalID]bool         // as the server took them
+	drawn     map[protocol.TurnID]int64            // at the broker, over all its boots
+	granted   map[protocol.AttemptID]time.Duration // when a server last gave a lease its durations
+	fallen    fallen
 }
 
 type admission struct {
@@ -31,15 +32,10 @@ type admission struct {
 	text string
 }
 
-type raise struct {
-	generation int64
-	at         time.Duration
-}
-
 func newObserved() observed {
 	return observed{labels: map[fault.Label]int{}, killed: map[fault.Label]int{}, shadow: newShadow(),
 		claims: map[protocol.AttemptID]string{}, messages: map[string]admission{}, decisions: map[protocol.ApprovalID]bool{},
-		drawn: map[protocol.TurnID]int64{}, instances: map[protocol.InstanceID]raise{}}
+		drawn: map[protocol.TurnID]int64{}, granted: map[protocol.AttemptID]time.Duration{}, fallen: fallen{by: map[fallKey]fall{}}}
 }
 
 // shadow is the store as it was after the last step.
@@ -95,10 +91,14 @@ type reading struct {
 	approvals []session.Approval
 	slices    map[protocol.TurnID][]policy.Slice
 	events    []session.Stored
+	cleanups  map[string]bool // subjects of those that are open
 }
 
+// asked reports a subject of which an open cleanup speaks.
+func (r *reading) asked(subject string) bool { return r.cleanups[subject] }
+
 func read(tx *store.Tx, was *shadow) (r *reading, err error) {
-	r = &reading{slices: map[protocol.TurnID][]policy.Slice{}}
+	r = &reading{slices: map[protocol.TurnID][]policy.Slice{}, cleanups: map[string]bool{}}
 	if r.sessions, _, err = tx.Sessions(0, ""); err != nil {
 		return nil, err
 	}
@@ -116,6 +116,13 @@ func read(tx *store.Tx, was *shadow) (r *reading, err error) {
 	}
 	if r.approvals, err = tx.Approvals(true); err != nil {
 		return nil, err
+	}
+	open, _, err := tx.Cleanups(0, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range open {
+		r.cleanups[c.Subject] = true
 	}
 	for _, ses := range r.sessions {
 		news, err := tx.Events(ses.ID, was.chains[ses.ID].seq, 0)

@@ -33,7 +33,13 @@ type Sim struct {
 	queue    queue
 	events   uint64
 	steps    int
-	still    int // steps since time passed
+	named    int // steps in which something happened, not only a look
+	faults   map[string]int
+	putOff   int           // how often the end of the faults was
+	jumped   time.Duration // by how much clocks were set ahead
+	jumps    []time.Time
+	later    chat // for a run that is too quiet
+	still    int  // steps since time passed
 	crashes  int
 	scripts  int
 	contents int
@@ -42,17 +48,20 @@ type Sim struct {
 	counts   map[string]int
 
 	store    *store.Store
+	base     *disk // of the database
 	wakes    map[store.Topic]<-chan struct{}
 	touched  bool
+	running  bool // the set-up is over
+	acting   *host
+	excused  bool // the store was made to fail under who acts
 	trust    *trust
 	floors   floorFeed
 	world    *world
-	host     *host
+	hosts    []*host
 	broker   *broker
 	machines []*machine
-	person   *person
-	toBroker *link
-	feedLink *link
+	people   []*person
+	stranger *stranger
 
 	observed
 }
@@ -63,6 +72,8 @@ type Result struct {
 	Kind      string // of the plan
 	Violation string // empty: none
 	Steps     int
+	Events    int
+	Faults    map[string]int
 	Crashes   int
 	Effects   int
 	Turns     map[string]int // by how they ended
@@ -73,11 +84,19 @@ type Result struct {
 	Labels, Killed map[fault.Label]int
 }
 
+// FaultCount is how many faults the seed met, of all kinds.
+func (r *Result) FaultCount() (n int) {
+	for _, k := range r.Faults {
+		n += k
+	}
+	return n
+}
+
 // Run plays one seed in an empty directory, inside a synctest bubble.
 func Run(seed uint64, dir string) *Result {
 	key := sha256.Sum256(fmt.Appendf(nil, "seed %d", seed))
 	s := &Sim{seed: seed, dir: dir, rng: rand.New(rand.NewPCG(seed, 1)), entropy: rand.NewChaCha8(key), begun: time.Now(),
-		names: map[string]string{}, counts: map[string]int{}, observed: newObserved()}
+		faults: map[string]int{}, names: map[string]string{}, counts: map[string]int{}, observed: newObserved()}
 	if err := s.setUp(); err != nil {
 		s.violate("the set-up fails: %v", err)
 	}
@@ -91,7 +110,9 @@ func Run(seed uint64, dir string) *Result {
 // setUp makes tenant, person, agents and machines while nothing fails.
 func (s *Sim) setUp() (err error) {
 	s.kind, s.plan = s.makePlan()
-	if s.store, err = store.Open(context.Background(), store.Config{Path: filepath.Join(s.dir, "state.db"), Entropy: s.entropy}); err != nil {
+	s.later = chat{agent: "assistant", prompts: []prompt{{0, s.script("assistant", s.plan)}, {0, s.script("assistant", s.plan)}}}
+	s.base = s.newDisk()
+	if s.store, err = store.Open(context.Background(), store.Config{Path: filepath.Join(s.dir, "state.db"), Entropy: s.entropy, Commit: s.commit}); err != nil {
 		return err
 	}
 	s.wakes = map[store.Topic]<-chan struct{}{}
@@ -101,88 +122,123 @@ func (s *Sim) setUp() (err error) {
 	if s.trust, err = newTrust(); err != nil {
 		return err
 	}
-	s.world, s.broker, s.host = newWorld(s), newBroker(s), newHost(s)
-	s.toBroker, s.feedLink = s.newLink("server-broker"), s.newLink("broker-feed")
-	s.host.start()
+	s.world, s.broker = newWorld(s), newBroker(s)
+	for n := range hostCount {
+		s.hosts = append(s.hosts, newHost(s, n))
+	}
+	for _, h := range s.hosts {
+		h.start()
+	}
 	s.broker.start()
-	if err := s.people(); err != nil {
+	if err := s.inhabit(); err != nil {
 		return err
 	}
-	for i := range s.plan.machines {
-		if err := s.join(i); err != nil {
-			return err
-		}
-	}
-	s.person.begin()
-	s.misfortunes()
-	s.after(s.plan.heal, "faults end", s.heal)
-	s.after(time.Second, "", s.checkRest)
-	s.note("plan %s: %d machines, %d with devices, until %s", s.kind, s.plan.machines, s.plan.devices, s.plan.heal)
+	s.begin()
 	return nil
 }
 
-func (s *Sim) newLink(name string) *link {
-	return &link{s: s, name: name, cuts: s.cuts(s.kind, s.plan.heal), fault: s.plan.network}
+// begin lets everybody begin, and faults with them.
+func (s *Sim) begin() {
+	s.running = true
+	for _, p := range s.people {
+		p.begin()
+		p.takeBack()
+	}
+	s.stranger.begin()
+	s.machines[len(s.machines)-1].lie()
+	s.misfortunes()
+	s.after(s.plan.heal, "faults end", s.heal)
+	s.after(time.Second, "", s.checkRest)
+	s.note("plan %s: %d machines with devices, until %s", s.kind, s.plan.devices, s.plan.heal)
 }
 
-// people makes the tenant, its person and the agents.
-func (s *Sim) people() error {
-	ctx := context.Background()
-	s.person = &person{party: party{s: s, name: "person", up: true}, toServer: s.newLink("person-server"),
+// inhabit makes the people, the agents and the machines while nothing fails: two
+// machines of the first person, one of the second.
+func (s *Sim) inhabit() error {
+	ada, err := s.newPerson("local", "ada", true)
+	if err != nil {
+		return err
+	}
+	bob, err := s.newPerson("local", "bob", false)
+	if err != nil {
+		return err
+	}
+	eve, err := s.newPerson("other", "eve", true)
+	if err != nil {
+		return err
+	}
+	s.people, s.stranger = []*person{ada, bob}, &stranger{person: eve}
+	for _, src := range s.plan.agents() {
+		if _, err := s.hosts[0].engine.ApplyAgent(context.Background(), ada.me, engine.AgentSource{Filename: "agent.hcl", Source: []byte(src)}); err != nil {
+			return err
+		}
+	}
+	for i, owner := range []*person{ada, ada, bob} {
+		if err := s.join(i, owner, i != 1 || s.plan.devices > 1); err != nil {
+			return err
+		}
+	}
+	for _, p := range s.people {
+		if err := p.firstGrants(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newPerson makes a principal, and their tenant.
+func (s *Sim) newPerson(tenant, name string, admin bool) (*person, error) {
+	p := &person{party: party{s: s, name: name, up: true}, n: len(s.people), token: []byte(name), grants: map[string]protocol.GrantID{},
 		decided: map[protocol.ApprovalID]bool{}, resolved: map[protocol.ActionID]bool{}}
-	err := s.store.Update(ctx, store.AsOperator("simulation"), func(tx *store.Tx) error {
-		ten, err := tx.EnsureTenant("local")
+	if name == "bob" {
+		p.n = 1
+	}
+	for _, h := range s.hosts {
+		p.links = append(p.links, s.newLink(name+"-"+h.name))
+	}
+	return p, s.store.Update(context.Background(), store.AsOperator("simulation"), func(tx *store.Tx) error {
+		ten, err := tx.EnsureTenant(tenant)
 		if err != nil {
 			return err
 		}
-		p := policy.Principal{ID: protocol.NewID[protocol.PrincipalKind](tx.Now, s.entropy), Tenant: ten.ID, Name: "ada", Kind: "user",
-			Admin: true, TokenHash: []byte("ada"), CreatedAt: tx.Now}
-		s.person.id, s.person.me = p.ID, store.AsPrincipal(p.Tenant, p.ID, true)
-		return tx.InsertPrincipal(p)
+		row := policy.Principal{ID: protocol.NewID[protocol.PrincipalKind](tx.Now, s.entropy), Tenant: ten.ID, Name: name, Kind: "user",
+			Admin: admin, TokenHash: p.token, CreatedAt: tx.Now}
+		p.id, p.me = row.ID, store.AsPrincipal(row.Tenant, row.ID, admin)
+		return tx.InsertPrincipal(row)
 	})
-	for _, src := range s.plan.agents() {
-		if err == nil {
-			_, err = s.host.engine.ApplyAgent(ctx, s.person.me, engine.AgentSource{Filename: "agent.hcl", Source: []byte(src)})
-		}
+}
+
+// firstGrants are those that an agent begins with.
+func (p *person) firstGrants() error {
+	if !p.s.plan.grants {
+		return nil
 	}
-	return err
+	for _, agent := range []string{"assistant", "coder"} {
+		g, err := p.s.hosts[0].engine.CreateGrant(context.Background(), p.me, engine.NewGrant{Agent: agent, Credentials: []string{"key"}})
+		if err != nil {
+			return err
+		}
+		p.grants[agent] = g.ID
+	}
+	return nil
 }
 
 // join enrols one machine and starts it.
-func (s *Sim) join(i int) error {
-	ctx, tenant := context.Background(), s.person.me.Tenant()
-	m := s.newMachine(i, i < s.plan.devices)
+func (s *Sim) join(i int, owner *person, devices bool) error {
+	ctx, tenant := context.Background(), owner.me.Tenant()
+	m := s.newMachine(i, devices)
 	m.caller = store.AsRunner(tenant, m.id)
-	m.toHost, m.toModel = s.newLink(m.name+"-server"), s.newLink(m.name+"-broker")
 	code := []byte("code of " + m.name)
-	err := s.store.Update(ctx, s.person.me, func(tx *store.Tx) error {
-		return tx.InsertJoinCode(execution.JoinCode{Hash: code, Tenant: tenant, Principal: s.person.id, Name: m.name,
+	err := s.store.Update(ctx, owner.me, func(tx *store.Tx) error {
+		return tx.InsertJoinCode(execution.JoinCode{Hash: code, Tenant: tenant, Principal: owner.id, Name: m.name,
 			CreatedAt: tx.Now, ExpiresAt: tx.Now.Add(time.Minute)})
 	})
 	if err == nil {
-		_, err = s.host.engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: code, Runner: m.id, PublicKey: []byte(m.name), Thumbprint: m.thumb})
+		_, err = s.hosts[0].engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: code, Runner: m.id, PublicKey: []byte(m.name), Thumbprint: m.thumb})
 	}
 	s.machines = append(s.machines, m)
 	m.start()
 	return err
-}
-
-// misfortunes are crashes at any step, beside those at labelled ones, and
-// suspends.
-func (s *Sim) misfortunes() {
-	if s.kind != crashes && s.kind != everything {
-		return
-	}
-	victims := []*party{&s.host.party, &s.broker.party}
-	for _, m := range s.machines {
-		victims = append(victims, &m.party)
-	}
-	for range s.rng.IntN(6) {
-		pick(s, victims...).crashAt(s.between(0, s.plan.heal))
-	}
-	for range s.rng.IntN(3) {
-		pick(s, victims...).freezeAt(s.between(0, s.plan.heal))
-	}
 }
 
 // mostAtOnce bounds the steps of one instant: more never come to rest.
@@ -196,6 +252,7 @@ func (s *Sim) step() {
 		return
 	}
 	s.still++
+	s.acting, s.excused = s.hosts[0], false
 	if wait := e.at - s.now(); wait > 0 {
 		time.Sleep(wait)
 		s.still = 0
@@ -206,6 +263,7 @@ func (s *Sim) step() {
 	}
 	s.steps++
 	if e.name != "" {
+		s.named++
 		s.note("· %s", e.name)
 	}
 	e.do()
@@ -223,11 +281,18 @@ func (s *Sim) settle() {
 		default:
 		}
 	}
-	s.floors.stale = s.floors.stale || touched[store.TopicFloors]
-	s.host.wake(touched)
+	if touched[store.TopicFloors] {
+		s.floors.stale = true
+		s.sawFloors()
+	}
+	for _, h := range s.hosts {
+		h.wake()
+	}
 	if touched[store.TopicMail] {
 		for _, m := range s.machines {
-			m.mailed()
+			if s.healed || !s.chance(s.plan.hintLost) {
+				m.mailed()
+			}
 		}
 	}
 	if len(touched) > 0 || s.touched {
@@ -247,8 +312,11 @@ func (s *Sim) violate(format string, args ...any) {
 }
 
 func (s *Sim) tearDown() {
-	if s.host != nil && s.host.up {
-		s.host.ops.kill()
+	s.running = false
+	for _, h := range s.hosts {
+		if h.up {
+			h.ops.kill()
+		}
 	}
 	if s.broker != nil && s.broker.up {
 		s.broker.end()
@@ -261,7 +329,7 @@ func (s *Sim) tearDown() {
 }
 
 func (s *Sim) result() *Result {
-	r := &Result{Seed: s.seed, Kind: s.kind, Violation: s.violation, Steps: s.steps, Crashes: s.crashes, Turns: map[string]int{},
+	r := &Result{Seed: s.seed, Kind: s.kind, Violation: s.violation, Steps: s.steps, Events: s.named, Faults: s.faults, Crashes: s.crashes, Turns: map[string]int{},
 		Virtual: s.now(), Trace: s.trace, Labels: s.labels, Killed: s.killed}
 	if s.world != nil {
 		r.Effects = len(s.world.effects)

@@ -53,8 +53,8 @@ func report(t *testing.T, r *Result) {
 		return
 	}
 	tail := r.Trace[max(0, len(r.Trace)-lastSteps):]
-	t.Errorf("seed %d (%s), after %s and %d steps: %s\nthe last steps:\n%s\nreplay: go test ./test/sim -run TestSeeds -seed %d -v",
-		r.Seed, r.Kind, r.Virtual, r.Steps, r.Violation, strings.Join(tail, "\n"), r.Seed)
+	t.Errorf("seed %d (%s), after %s, %d events and %d faults: %s\nthe last steps:\n%s\nreplay: go test ./test/sim -run TestSeeds -seed %d -v",
+		r.Seed, r.Kind, r.Virtual, r.Events, r.FaultCount(), r.Violation, strings.Join(tail, "\n"), r.Seed)
 }
 
 // TestSeeds plays many seeds. INV-1 to INV-8, INV-14 to INV-16, INV-18, INV-19.
@@ -89,13 +89,19 @@ func TestSeeds(t *testing.T) {
 
 // summarize says what the seeds came to see.
 func summarize(t *testing.T, results []*Result) {
-	turns, labels, killed := map[string]int{}, map[string]int{}, map[string]int{}
-	n, steps, crashes, effects, unknown := 0, 0, 0, 0, 0
+	turns, labels, killed, faults := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	n, steps, events, effects, unknown := 0, 0, 0, 0, 0
 	for _, r := range results {
 		if r == nil {
 			continue
 		}
-		n, steps, crashes, effects, unknown = n+1, steps+r.Steps, crashes+r.Crashes, effects+r.Effects, unknown+r.Unknown
+		n, steps, events, effects, unknown = n+1, steps+r.Steps, events+r.Events, effects+r.Effects, unknown+r.Unknown
+		if r.Violation == "" && (r.Events < leastEvents || r.FaultCount() < leastFaults) {
+			t.Errorf("seed %d is clean after %d events and %d faults: it must see %d and %d", r.Seed, r.Events, r.FaultCount(), leastEvents, leastFaults)
+		}
+		for k, v := range r.Faults {
+			faults[k] += v
+		}
 		for k, v := range r.Turns {
 			turns[k] += v
 		}
@@ -106,7 +112,10 @@ func summarize(t *testing.T, results []*Result) {
 			killed[string(k)] += v
 		}
 	}
-	t.Logf("seeds=%d steps=%d crashes=%d effects=%d unknown=%d", n, steps, crashes, effects, unknown)
+	t.Logf("seeds=%d steps=%d events=%d effects=%d unknown=%d", n, steps, events, effects, unknown)
+	for _, k := range slices.Sorted(maps.Keys(faults)) {
+		t.Logf("fault %-40s %d", k, faults[k])
+	}
 	for _, k := range slices.Sorted(maps.Keys(turns)) {
 		t.Logf("turns %-40s %d", k, turns[k])
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"bivouac/edge/fault"
+	"bivouac/edge/lease"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/loop"
@@ -29,8 +30,9 @@ type worker struct {
 	calls   int
 	edits   int
 	dirty   bool
-	// its own copy of the lease, which goes on without the daemon
-	lease entry
+	// its own copy of lease and terms, which go on without the daemon
+	lease *lease.Lease
+	terms *runnerv1.LeaseTerms
 }
 
 var deterministic = proto.MarshalOptions{Deterministic: true}
@@ -45,9 +47,10 @@ func encode(m proto.Message) []byte {
 
 // startWorker begins a claimed turn.
 func (m *machine) startWorker(e *entry) {
-	w := &worker{party: party{s: m.s, name: "worker of " + m.name, up: true, on: &m.party}, m: m, e: e, used: map[string]int{}}
+	w := &worker{party: party{s: m.s, name: "worker of " + m.name, up: true, on: &m.party}, m: m, e: e, used: map[string]int{}, lease: lease.NewLease(m.s.now)}
 	e.worker = w
-	w.granted(e)
+	w.lease.Renew(m.s.now(), e.lease.Authority(), e.lease.Retention())
+	w.terms = e.terms
 	spec := &runtimev1.Spec{}
 	if err := proto.Unmarshal(e.work.GetTurn().GetSpec(), spec); err != nil {
 		m.s.violate("the spec of %s cannot be read: %v", e.id, err)
@@ -63,7 +66,12 @@ func (m *machine) startWorker(e *entry) {
 }
 
 // granted takes terms over from the daemon.
-func (w *worker) granted(e *entry) { w.lease.id, w.lease.life = e.id, e.life }
+func (w *worker) granted(sent time.Duration, t *runnerv1.LeaseTerms) {
+	w.lease.Renew(sent, time.Duration(t.AuthorityTtlMs)*time.Millisecond, time.Duration(t.RetentionMs)*time.Millisecond)
+	if t.Capability != "" || w.terms == nil {
+		w.terms = t
+	}
+}
 
 func (w *worker) kill() { w.up = false }
 
@@ -75,7 +83,7 @@ func (w *worker) reach(l fault.Label) bool {
 
 // append journals a record; what is not durable at once is so soon.
 func (w *worker) append(r *runnerv1.Record, durable bool) {
-	w.e.append(r, durable)
+	w.e.append(w.m, r, durable)
 	sync := func() {
 		w.e.synced = len(w.e.record)
 		if w.m.up {
@@ -141,16 +149,20 @@ func (w *worker) patch() string {
 
 // callModel goes by the relay, under the capability of the newest terms.
 func (w *worker) callModel(req *runtimev1.ModelRequest) {
-	w.calls++
-	w.event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ModelCallStarted{ModelCallStarted: &runtimev1.ModelCallStarted{Number: w.state.ModelCalls}}})
-	if w.unpermitted() {
+	if !w.permitted(func() { w.callModel(req) }) {
 		return
 	}
+	w.calls++
+	w.event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ModelCallStarted{ModelCallStarted: &runtimev1.ModelCallStarted{Number: w.state.ModelCalls}}})
 	id := w.e.id.String() + "/" + strconv.Itoa(w.calls)
-	in := &brokerv1.CallModelRequest{Capability: w.lease.terms.GetCapability(), CallId: id, Request: proto.CloneOf(req)}
+	in := &brokerv1.CallModelRequest{Capability: w.terms.GetCapability(), CallId: id, Request: proto.CloneOf(req)}
 	rpc(call{over: w.m.toModel, from: &w.party, to: &w.s.broker.party, name: "model " + id, timeout: longCall},
 		func(answer func(*runtimev1.ModelDone, error)) { w.s.broker.callModel(w.m.thumb, in, answer) },
 		func(done *runtimev1.ModelDone, err error) {
+			if w.lease.Authority() <= 0 { // it was cut off: the call is made again
+				w.callModel(req)
+				return
+			}
 			if err != nil {
 				w.step(loop.ModelFailed{Err: coded(err)})
 				return
@@ -161,22 +173,27 @@ func (w *worker) callModel(req *runtimev1.ModelRequest) {
 		})
 }
 
-// unpermitted ends the work when the lease is over: the supervisor needs no
-// daemon to see that.
-func (w *worker) unpermitted() bool {
-	if w.lease.permit(w.s.now()) == nil {
-		return false
+// permitted asks the lease before work: the supervisor needs no daemon for that.
+// Without authority the work is held, and tried again, until its retention is
+// over; on a machine that cannot freeze it ends. INV-20.
+func (w *worker) permitted(again func()) bool {
+	switch {
+	case w.lease.Authority() > 0:
+		return true
+	case w.m.freezes && w.lease.Retention() > 0:
+		w.after(500*time.Millisecond, "", again)
+	default:
+		w.s.note("%s ends: its lease is over", w.name)
+		w.kill()
 	}
-	w.s.note("%s ends: its lease is over", w.name)
-	w.kill()
-	return true
+	return false
 }
 
 func (w *worker) callTool(c *runtimev1.ToolCall, t *runtimev1.Tool) {
-	w.event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolStarted{ToolStarted: c}})
-	if w.unpermitted() {
+	if !w.permitted(func() { w.callTool(c, t) }) {
 		return
 	}
+	w.event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolStarted{ToolStarted: c}})
 	if t.Placement != runtimev1.Placement_PLACEMENT_SANDBOX {
 		w.request(c)
 		return
@@ -184,14 +201,21 @@ func (w *worker) callTool(c *runtimev1.ToolCall, t *runtimev1.Tool) {
 	if !w.reach(fault.SuperviseExecStarted) {
 		return
 	}
-	w.after(w.s.between(time.Millisecond, 500*time.Millisecond), "exec "+c.Alias+" of "+w.e.id.String(), func() {
-		w.edits++
-		w.dirty = true
-		if !w.reach(fault.SuperviseExecDone) {
-			return
-		}
-		w.step(loop.ToolAnswered{Result: &runtimev1.ToolResult{CallId: c.Id, Status: runtimev1.ResultStatus_RESULT_STATUS_OK, Text: "ok"}})
-	})
+	w.after(w.s.between(time.Millisecond, 500*time.Millisecond), "exec "+c.Alias+" of "+w.e.id.String(), func() { w.exec(c) })
+}
+
+// exec is one tool call in the sandbox, which is frozen with everything else.
+func (w *worker) exec(c *runtimev1.ToolCall) {
+	if !w.permitted(func() { w.exec(c) }) {
+		return
+	}
+	w.s.acts(w.m, w.e.id)
+	w.edits++
+	w.dirty = true
+	if !w.reach(fault.SuperviseExecDone) {
+		return
+	}
+	w.step(loop.ToolAnswered{Result: &runtimev1.ToolResult{CallId: c.Id, Status: runtimev1.ResultStatus_RESULT_STATUS_OK, Text: "ok"}})
 }
 
 // request asks the server for a tool; the wish is on the disk before the server
@@ -232,7 +256,7 @@ var statusOf = map[runtimev1.OutcomeKind]string{
 }
 
 func (w *worker) finish(o *runtimev1.Outcome) {
-	w.e.result(&runnerv1.Result{Status: statusOf[o.Kind], Code: o.Reason, Message: o.Message,
+	w.e.result(w.m, &runnerv1.Result{Status: statusOf[o.Kind], Code: o.Reason, Message: o.Message,
 		Outcome: encode(o), State: encode(w.state), PatchDigest: w.patch()})
 	w.s.note("%s finishes %s: %s", w.name, w.e.id, statusOf[o.Kind])
 	w.up = false
