@@ -107,6 +107,9 @@ func (s *Server) behind(ctx context.Context, f *front) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
+	if _, err := settle(ctx, s.cfg, st); err != nil {
+		return err
+	}
 	p, err := assemble(s.cfg, s.sockets, st)
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ First start:  bivouac-server bootstrap --principal NAME --token-file FILE
 	f := root.Flags()
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log as JSON")
-	root.AddCommand(o.bootstrap(), o.doctor())
+	root.AddCommand(o.bootstrap(), o.backup(), o.restore(), o.doctor())
 	return root
 }
 

@@ -115,6 +115,9 @@ func (b *Broker) checkDeadline(_ context.Context, r *request) error {
 	return nil
 }
 
+// storeFloor is the one subject of the floor under every fence.
+const storeFloor = "store"
+
 // checkFloors refuses what is below a floor. INV-3, INV-13, INV-16.
 func (b *Broker) checkFloors(_ context.Context, r *request) error {
 	c := r.claims
@@ -130,6 +133,7 @@ func (b *Broker) checkFloors(_ context.Context, r *request) error {
 		code  protocol.Code
 		why   string
 	}{
+		{brokerv1.FloorKind_FLOOR_KIND_STORE, storeFloor, int64(c.Fence), protocol.CodeStaleFence, "the server's store was restored since"},
 		{brokerv1.FloorKind_FLOOR_KIND_GRANT, c.Grant.String(), 0, protocol.CodePermissionDenied, "the grant was revoked"},
 		{brokerv1.FloorKind_FLOOR_KIND_RUNNER, c.Presenter, 0, protocol.CodePermissionDenied, "the runner was revoked"},
 		{brokerv1.FloorKind_FLOOR_KIND_PRINCIPAL, c.Principal.String(), 0, protocol.CodePermissionDenied, "the principal is disabled"},

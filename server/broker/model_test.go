@@ -121,6 +121,12 @@ func TestAdmission(t *testing.T) {
 			"private address":  {route: "public", want: protocol.CodePolicyDenied},
 			"provider says no": {prompt: "429", want: protocol.CodeRateLimited},
 			"session floor":    {after: func(c capability.Claims) { floor(brokerv1.FloorKind_FLOOR_KIND_SESSION, c.Session.String(), none) }, want: protocol.CodePermissionDenied},
+			"restored store": {after: func(c capability.Claims) {
+				floor(brokerv1.FloorKind_FLOOR_KIND_STORE, "store", int64(c.Fence)+1)
+			}, want: protocol.CodeStaleFence}, // INV-16
+			"store at its floor": {after: func(c capability.Claims) {
+				floor(brokerv1.FloorKind_FLOOR_KIND_STORE, "store", int64(c.Fence))
+			}, want: ""},
 			"principal floor": {change: func(c *capability.Claims) { c.Grant, c.Principal = "", newID[protocol.PrincipalKind]() },
 				after: func(c capability.Claims) {
 					floor(brokerv1.FloorKind_FLOOR_KIND_PRINCIPAL, c.Principal.String(), none)

@@ -86,7 +86,13 @@ const (
 	FloorTurn      FloorKind = 5
 	FloorAttempt   FloorKind = 6
 	FloorPrincipal FloorKind = 7
+	// FloorStore bounds the fence of every capability: its upper half is the epoch
+	// of the store that gave it out.
+	FloorStore FloorKind = 8
 )
+
+// StoreFloor is the one subject of a FloorStore.
+const StoreFloor = "store"
 
 // Floor refuses every capability that names ID with a lower value than
 // Minimum. It is the one form of revocation that brokers see.

@@ -54,6 +54,9 @@ func migrations() ([]migration, error) {
 	return out, nil
 }
 
+const createMigrations = `CREATE TABLE IF NOT EXISTS schema_migrations (
+	version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)`
+
 // migrate brings the schema forward in one transaction and reads the epoch. It
 // refuses a schema that is newer, or that came about by other migrations.
 func (s *Store) migrate(ctx context.Context) (epoch uint32, err error) {
@@ -68,8 +71,7 @@ func (s *Store) migrate(ctx context.Context) (epoch uint32, err error) {
 				return err
 			}
 		}
-		if _, err := on.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS schema_migrations (
-			version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)`); err != nil {
+		if _, err := on.ExecContext(ctx, createMigrations); err != nil {
 			return err
 		}
 		applied, err := appliedMigrations(ctx, on)

@@ -64,7 +64,10 @@ type engine interface {
 }
 
 // Open opens and migrates the database, and refuses a newer one.
-func Open(ctx context.Context, c Config) (*Store, error) {
+func Open(ctx context.Context, c Config) (*Store, error) { return open(ctx, c, nil) }
+
+// open does something alone before the schema is brought forward.
+func open(ctx context.Context, c Config, before func(*Store) error) (*Store, error) {
 	s := &Store{log: c.Log, entropy: c.Entropy, commit: c.Commit, release: func() error { return nil }}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -83,6 +86,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
+	}
+	if before != nil {
+		if err := before(s); err != nil {
+			return nil, errors.Join(s.explain(err), s.Close())
+		}
 	}
 	if s.epoch, err = s.migrate(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -125,7 +125,7 @@ First steps:
 	in(root, "Decide:",
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.unknownCommand())
 	in(root, "Set up and take back:",
-		a.devCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand())
+		a.devCommand(), a.backupCommand(), a.restoreCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand())
 	explainMistakes(root)
 	return root
 }

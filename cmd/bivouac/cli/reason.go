@@ -26,6 +26,7 @@ var reasonCode = map[string]protocol.Code{
 	"interrupted":    protocol.CodeUnavailable,
 	// somebody said no, or took something back
 	"approval_denied":    protocol.CodePermissionDenied,
+	"restored":           protocol.CodeOutcomeUnknown,
 	"owner_denied":       protocol.CodePermissionDenied,
 	"authority_lost":     protocol.CodePermissionDenied,
 	"grant_revoked":      protocol.CodePermissionDenied,

@@ -57,6 +57,7 @@ type Broker struct {
 	known   []string // boots of which every draw is known
 	calls   []*runtimev1.ModelRequest
 	refused []string // codes of refused requests
+	tokens  []string // capabilities that were presented
 }
 
 type logged struct {
@@ -206,8 +207,24 @@ func (b *Broker) Refused() []string {
 	return slices.Clone(b.refused)
 }
 
+// Tokens are the capabilities that were presented, in order.
+func (b *Broker) Tokens() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.tokens)
+}
+
+// Present shows a capability again and asks for nothing.
+func (b *Broker) Present(token string) error {
+	_, err := b.admit(token, time.Now())
+	return err
+}
+
 // admit verifies a capability and holds floors and grants against it.
 func (b *Broker) admit(token string, now time.Time) (capability.Claims, error) {
+	b.mu.Lock()
+	b.tokens = append(b.tokens, token)
+	b.mu.Unlock()
 	c, err := capability.Verify(token, b.Keys, capability.Expect{Audience: b.Pool, Presenter: b.Presenter, Now: now})
 	if err == nil {
 		err = b.standing(c)
@@ -236,6 +253,8 @@ func (b *Broker) standing(c capability.Claims) error {
 	for _, f := range floors {
 		value, named := int64(0), ""
 		switch f.Kind {
+		case policy.FloorStore:
+			named, value = policy.StoreFloor, int64(c.Fence)
 		case policy.FloorGrant:
 			named = c.Grant.String()
 		case policy.FloorRunner:

@@ -36,8 +36,10 @@ type World struct {
 	// Ops of the engine; nil after Start.
 	Ops     *engine.Steps
 	Runners []*Runner
-	Tenant  policy.Tenant
-	Person  policy.Principal
+	// Path of the database file.
+	Path   string
+	Tenant policy.Tenant
+	Person policy.Principal
 
 	entropy io.Reader
 	elapsed lease.Elapsed
@@ -65,7 +67,8 @@ func New(t testing.TB, options ...Option) *World {
 		o(w)
 	}
 	w.elapsed = func() time.Duration { return time.Since(w.begun) }
-	st, err := store.Open(context.Background(), store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Entropy: w.entropy})
+	w.Path = filepath.Join(t.TempDir(), "state.db")
+	st, err := store.Open(context.Background(), store.Config{Path: w.Path, Entropy: w.entropy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,11 @@ var replicaProbes = map[string]probe{
 	"PutStatements": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.PutStatements([]execution.Statement{{JWS: "jws of " + x.Name, Replica: x.Replica, EndsAt: tx.Now.Add(time.Hour)}}))
 	}},
+	"Rewound": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		_, _, err := tx.Rewound(0)
+		return err == nil, err
+	}},
+	"Settled":    {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.Settled()) }},
 	"Statements": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Statements()) }},
 }
 

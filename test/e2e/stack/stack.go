@@ -97,7 +97,7 @@ type Stack struct {
 	// Second is the other server of one database, and SecondAPI its client.
 	Second    *Process
 	SecondAPI *client.Client
-	Edges          []*Edge
+	Edges     []*Edge
 
 	public, runners, broker string // addresses
 	second                  struct{ public, runners string }

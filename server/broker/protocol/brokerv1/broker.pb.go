@@ -91,6 +91,7 @@ const (
 	FloorKind_FLOOR_KIND_TURN        FloorKind = 5 // minimum is a fence
 	FloorKind_FLOOR_KIND_ATTEMPT     FloorKind = 6 // minimum is a fence
 	FloorKind_FLOOR_KIND_PRINCIPAL   FloorKind = 7 // disabled
+	FloorKind_FLOOR_KIND_STORE       FloorKind = 8 // id is "store"; minimum is under the fence of every capability since a restore
 )
 
 // Enum value maps for FloorKind.
@@ -104,6 +105,7 @@ var (
 		5: "FLOOR_KIND_TURN",
 		6: "FLOOR_KIND_ATTEMPT",
 		7: "FLOOR_KIND_PRINCIPAL",
+		8: "FLOOR_KIND_STORE",
 	}
 	FloorKind_value = map[string]int32{
 		"FLOOR_KIND_UNSPECIFIED": 0,
@@ -114,6 +116,7 @@ var (
 		"FLOOR_KIND_TURN":        5,
 		"FLOOR_KIND_ATTEMPT":     6,
 		"FLOOR_KIND_PRINCIPAL":   7,
+		"FLOOR_KIND_STORE":       8,
 	}
 )
 
@@ -3383,7 +3386,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x16CALL_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CALL_STATE_ABSENT\x10\x01\x12\x13\n" +
 	"\x0fCALL_STATE_SENT\x10\x02\x12\x17\n" +
-	"\x13CALL_STATE_ANSWERED\x10\x03*\xcc\x01\n" +
+	"\x13CALL_STATE_ANSWERED\x10\x03*\xe2\x01\n" +
 	"\tFloorKind\x12\x1a\n" +
 	"\x16FLOOR_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FLOOR_KIND_GRANT\x10\x01\x12\x15\n" +
@@ -3392,7 +3395,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x12FLOOR_KIND_SESSION\x10\x04\x12\x13\n" +
 	"\x0fFLOOR_KIND_TURN\x10\x05\x12\x16\n" +
 	"\x12FLOOR_KIND_ATTEMPT\x10\x06\x12\x18\n" +
-	"\x14FLOOR_KIND_PRINCIPAL\x10\a2\xb7\x05\n" +
+	"\x14FLOOR_KIND_PRINCIPAL\x10\a\x12\x14\n" +
+	"\x10FLOOR_KIND_STORE\x10\b2\xb7\x05\n" +
 	"\rBrokerService\x12U\n" +
 	"\bDescribe\x12\".bivouac.broker.v1.DescribeRequest\x1a#.bivouac.broker.v1.DescribeResponse\"\x00\x12Z\n" +
 	"\tCallModel\x12#.bivouac.broker.v1.CallModelRequest\x1a$.bivouac.broker.v1.CallModelResponse\"\x000\x01\x12O\n" +

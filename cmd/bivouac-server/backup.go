@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/protocol"
+	"bivouac/server"
+)
+
+// backup copies the state into one file.
+func (o *options) backup() *cobra.Command {
+	b := server.Backup{}
+	cmd := &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Copy the state and all artifacts into one file",
+		Long: `Copies every row of the database, as of one instant, and the artifacts that the rows
+name, also while a server runs. The same file restores into SQLite and into
+PostgreSQL. It holds what people wrote: only you can read it.
+
+It does not hold the broker's keyring (keyring.age and keyring.key in the broker's
+data directory): without it nobody can use the copy. Keep it elsewhere.`,
+		Example: "  bivouac-server backup --data /var/lib/bivouac/server /mnt/backup/monday.tar",
+		Args:    oneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.settle(cmd); err != nil {
+				return err
+			}
+			b.Config, b.File = o.config, args[0]
+			end, err := b.Run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			fmt.Fprintf(out, "%s holds %d sessions, %d turns, %d events and %d artifacts.\n", b.File, end.Rows["sessions"], end.Rows["turns"], end.Rows["events"], end.Blobs)
+			if n := len(end.Missing); n > 0 {
+				fmt.Fprintf(out, "%d artifacts that the database names are gone from the directory, the first is %s.\n", n, end.Missing[0])
+			}
+			fmt.Fprintf(out, "It does not hold the broker's keyring (%s): keep a copy of that elsewhere.\n", b.Keyring)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&b.Keyring, "keyring", "keyring.age and keyring.key in the broker's data directory", "where the broker's keyring is, for whoever reads the copy")
+	return cmd
+}
+
+// restore makes the state from such a file.
+func (o *options) restore() *cobra.Command {
+	inPlace := false
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Make the state from a backup; no server may run on it",
+		Long: `Fills an empty database and the directory of artifacts. The file is read to its end
+first; one that was cut off or altered is refused.
+
+A backup is older than what was done since. So everything that was given out before
+is void: fences, capabilities, generations, join codes. Turns that were open end, and
+what they had sent, or may have, is looked up and never sent again. What was revoked
+since the backup has to be revoked again.
+
+--in-place does the same to a database that was brought back by other means: a copied
+disk, or PostgreSQL's own backup.`,
+		Example: "  bivouac-server restore --data /var/lib/bivouac/server /mnt/backup/monday.tar\n  bivouac-server restore --in-place --database 'host=db dbname=bivouac passfile=/etc/bivouac/pgpass'",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.settle(cmd); err != nil {
+				return err
+			}
+			r := server.Restore{Config: o.config}
+			if inPlace == (len(args) == 1) || len(args) > 1 {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "give the file to restore from, or --in-place without one")
+			}
+			if len(args) == 1 {
+				r.File = args[0]
+			}
+			done, err := r.Run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			since := "the state that was brought back"
+			if done.Copy != nil {
+				since = done.Copy.Manifest.At.Format(time.RFC3339)
+				fmt.Fprintf(out, "restored %d sessions, %d turns, %d events and %d artifacts.\n",
+					done.Copy.End.Rows["sessions"], done.Copy.End.Rows["turns"], done.Copy.End.Rows["events"], done.Copy.End.Blobs)
+			}
+			fmt.Fprintf(out, "The store has epoch %d; %d turns that were open are ended.\nWhat was revoked after %s has to be revoked again: bivouac revoke.\n", done.Epoch, done.Turns, since)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&inPlace, "in-place", false, "the database was brought back by other means: make void what it gave out")
+	return cmd
+}
+
+// oneFile takes exactly one file name.
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "give one FILE; see %s --help", cmd.CommandPath())
+}

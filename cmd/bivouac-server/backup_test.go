@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bivouac/edge/protocol"
+)
+
+// The two commands, as a person runs them; what is copied is server/backup's to prove.
+func TestBackupAndRestore(t *testing.T) {
+	dir := t.TempDir()
+	data, again, file := filepath.Join(dir, "data"), filepath.Join(dir, "again"), filepath.Join(dir, "copy.tar")
+	if _, err := run(t, "bootstrap", "--data", data, "--principal", "alice", "--token-file", filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := run(t, "backup", "--data", data, "--keyring", "/etc/keyring.age", file)
+	if err != nil || !strings.Contains(out, "/etc/keyring.age") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := run(t, "backup", "--data", data, file); protocol.CodeOf(err) != protocol.CodeAlreadyExists {
+		t.Errorf("over a file: %v", err)
+	}
+	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := run(t, "restore", "--data", again, file); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+		t.Errorf("over a store: %v", err)
+	}
+	// The principal came along: its token works, and nothing is made.
+	if out, err = run(t, "bootstrap", "--data", again, "--principal", "alice", "--token-file", filepath.Join(dir, "token")); err != nil || !strings.Contains(out, "alice is prn_") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err = run(t, "restore", "--in-place", "--data", again); err != nil || !strings.Contains(out, "epoch") {
+		t.Errorf("in place: %v: %s", err, out)
+	}
+	for _, args := range [][]string{{"backup"}, {"restore"}, {"restore", "--in-place", file}, {"restore", "--data", again, file, file}} {
+		if _, err := run(t, args...); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	if _, err := run(t, "backup", "--data", filepath.Join(dir, "nothing"), filepath.Join(dir, "x.tar")); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := os.Truncate(file, 2000); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t, "restore", "--data", filepath.Join(dir, "third"), file); protocol.CodeOf(err) != protocol.CodeDataLoss {
+		t.Errorf("cut off: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "third")); err == nil {
+		t.Error("a refused restore made a directory")
+	}
+}

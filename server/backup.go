@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"bivouac/server/backup"
+	"bivouac/server/engine"
+	"bivouac/server/store"
+	"bivouac/server/store/blob"
+)
+
+// Backup copies the state of a deployment into one file, also while it runs.
+type Backup struct {
+	Config Config
+	// Keyring of the broker, which the copy names and does not hold.
+	Keyring string
+	File    string
+}
+
+// Run writes the file.
+func (b Backup) Run(ctx context.Context) (backup.End, error) {
+	at, err := b.Config.storeConfig()
+	if err != nil {
+		return backup.End{}, err
+	}
+	dir, err := blob.Open(blob.Config{Path: b.Config.blobs()})
+	if err != nil {
+		return backup.End{}, err
+	}
+	return backup.Write(ctx, backup.Config{Store: at, Blobs: dir, Product: b.Config.Version, Keyring: b.Keyring, File: b.File})
+}
+
+// Restore makes a deployment's state from a copy, or raises one that was brought
+// back by other means.
+type Restore struct {
+	Config Config
+	// File to restore from. Empty: the database is there already, an older state of
+	// it, and only what it gave out is made void.
+	File string
+}
+
+// Restored is what came of it.
+type Restored struct {
+	// Copy is nil without a file.
+	Copy *backup.Copy
+	// Epoch of every fence from now on.
+	Epoch uint32
+	// Turns that were open and are ended.
+	Turns int
+}
+
+// Run does it while no server runs on the state.
+func (r Restore) Run(ctx context.Context) (out Restored, err error) {
+	if r.File != "" {
+		if out.Copy, err = backup.Open(r.File); err != nil {
+			return out, err
+		}
+	}
+	if err := makeDataDir(r.Config.DataDir); err != nil {
+		return out, err
+	}
+	at, err := r.Config.storeConfig()
+	if err != nil {
+		return out, err
+	}
+	if at.DSN != "" {
+		release, err := store.LockDirectory(r.Config.DataDir)
+		if err != nil {
+			return out, err
+		}
+		defer func() { err = errors.Join(err, release()) }()
+	}
+	st, err := r.open(ctx, at, out.Copy)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	out.Epoch = st.Epoch()
+	out.Turns, err = settle(ctx, r.Config, st)
+	return out, err
+}
+
+func (r Restore) open(ctx context.Context, at store.Config, from *backup.Copy) (*store.Store, error) {
+	if from == nil {
+		return store.Raise(ctx, at, time.Now())
+	}
+	dir, err := blob.Open(blob.Config{Path: r.Config.blobs(), MaxBytes: r.Config.MaxBlobBytes})
+	if err != nil {
+		return nil, err
+	}
+	return from.Fill(ctx, at, dir)
+}
+
+// settle ends what a restored store believes to be open; a server that starts does
+// it too, for a restore that was cut off.
+func settle(ctx context.Context, c Config, st *store.Store) (int, error) {
+	rep, err := replica(c.DataDir)
+	if err != nil {
+		return 0, err
+	}
+	return engine.New(engine.Config{Store: st, Replica: rep, Elapsed: func() time.Duration { return 0 }, Log: c.Log, Limits: c.Limits}).Rewind(ctx)
+}
