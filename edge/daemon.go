@@ -95,7 +95,7 @@ func New(cfg Config) (*Daemon, error) {
 	if d.link, err = dialler(cfg.State, d.enrolment.Server, cfg.Network); err != nil {
 		return nil, err
 	}
-	watch := &progress{stalled: func() {
+	watch := &progress{alive: func() bool { return d.link.Transport() != "" }, stalled: func() {
 		d.log.Warn("the server answers no call although the connection lives; the link is made anew", "transport", d.link.Transport())
 		d.link.Stalled("calls were not answered")
 	}}

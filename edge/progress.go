@@ -16,6 +16,8 @@ const maxUnanswered = 2
 // torn down and made anew, rather than waited on for ever.
 type progress struct {
 	unanswered atomic.Int32
+	// alive reports a connection: without one nothing can be answered.
+	alive func() bool
 	// stalled is told once for each such connection.
 	stalled func()
 }
@@ -28,7 +30,7 @@ func (p *progress) intercept() connect.Interceptor {
 			switch {
 			case err == nil || connect.IsWireError(err):
 				p.unanswered.Store(0)
-			case errors.Is(ctx.Err(), context.DeadlineExceeded) && p.unanswered.Add(1) >= maxUnanswered:
+			case errors.Is(ctx.Err(), context.DeadlineExceeded) && p.alive() && p.unanswered.Add(1) >= maxUnanswered:
 				p.unanswered.Store(0)
 				p.stalled()
 			}

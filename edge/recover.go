@@ -126,10 +126,12 @@ func keepRecovered(dir *state.Dir, res *runnerv1.RecoverResponse, now time.Time)
 }
 
 // setClock compares our clock with the server's, at every connect: a clock that
-// was set right is believed again.
+// was set right is believed again. A time outside of the dates of our certificate,
+// which are the root's word, is not believed.
 func (d *Daemon) setClock(theirs time.Time) {
-	if theirs.UnixMicro() <= 0 {
-		return // it did not say
+	c, err := d.cfg.State.Certificate()
+	if err != nil || theirs.Before(c.Leaf.NotBefore) || theirs.After(c.Leaf.NotAfter) {
+		return
 	}
 	behind, err := d.cfg.State.SaveClock(theirs, time.Now())
 	if err != nil {
