@@ -151,6 +151,32 @@ func (w *World) ReviveEdge(name string) *Edge {
 	return e
 }
 
+// CopyEdge is another machine that starts from a copy of an edge's disk, key and
+// all, while that one runs. It is not waited for.
+func (w *World) CopyEdge(from, name string) *Edge {
+	w.t.Helper()
+	of := w.edges[from]
+	e := &Edge{Name: name, Notes: of.Notes, w: w, ip: fmt.Sprintf("10.0.1.%d", len(w.edges)+1)}
+	e.backend, e.supervisors = twin.New(twin.Config{Programs: w.programs(name)}), newSupervisors(e)
+	w.edges[name] = e
+	path := w.path("edge-"+name, "state")
+	w.must(os.Mkdir(path, 0o700))
+	entries, err := os.ReadDir(of.dir.Path())
+	w.must(err)
+	for _, f := range entries {
+		if !f.Type().IsRegular() {
+			continue // journals and claims
+		}
+		b, err := os.ReadFile(filepath.Join(of.dir.Path(), f.Name()))
+		w.must(err)
+		w.must(os.WriteFile(filepath.Join(path, f.Name()), b, 0o600))
+	}
+	e.dir, err = state.Open(path)
+	w.must(err)
+	e.start()
+	return e
+}
+
 // Fenced waits for the daemon to end because the server revoked the machine, and
 // returns what it said.
 func (e *Edge) Fenced() error {
