@@ -92,6 +92,11 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 			d.cutTurns(protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine took the toolchain %s away", t.Name))
 		}
 	}
+	for _, c := range old.policy.Caches {
+		if !slices.ContainsFunc(now.policy.Caches, func(o owner.Cache) bool { return o.Name == c.Name && o.Path == c.Path }) {
+			d.cutTurns(protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine took the cache %s away", c.Name))
+		}
+	}
 	return false, nil
 }
 

@@ -24,14 +24,21 @@ type Status struct {
 	Epoch   int64                   `json:"epoch"`
 	Paused  bool                    `json:"paused"`
 	// Stopping counts sandboxed turns that are being ended.
-	Stopping       int             `json:"stopping,omitempty"`
-	Slots          int32           `json:"slots"`
-	Boundary       string          `json:"boundary,omitempty"`
-	Limits         string          `json:"limits,omitempty"`
-	SandboxProblem string          `json:"sandbox_problem,omitempty"`
-	Actions        []string        `json:"actions"`
-	Toolchains     []string        `json:"toolchains"`
-	Attempts       []AttemptStatus `json:"attempts"`
+	Stopping       int      `json:"stopping,omitempty"`
+	Slots          int32    `json:"slots"`
+	Boundary       string   `json:"boundary,omitempty"`
+	Limits         string   `json:"limits,omitempty"`
+	SandboxProblem string   `json:"sandbox_problem,omitempty"`
+	Actions        []string `json:"actions"`
+	Toolchains     []string `json:"toolchains"`
+	// Caches of packages that sandboxed code may read.
+	Caches []string `json:"caches"`
+	// Freezer is what keeps a turn while the server cannot be reached; empty: such
+	// turns are ended, and begin again elsewhere.
+	Freezer string `json:"freezer,omitempty"`
+	// Disk is how the disk limit of a turn is kept.
+	Disk     string          `json:"disk,omitempty"`
+	Attempts []AttemptStatus `json:"attempts"`
 	// PolicyProblem is what is wrong with edge.hcl as it is; the last one without a
 	// problem is in force.
 	PolicyProblem  string    `json:"policy_problem,omitempty"`
@@ -57,7 +64,7 @@ func (d *Daemon) Status() Status {
 		Runner: d.enrolment.Runner, Name: d.enrolment.Name, Server: d.enrolment.Server, Broker: d.broker(), Version: d.cfg.Version,
 		Transport: d.link.Transport(), QUICProblem: d.link.QUICProblem(), Paused: f.GetPaused(), Stopping: d.turns.stopping(),
 		Slots: f.GetSlots(), Boundary: f.GetBoundary(), Limits: f.GetLimits(), SandboxProblem: f.GetSandboxProblem(),
-		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Attempts: []AttemptStatus{},
+		Actions: f.GetActions(), Toolchains: f.GetToolchains(), Caches: f.GetCaches(), Freezer: f.GetFreezer(), Disk: f.GetDisk(), Attempts: []AttemptStatus{},
 	}
 	out.Streams, out.PolicyProblem = d.link.Streams(), d.problems.text("policy")
 	if wait, ok := d.link.NextProbe(); ok {

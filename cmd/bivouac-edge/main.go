@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"syscall"
 
@@ -17,6 +18,7 @@ import (
 
 	"bivouac/edge"
 	"bivouac/edge/metric"
+	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
@@ -86,7 +88,7 @@ func runCommand(dir *string) *cobra.Command {
 			defer control.Close()
 			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: control, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
-				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope(), Log: log})
+				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d), Log: log})
 			}
 			if metrics != "" {
 				if cfg.Metrics, err = metric.Listen(cmd.Context(), metrics, "--metrics"); err != nil {
@@ -110,6 +112,17 @@ func runCommand(dir *string) *cobra.Command {
 	cmd.Flags().BoolVar(&endTurns, "end-turns", false, "when it is stopped, end the sandboxes of turns too; their turns are interrupted")
 	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")
 	return cmd
+}
+
+// groupsOf is where this runner makes control groups: in a place of its own, within
+// the folder that its owner was given, if any. A daemon and its supervisors have to
+// agree, so a file with mistakes counts as it was before.
+func groupsOf(d *state.Dir) string {
+	p, err := owner.Load(d.Policy(), d.Path())
+	if err != nil {
+		p, _ = owner.Load(d.GoodPolicy(), d.Path()) // the daemon says so in its status
+	}
+	return path.Join(p.Cgroup, d.Scope())
 }
 
 // beside is a binary next to this one.

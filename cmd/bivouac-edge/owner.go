@@ -63,6 +63,9 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	switch {
 	case s.Boundary != "":
 		line("sandbox", "%s, limits by %s, %d slot(s)", s.Boundary, s.Limits, s.Slots)
+		if s.Freezer == "" {
+			line("", "nothing here can freeze sandboxes: a turn ends when the server cannot be reached, and begins again")
+		}
 	default:
 		line("sandbox", "none: %s", s.SandboxProblem)
 	}
@@ -137,7 +140,7 @@ func leaveCommand(dir *string) *cobra.Command {
 				return err
 			}
 			s, _ := supervisors("") // nil where nothing can be supervised: then nothing runs
-			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Sandbox: bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope()}), Force: force}); err != nil {
+			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Sandbox: bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d)}), Force: force}); err != nil {
 				return err
 			}
 			unit, err := unitOf(*dir)

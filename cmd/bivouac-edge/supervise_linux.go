@@ -78,11 +78,14 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	cfg := supervise.Config{
 		Dir: attempt.Path(), Attempt: attempt.ID, BootNonce: nonce, WorkerPath: worker,
-		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: dir.Scope(), Log: log}),
+		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(dir), Log: log}),
 		Report:     attempt.Sandbox(),
 		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root, Now: dir.Now}, Certificate: dir.Certificate}),
 		NarrowFunc: policy.Limits.Narrow, StatusCommand: dir.Command("status"),
 		Log: log,
+	}
+	for _, c := range policy.Caches {
+		cfg.Caches = append(cfg.Caches, supervise.Cache(c))
 	}
 	for _, t := range policy.Toolchains {
 		cfg.Toolchains = append(cfg.Toolchains, supervise.Toolchain(t))

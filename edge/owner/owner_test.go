@@ -39,7 +39,8 @@ func TestRenderReadsBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := owner.Policy{Slots: 3, Broker: "b.example:7402", Folders: []device.Folder{folder}, Toolchains: []owner.Toolchain{tool}}
+	want := owner.Policy{Slots: 3, Broker: "b.example:7402", Folders: []device.Folder{folder}, Toolchains: []owner.Toolchain{tool},
+		Cgroup: "given/by-root", Caches: []owner.Cache{{Name: "wheels", Path: "/usr/share", Env: []string{"PIP_NO_INDEX=1"}}, {Name: "plain", Path: "/usr/lib"}}}
 	got, err := owner.Parse("edge.hcl", owner.Render(want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -52,9 +53,9 @@ func TestRenderReadsBack(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	src := strings.ReplaceAll(strings.ReplaceAll(strings.Join(lines, "\n"), "/home/me/notes", dir), "/usr/local/go", "/usr/share")
+	src := strings.NewReplacer("/home/me/notes", dir, "/usr/local/go", "/usr/share", "/srv/go-modules", "/usr/share", "/srv/wheels", "/usr/share").Replace(strings.Join(lines, "\n"))
 	p, err := owner.Parse("edge.hcl", []byte(src))
-	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
+	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || len(p.Caches) != 2 || p.Cgroup == "" || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
 		t.Errorf("the example reads as %+v, %v", p, err)
 	}
 }
@@ -87,7 +88,20 @@ limits { pids = "many" }
 broker = "no-port"
 sandbox = "off"
 toolchain "scratch" { path = "/tmp" }
-`, state, file, dir)
+cache "run" { path = "/run" }
+cache "own" { path = %[1]q }
+cache "c" {
+  path = "/usr/share"
+  env = { "a b" = "x", PATH = "/evil", LD_PRELOAD = "/evil", GOOD = "x" }
+}
+cache "c" { path = "/usr/share" }
+cgroup = "../up"
+folder "w" {
+  path    = %[4]q
+  actions = ["files.write"]
+}
+cache "poisoned" { path = %[4]q }
+`, state, file, dir, t.TempDir())
 	_, err := owner.Parse("edge.hcl", []byte(src), state)
 	if protocol.CodeOf(err) != protocol.CodeInvalidArgument {
 		t.Fatalf("got %v", err)
@@ -108,6 +122,12 @@ toolchain "scratch" { path = "/tmp" }
 		"edge.hcl:16: broker must be host:port",
 		"edge.hcl:17: Unsupported argument",
 		`edge.hcl:18: toolchain scratch: "/tmp" lies in /tmp, which sandboxed code has for itself`,
+		`edge.hcl:19: cache run: "/run" is a place of the whole machine`,
+		"edge.hcl:20: cache own: ", "would show Bivouac's own directory",
+		`edge.hcl:23: cache c: "a b" is no name of a variable`, "edge.hcl:23: cache c: PATH is the sandbox's own", "edge.hcl:23: cache c: LD_PRELOAD is",
+		`edge.hcl:25: there are two caches named "c"`,
+		`edge.hcl:26: cgroup: "../up" is no folder`,
+		`edge.hcl:31: cache poisoned: agents may write to it by the folder "w"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %q", want)

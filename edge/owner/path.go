@@ -18,7 +18,7 @@ var machinePaths = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/etc",
 
 // sandboxPaths are those at which sandboxed code has places of its own: what the
 // host has there cannot be shown at the same path.
-var sandboxPaths = []string{"/tmp", "/workspace", "/home/agent"}
+var sandboxPaths = []string{"/tmp", "/workspace", "/home/agent", CachesInside}
 
 func (r *reader) name(b *hcl.Block, kind string, twice bool) {
 	switch name := b.Labels[0]; {
@@ -62,20 +62,25 @@ func (r *reader) notInside(at hcl.Range, what, path string, private []string) {
 	}
 }
 
-func (r *reader) toolPath(at hcl.Range, t Toolchain, private []string) {
+// readOnlyPath is of what sandboxed code may see.
+func (r *reader) readOnlyPath(at hcl.Range, what, path string, private []string) {
 	for _, m := range machinePaths {
-		if inside(t.Path, m) {
-			r.say(at, "toolchain %s: %q is a place of the whole machine: sandboxed code must not see it", t.Name, t.Path)
-		}
-	}
-	for _, own := range sandboxPaths {
-		if inside(t.Path, own) {
-			r.say(at, "toolchain %s: %q lies in %s, which sandboxed code has for itself: put it elsewhere", t.Name, t.Path, own)
+		if inside(path, m) {
+			r.say(at, "%s: %q is a place of the whole machine: sandboxed code must not see it", what, path)
 		}
 	}
 	for _, p := range private {
-		if inside(t.Path, p) || inside(p, t.Path) {
-			r.say(at, "toolchain %s: %q would show Bivouac's own directory %s to sandboxed code", t.Name, t.Path, p)
+		if inside(path, p) || inside(p, path) {
+			r.say(at, "%s: %q would show Bivouac's own directory %s to sandboxed code", what, path, p)
+		}
+	}
+}
+
+// insideFree: a toolchain is seen at its own path.
+func (r *reader) insideFree(at hcl.Range, t Toolchain) {
+	for _, own := range sandboxPaths {
+		if inside(t.Path, own) {
+			r.say(at, "toolchain %s: %q lies in %s, which sandboxed code has for itself: put it elsewhere", t.Name, t.Path, own)
 		}
 	}
 }

@@ -17,7 +17,11 @@ type Policy struct {
 	Broker     string
 	Folders    []device.Folder
 	Toolchains []Toolchain
+	Caches     []Cache
 	Limits     Limits
+	// Cgroup is a folder below each cgroup hierarchy in which this runner may make
+	// groups, for one that is not root; empty: its own place.
+	Cgroup string
 }
 
 // Toolchain is a host path that sandboxed code sees, read-only, at the same place.

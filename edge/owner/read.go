@@ -20,8 +20,9 @@ import (
 
 var (
 	fileSchema = &hcl.BodySchema{
-		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}},
-		Blocks:     []hcl.BlockHeaderSchema{{Type: "folder", LabelNames: []string{"name"}}, {Type: "toolchain", LabelNames: []string{"name"}}, {Type: "limits"}},
+		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}, {Name: "cgroup"}},
+		Blocks: []hcl.BlockHeaderSchema{{Type: "folder", LabelNames: []string{"name"}}, {Type: "toolchain", LabelNames: []string{"name"}},
+			{Type: "cache", LabelNames: []string{"name"}}, {Type: "limits"}},
 	}
 	folderSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}, {Name: "actions", Required: true}}}
 	toolSchema   = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}}}
@@ -73,7 +74,11 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 	if p.Broker != "" {
 		r.hostPort(content.Attributes["broker"].Range, p.Broker)
 	}
-	limitsSeen := false
+	text(r, content, "cgroup", &p.Cgroup)
+	if p.Cgroup != "" {
+		r.cgroup(content.Attributes["cgroup"].Range, p.Cgroup)
+	}
+	limitsSeen, caches := false, map[string]hcl.Range{}
 	for _, b := range content.Blocks {
 		r.block = b
 		switch b.Type {
@@ -81,6 +86,9 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 			r.folder(b, &p, private)
 		case "toolchain":
 			r.toolchain(b, &p, private)
+		case "cache":
+			caches[b.Labels[0]] = b.DefRange
+			r.cache(b, &p, private)
 		case "limits":
 			if limitsSeen {
 				r.say(b.DefRange, "there is more than one limits block: keep one")
@@ -89,6 +97,7 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 			r.limits(b, &p.Limits)
 		}
 	}
+	r.unwritten(p, caches)
 	return p
 }
 
@@ -210,7 +219,8 @@ func (r *reader) toolchain(b *hcl.Block, p *Policy, private []string) {
 	if t.Path != "" {
 		at := c.Attributes["path"].Range
 		r.directory(at, "toolchain "+t.Name, t.Path)
-		r.toolPath(at, t, private)
+		r.readOnlyPath(at, "toolchain "+t.Name, t.Path, private)
+		r.insideFree(at, t)
 	}
 	p.Toolchains = append(p.Toolchains, t)
 }

@@ -31,6 +31,19 @@ const example = `
 #   path = "/usr/local/go"
 # }
 #
+# A folder of packages that sandboxed code may read, at /caches/<name>. It is never
+# written there: fill it here, with your own tools, such as go mod download with
+# GOMODCACHE set to it. A cache named "go" is found by go; others say how:
+#
+# cache "go" {
+#   path = "/srv/go-modules"
+# }
+#
+# cache "wheels" {
+#   path = "/srv/wheels"
+#   env  = { PIP_FIND_LINKS = "/caches/wheels", PIP_NO_INDEX = "1" }
+# }
+#
 # Upper bounds of one sandboxed turn:
 #
 # limits {
@@ -39,6 +52,11 @@ const example = `
 #   pids       = 512
 #   disk_mb    = 8192
 # }
+#
+# A folder below each cgroup hierarchy that root gave to this runner's user, where
+# cgroup v1 is in use and it is not root itself:
+#
+# cgroup = "bivouac"
 #
 # Another way to the broker than the server names:
 #
@@ -53,6 +71,9 @@ func Render(p Policy) []byte {
 	if p.Broker != "" {
 		body.SetAttributeValue("broker", cty.StringVal(p.Broker))
 	}
+	if p.Cgroup != "" {
+		body.SetAttributeValue("cgroup", cty.StringVal(p.Cgroup))
+	}
 	for _, d := range p.Folders {
 		body.AppendNewline()
 		b := body.AppendNewBlock("folder", []string{d.Name}).Body()
@@ -66,6 +87,19 @@ func Render(p Policy) []byte {
 	for _, t := range p.Toolchains {
 		body.AppendNewline()
 		body.AppendNewBlock("toolchain", []string{t.Name}).Body().SetAttributeValue("path", cty.StringVal(t.Path))
+	}
+	for _, c := range p.Caches {
+		body.AppendNewline()
+		b := body.AppendNewBlock("cache", []string{c.Name}).Body()
+		b.SetAttributeValue("path", cty.StringVal(c.Path))
+		env := map[string]cty.Value{}
+		for _, kv := range c.Env {
+			name, value, _ := strings.Cut(kv, "=")
+			env[name] = cty.StringVal(value)
+		}
+		if len(env) > 0 {
+			b.SetAttributeValue("env", cty.MapVal(env))
+		}
 	}
 	return append(append([]byte(header), hclwrite.Format(f.Bytes())...), example...)
 }

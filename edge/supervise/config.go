@@ -41,6 +41,8 @@ type Config struct {
 	NarrowFunc func(*runnerv1.SandboxLimits) *runnerv1.SandboxLimits
 	// Toolchains that sandboxed code sees.
 	Toolchains []Toolchain
+	// Caches of packages that sandboxed code may read.
+	Caches []Cache
 	// WorkerIdle ends a worker that makes no request for so long. Default 5 min.
 	WorkerIdle time.Duration
 	// BeginIn ends a supervisor that is given no work. Default 2 min.
@@ -55,6 +57,15 @@ type Config struct {
 type Toolchain struct {
 	Name string
 	Path string
+}
+
+// Cache is a host folder of packages that sandbox B shows read-only at
+// /caches/<name>, with the variables by which tools find it. Nothing that ran in a
+// sandbox ever fills one.
+type Cache struct {
+	Name string
+	Path string
+	Env  []string
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -23,6 +23,7 @@ const maxArguments = 1 << 20
 const (
 	workspaceInside = "/workspace"
 	homeInside      = "/home/agent"
+	cachesInside    = "/caches"
 	path            = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
@@ -132,6 +133,10 @@ func (a *attempt) process(c command, heard io.Writer) sandbox.Process {
 		}
 	}
 	p.Env = []string{"PATH=" + search, "HOME=" + homeInside, "LANG=C.UTF-8", "TMPDIR=/tmp", "TERM=dumb", "USER=agent"}
+	for _, c := range a.cfg.Caches {
+		p.Binds = append(p.Binds, sandbox.Bind{Host: c.Path, Inside: cachesInside + "/" + c.Name})
+		p.Env = append(p.Env, c.Env...)
+	}
 	return p
 }
 
