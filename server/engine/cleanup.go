@@ -28,7 +28,7 @@ func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 			slices = append(slices, c)
 			return false, nil
 		case "attempt":
-			return true, e.cleanAttempt(ctx, c)
+			return e.cleanAttempt(ctx, c)
 		}
 		return true, e.cleaned(ctx, c, "", protocol.Errorf(protocol.CodeInternal, "nothing cleans up a %s", c.Kind))
 	})
@@ -56,11 +56,14 @@ func tried(c policy.Cleanup, now time.Time, evidence string, failure error) poli
 
 // cleanAttempt waits for the machine's own word that the attempt is gone: its
 // result, a connect that no longer names it, or the end of the machine. The
-// command to stop is in its mailbox.
-func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) error {
+// command to stop is in its mailbox. What a connect named is known to the replica
+// of the connection row alone: another one that has no evidence leaves the cleanup
+// to it, and does not put it off.
+func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) (worked bool, err error) {
 	id := protocol.AttemptID(c.Subject)
 	var evidence string
-	err := e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
+	var elsewhere bool
+	err = e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
 		a, err := tx.Attempt(id)
 		if err != nil {
 			return err
@@ -69,6 +72,11 @@ func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) error {
 		if err != nil {
 			return err
 		}
+		row, err := tx.Connection(r.ID)
+		if err != nil && !absent(err) {
+			return err
+		}
+		elsewhere = err == nil && row.Replica != e.Replica && !e.replicas.gone(row.Replica)
 		records, err := tx.Records(id)
 		switch {
 		case err != nil:
@@ -77,16 +85,18 @@ func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) error {
 			evidence = "the runner is " + string(r.State)
 		case hasResult(records):
 			evidence = "the runner reported its end"
-		case e.links.lacks(r.ID, id):
+		case !elsewhere && e.links.lacks(r.ID, id):
 			evidence = "the runner connected and does not hold it"
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		return false, err
+	case evidence != "":
+		return true, e.cleaned(ctx, c, evidence, nil)
+	case elsewhere:
+		return false, nil
 	}
-	if evidence == "" {
-		return e.cleaned(ctx, c, "", protocol.Errorf(protocol.CodeUnavailable, "the runner has not reported the end of attempt %s", id))
-	}
-	return e.cleaned(ctx, c, evidence, nil)
+	return true, e.cleaned(ctx, c, "", protocol.Errorf(protocol.CodeUnavailable, "the runner has not reported the end of attempt %s", id))
 }
