@@ -152,11 +152,12 @@ func forgotten(err error) bool {
 	return false
 }
 
-// transient reports an error that another try may mend.
+// transient reports an error that another try may mend. A server that cannot say
+// whether it committed is one: every call of a runner may be made again.
 func transient(err error) bool {
 	switch protocol.CodeOf(err) {
 	case protocol.CodeUnavailable, protocol.CodeDeadlineExceeded, protocol.CodeCancelled,
-		protocol.CodeRateLimited, protocol.CodeQueueFull, protocol.CodeInternal:
+		protocol.CodeRateLimited, protocol.CodeQueueFull, protocol.CodeInternal, protocol.CodeOutcomeUnknown:
 		return true
 	}
 	return false
