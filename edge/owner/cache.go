@@ -29,10 +29,13 @@ const CachesInside = "/caches"
 var cacheSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}, {Name: "env"}}}
 
 // knownCaches are the variables of caches whose block has none. Both tools copy what
-// they use into the sandbox's own home, and check it against the project's lock file.
+// they use to a place of the sandbox's own, and check it against the project's lock
+// file.
 var knownCaches = map[string][]string{
 	// A module cache (GOMODCACHE): its download folder is a module proxy.
 	"go": {"GOFLAGS=-modcacherw", "GOPROXY=file://" + CachesInside + "/go/cache/download"},
+	// A cache of npm (npm_config_cache), which takes one that it cannot write to.
+	"npm": {"npm_config_cache=" + CachesInside + "/npm", "npm_config_offline=true"},
 }
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)

@@ -33,7 +33,7 @@ const example = `
 #
 # A folder of packages that sandboxed code may read, at /caches/<name>. It is never
 # written there: fill it here, with your own tools, such as go mod download with
-# GOMODCACHE set to it. A cache named "go" is found by go; others say how:
+# GOMODCACHE set to it. Caches named "go" and "npm" are found by these; others say how:
 #
 # cache "go" {
 #   path = "/srv/go-modules"

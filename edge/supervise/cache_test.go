@@ -1,8 +1,13 @@
 package supervise
 
 import (
+	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,6 +105,61 @@ func TestCacheCannotBePoisoned(t *testing.T) {
 	if said := attempt("go run . 2>&1"); !strings.HasSuffix(said, "\nfrom the cache\n") {
 		t.Errorf("the next turn's packages: %s", said)
 	}
+}
+
+// npmCache fills a cache of npm with one package, and returns the project that
+// needs it.
+func npmCache(t *testing.T) (cache string, project map[string]string) {
+	t.Helper()
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		t.Skip("npm is not installed here")
+	}
+	cache = t.TempDir()
+	must(t, os.Chmod(cache, 0o755))
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	w := tar.NewWriter(z)
+	for name, text := range map[string]string{"package/package.json": `{"name":"greet","version":"1.0.0","main":"i.js"}`, "package/i.js": `module.exports = "from the cache"`} {
+		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text))}))
+		_, err := w.Write([]byte(text))
+		must(t, err)
+	}
+	must(t, errors.Join(w.Close(), z.Close()))
+	file := filepath.Join(t.TempDir(), "greet.tgz")
+	must(t, os.WriteFile(file, packed.Bytes(), 0o644))
+	add := exec.Command(npm, "cache", "add", file)
+	add.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "npm_config_cache=" + cache, "npm_config_update_notifier=false"}
+	if out, err := add.CombinedOutput(); err != nil {
+		t.Fatalf("npm cache add: %v\n%s", err, out)
+	}
+	must(t, filepath.WalkDir(cache, func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Chmod(name, map[bool]os.FileMode{true: 0o755, false: 0o644}[d.IsDir()])
+	}))
+	sum := sha512.Sum512(packed.Bytes())
+	return cache, map[string]string{
+		"package.json": `{"name":"p","version":"1.0.0","dependencies":{"greet":"1.0.0"}}`,
+		"package-lock.json": `{"name":"p","version":"1.0.0","lockfileVersion":3,"requires":true,"packages":{` +
+			`"":{"name":"p","version":"1.0.0","dependencies":{"greet":"1.0.0"}},"node_modules/greet":{"version":"1.0.0",` +
+			`"resolved":"https://registry.invalid/greet/-/greet-1.0.0.tgz","integrity":"sha512-` + base64.StdEncoding.EncodeToString(sum[:]) + `"}}}`,
+	}
+}
+
+// npm takes a cache that it cannot write to.
+func TestCacheOfNpm(t *testing.T) {
+	cache, project := npmCache(t)
+	cfg := real(t, &broker{})
+	cfg.Caches = []Cache{{Name: "npm", Path: cache, Env: []string{"npm_config_cache=/caches/npm", "npm_config_offline=true"}}}
+	r := start(t, cfg)
+	r.handOver(scripted(script([]string{"npm ci >npm.log 2>&1 && node -p 'require(\"greet\")' || cat npm.log"})), repository(t, project), nil)
+	_, all := r.result()
+	if got := toolResults(t, all); len(got) != 1 || got[0].Text != "from the cache\n" {
+		t.Errorf("npm: %v", got)
+	}
+	r.acknowledge(all)
 }
 
 // guarded prints DONE after each command that succeeds.
