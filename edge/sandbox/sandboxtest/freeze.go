@@ -115,22 +115,37 @@ func (c Config) freezeAndThaw(t *testing.T, b sandbox.Backend) {
 // frozenTime: a time limit counts what the process could have used.
 func (c Config) frozenTime(t *testing.T, b sandbox.Backend) {
 	g := group(t, b, roomy)
-	p := c.code("sleep")
-	p.Timeout = 2 * quiet
-	up := &signaller{up: make(chan struct{})}
-	p.Stdout = up
-	done := make(chan result, 1)
-	go func() { done <- run(t.Context(), g, p) }()
-	<-up.up
+	limit, s := 2*quiet, (*started)(nil)
+	for ; s == nil; limit *= 4 { // a slow machine takes longer to start one
+		s = c.upWithin(t, g, limit)
+	}
 	check(t, g.Freeze(t.Context()))
 	select {
-	case r := <-done:
+	case r := <-s.done:
 		t.Fatalf("its time limit ended it although it was frozen: %+v", r)
-	case <-time.After(4 * quiet):
+	case <-time.After(limit):
 	}
 	check(t, g.Thaw(t.Context()))
-	if r := (&started{done: done}).wait(t); r.err != nil || !r.exit.Timeout || r.exit.Killed {
+	if r := s.wait(t); r.err != nil || !r.exit.Timeout || r.exit.Killed {
 		t.Errorf("its time limit after the thaw: %+v", r)
+	}
+}
+
+// upWithin is a sleeper with a time limit, or nil if that ended it before it ran.
+func (c Config) upWithin(t *testing.T, g sandbox.Group, limit time.Duration) *started {
+	p := c.code("sleep")
+	p.Timeout = limit
+	s := &started{up: make(chan struct{}), done: make(chan result, 1)}
+	p.Stdout = &signaller{up: s.up}
+	go func() { s.done <- run(t.Context(), g, p) }()
+	select {
+	case <-s.up:
+		return s
+	case r := <-s.done:
+		if !r.exit.Timeout {
+			t.Fatalf("a sleeper with a time limit: %+v", r)
+		}
+		return nil
 	}
 }
 
