@@ -302,6 +302,9 @@ func (e *postgresEngine) migrating(ctx context.Context, fn func(plainSQL) error)
 	return on.Commit()
 }
 
+// adopt: where the database is kept is not this server's to judge.
+func (e *postgresEngine) adopt(context.Context, bool) error { return nil }
+
 // run starts the two loops that hear and tell hints; close ends them.
 func (e *postgresEngine) run() { e.hints.start() }
 

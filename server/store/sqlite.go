@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -31,6 +32,8 @@ func classifySQLite(err error) failure {
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT:
 		return refused
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		return corrupt
 	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_INTERRUPT:
 		return spoiled
 	}
@@ -39,6 +42,9 @@ func classifySQLite(err error) failure {
 
 // sqliteEngine is one writer and a small pool of readers over one WAL file.
 type sqliteEngine struct {
+	store   *Store
+	path    string
+	adopted bool    // the file knows that it is open
 	db      *sql.DB // the writer's
 	readers *sql.DB
 	free    chan *sqliteConn // the readers; opened at first use
@@ -56,15 +62,10 @@ func (s *Store) openSQLite(ctx context.Context, path string) error {
 		return err
 	}
 	s.release = release
-	// Only the owner reads it; SQLite gives its other files the same mode.
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return directoryProblem(filepath.Dir(path), err)
+	if err := makeFile(path); err != nil {
+		return err
 	}
-	if err := f.Close(); err != nil {
-		return fmt.Errorf("store: %s: %w", path, err)
-	}
-	e := &sqliteEngine{free: make(chan *sqliteConn, max(2, min(4, runtime.NumCPU())))}
+	e := &sqliteEngine{store: s, path: path, free: make(chan *sqliteConn, max(2, min(4, runtime.NumCPU())))}
 	if e.db, err = sql.Open("sqlite", sqliteDSN(path, writerPragmas...)); err != nil {
 		return fmt.Errorf("store: open %s: %w", path, err)
 	}
@@ -81,6 +82,28 @@ func (s *Store) openSQLite(ctx context.Context, path string) error {
 	}
 	e.writer = newWriter(s, on)
 	go e.writer.loop() // ends in close: the one loop that Open starts
+	return nil
+}
+
+// makeFile makes the file of a new database. Only the owner reads it; SQLite gives
+// its other files the same mode. One that is there and empty was cut off: taking it
+// for a new database would forget everything without a word.
+func makeFile(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err == nil {
+		return f.Close()
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return directoryProblem(filepath.Dir(path), err)
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return directoryProblem(filepath.Dir(path), err)
+	}
+	if wal, err := os.Stat(path + "-wal"); st.Size() == 0 && (err != nil || wal.Size() == 0) {
+		return protocol.Errorf(protocol.CodeDataLoss,
+			"%s is empty: restore it with bivouac-server restore; if no server ever ran here, remove it", path)
+	}
 	return nil
 }
 
@@ -162,6 +185,7 @@ func (e *sqliteEngine) shared() bool { return false }
 // close waits for the writer and for every reader that is out.
 func (e *sqliteEngine) close() error {
 	if e.writer != nil {
+		e.part()
 		e.writer.stop()
 		for range cap(e.free) {
 			(<-e.free).discard()

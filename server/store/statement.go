@@ -104,6 +104,8 @@ const (
 	altered
 	// barred: it refuses this server's role.
 	barred
+	// corrupt: the file is damaged.
+	corrupt
 )
 
 // sql is the text of a statement for this engine.

@@ -56,6 +56,9 @@ type engine interface {
 	// probe is an update that its caller may leave at any time.
 	probe(ctx context.Context, c Caller, fn func(*Tx) error) error
 	prepare(ctx context.Context, text string) error
+	// adopt refuses a database that somebody brought here in a way that it does not
+	// survive, unless what it gave out was just made void.
+	adopt(ctx context.Context, raised bool) error
 	// run starts the engine's own loops, once the schema is known to be good.
 	run()
 	// shared reports that other servers may use the same database.
@@ -93,6 +96,9 @@ func open(ctx context.Context, c Config, before func(*Store) error) (*Store, err
 		}
 	}
 	if s.epoch, err = s.migrate(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.engine.adopt(ctx, before != nil); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.engine.run()
@@ -179,6 +185,9 @@ func (s *Store) explain(err error) error {
 	case spoiled:
 		return &protocol.Error{Code: protocol.CodeUnavailable, Err: err,
 			Message: fmt.Sprintf("the database cannot write (%v): free disk space or memory where it lives, then try again", err)}
+	case corrupt:
+		return &protocol.Error{Code: protocol.CodeDataLoss, Err: err,
+			Message: fmt.Sprintf("the database file is damaged (%v): stop the server and restore a backup with bivouac-server restore", err)}
 	case away, slow, readOnly, crowded, altered, barred:
 		return explainPostgres(s.dialect.classify(err), err)
 	}
