@@ -294,7 +294,7 @@ func (m *machine) abandon(e *entry) {
 func transient(err error) bool {
 	switch protocol.CodeOf(err) {
 	case protocol.CodeUnavailable, protocol.CodeDeadlineExceeded, protocol.CodeCancelled,
-		protocol.CodeRateLimited, protocol.CodeQueueFull, protocol.CodeInternal:
+		protocol.CodeRateLimited, protocol.CodeQueueFull, protocol.CodeInternal, protocol.CodeOutcomeUnknown:
 		return true
 	}
 	return false

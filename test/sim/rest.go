@@ -82,8 +82,7 @@ func (s *Sim) unfinished() (out []string) {
 		}
 	}
 	if len(out) == 0 {
-		if n := s.debt(); n > 0 { // INV-18
-			add("%d cleanups are open", n)
+		if out = s.debt(); len(out) > 0 { // INV-18
 			s.relink()
 		}
 	}

@@ -188,14 +188,17 @@ func (s *Sim) narrow(c capability.Claims) {
 	}
 }
 
-// debt is what is not cleaned up. INV-18.
-func (s *Sim) debt() (n int) {
-	err := s.store.View(context.Background(), store.AsLoop("observer"), func(tx *store.Tx) (err error) {
-		n, err = tx.CleanupDebt()
+// debt is what is not cleaned up, each with its evidence. INV-18.
+func (s *Sim) debt() (open []string) {
+	err := s.store.View(context.Background(), store.AsLoop("observer"), func(tx *store.Tx) error {
+		all, _, err := tx.Cleanups(0, "")
+		for _, c := range all {
+			open = append(open, s.shorten(c.Kind+" "+c.Subject+" ("+c.Evidence+")"))
+		}
 		return err
 	})
 	if err != nil {
 		s.violate("the store cannot be read: %v", err)
 	}
-	return n
+	return open
 }
