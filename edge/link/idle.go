@@ -19,15 +19,21 @@ type idleWatch struct {
 }
 
 // newIdleWatch is nil when after is zero; a nil watch does nothing.
-func newIdleWatch(after time.Duration, reap func()) *idleWatch {
+func newIdleWatch(after time.Duration) *idleWatch {
 	if after <= 0 {
 		return nil
 	}
-	w := &idleWatch{after: after, began: time.Now()}
+	return &idleWatch{after: after, began: time.Now()}
+}
+
+// start begins to watch; reap is called once nothing has moved for long enough.
+func (w *idleWatch) start(reap func()) {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(after, func() { w.look(reap) })
-	return w
+	w.timer = time.AfterFunc(w.after, func() { w.look(reap) })
 }
 
 func (w *idleWatch) moved() {

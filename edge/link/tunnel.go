@@ -101,7 +101,8 @@ func (t *Tunnel) because(err error) error {
 
 // watch ends the tunnel when nothing has moved in either direction for a while.
 func (t *Tunnel) watch(after time.Duration) {
-	t.idle = newIdleWatch(after, func() {
+	t.idle = newIdleWatch(after)
+	t.idle.start(func() {
 		t.end(protocol.Errorf(protocol.CodeDeadlineExceeded, "nothing moved in the tunnel for %s", after))
 	})
 }
@@ -160,12 +161,9 @@ func (c *Client) Tunnel(ctx context.Context, path string, o TunnelOptions) (*Tun
 		cancel(nil)
 	}
 	t.count, t.in, t.out = count, &count.in, &count.out
-	stop := context.AfterFunc(ctx, func() { t.end(context.Cause(ctx)) })
-	t.ended = func() {
-		stop()
-		conn.end()
-	}
+	t.ended = conn.end
 	t.watch(o.Idle)
+	context.AfterFunc(ctx, func() { t.end(context.Cause(ctx)) }) // abort ends the context
 	return t, nil
 }
 

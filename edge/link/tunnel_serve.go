@@ -36,12 +36,9 @@ func ServeTunnel(w http.ResponseWriter, r *http.Request, idle time.Duration, ser
 	if err != nil {
 		panic(http.ErrAbortHandler) // the caller went
 	}
-	stop := context.AfterFunc(ctx, func() { t.end(context.Cause(ctx)) })
-	t.ended = func() {
-		stop()
-		cancel(errTunnelClosed)
-	}
+	t.ended = func() { cancel(errTunnelClosed) }
 	t.watch(idle)
+	context.AfterFunc(ctx, func() { t.end(context.Cause(ctx)) }) // the context ends with the tunnel
 	err = serve(ctx, t)
 	if err == nil {
 		err = t.finish()
