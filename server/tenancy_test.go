@@ -167,6 +167,14 @@ var crossings = []crossing{
 	{method: "EventService.VerifyEvents", call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
 		return do(c.Events.VerifyEvents, &apiv1.VerifyEventsRequest{SessionId: t.session})(ctx)
 	}},
+	{method: "LedgerService.GetLedger", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
+		return do(c.Ledger.GetLedger, &apiv1.GetLedgerRequest{})(ctx)
+	}},
+	{method: "LedgerService.ExportLedger", call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
+		var file bytes.Buffer
+		err := c.ExportLedger(ctx, t.session, &file)
+		return &apiv1.ExportLedgerResponse{Chunk: file.Bytes()}, err
+	}},
 	{method: "ApprovalService.ListApprovals", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Approvals.ListApprovals, &apiv1.ListApprovalsRequest{IncludeDecided: true})(ctx)
 	}},

@@ -78,6 +78,7 @@ func Handler(c Config) http.Handler {
 	mount(apiv1connect.NewGrantServiceHandler(grants{c}, opts...))
 	mount(apiv1connect.NewCredentialServiceHandler(credentials{c}, opts...))
 	mount(apiv1connect.NewOperationsServiceHandler(operations{c}, opts...))
+	mount(apiv1connect.NewLedgerServiceHandler(ledgers{c}, opts...))
 	return intercept.Handler(c.Log, methodsOnly(curlJSON(mux)))
 }
 

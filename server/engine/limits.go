@@ -25,6 +25,8 @@ type Limits struct {
 	DescribeEvery time.Duration
 	// UsageEvery is how often the draw of open slices is asked.
 	UsageEvery time.Duration
+	// SealEvery is how often what happened is sealed in the ledger.
+	SealEvery time.Duration
 	// Poll is the slow poll behind every wake-up.
 	Poll time.Duration
 }
@@ -44,6 +46,7 @@ func DefaultLimits() Limits {
 		CapabilityTTL:      time.Minute,
 		DescribeEvery:      5 * time.Second,
 		UsageEvery:         2 * time.Second,
+		SealEvery:          10 * time.Second,
 		Poll:               time.Second,
 	}
 }
@@ -60,7 +63,7 @@ func (l Limits) orDefault() Limits {
 	}
 	for _, t := range []struct{ is, or *time.Duration }{
 		{&l.OwnerTTL, &d.OwnerTTL}, {&l.ConnectionTTL, &d.ConnectionTTL}, {&l.OfferTTL, &d.OfferTTL},
-		{&l.CapabilityTTL, &d.CapabilityTTL}, {&l.DescribeEvery, &d.DescribeEvery}, {&l.UsageEvery, &d.UsageEvery}, {&l.Poll, &d.Poll},
+		{&l.CapabilityTTL, &d.CapabilityTTL}, {&l.DescribeEvery, &d.DescribeEvery}, {&l.UsageEvery, &d.UsageEvery}, {&l.Poll, &d.Poll}, {&l.SealEvery, &d.SealEvery},
 	} {
 		if *t.is == 0 {
 			*t.is = *t.or

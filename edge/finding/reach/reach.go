@@ -37,7 +37,7 @@ func Check(ctx context.Context, r *finding.Report, p Peer) bool {
 		r.Bad(p.Check+".address", address+" is no address of "+p.Who+": host:port is", "", p.Elsewhere)
 		return false
 	}
-	if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil && p.Link.Network.ResolveUDP == nil {
+	if err := resolves(ctx, p.Link.Network, host); err != nil {
 		r.Bad(p.Check+".name", "the name "+host+" cannot be resolved: "+err.Error(), p.Who+" is reached by it", "getent hosts "+host+"; "+p.Elsewhere)
 		return false
 	}
@@ -60,6 +60,15 @@ func Check(ctx context.Context, r *finding.Report, p Peer) bool {
 	}
 	clock(r, p.Who, paths)
 	return udp.Err == nil || tcp.Err == nil
+}
+
+// resolves asks the machine's own resolver, where its own network is used.
+func resolves(ctx context.Context, n link.Network, host string) error {
+	if n.ResolveUDP != nil || n.DialTCP != nil {
+		return nil
+	}
+	_, err := net.DefaultResolver.LookupHost(ctx, host)
+	return err
 }
 
 // none says why neither transport works: the wrong peer, no peer, or a wall.

@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"records", records},
 		{"events", events},
 		{"erasure", erasure},
+		{"ledger", ledger},
 		{"projection", projection},
 		{"principals", principals},
 		{"agents", agents},

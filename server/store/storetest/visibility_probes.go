@@ -24,7 +24,7 @@ var (
 )
 
 // probes has an entry for every method of Tx.
-var probes = merge(peopleProbes, conversationProbes, actionProbes, attemptProbes, runnerProbes, authorityProbes, replicaProbes)
+var probes = merge(ledgerProbes, peopleProbes, conversationProbes, actionProbes, attemptProbes, runnerProbes, authorityProbes, replicaProbes)
 
 func merge(all ...map[string]probe) map[string]probe {
 	out := map[string]probe{}

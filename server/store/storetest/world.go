@@ -312,6 +312,9 @@ func (x *side) authority(tx *store.Tx) error {
 		Kind: "workspace", Size: 7, CreatedAt: tx.Now}); err != nil {
 		return err
 	}
+	if err := x.sealOld(tx); err != nil {
+		return err
+	}
 	_, err := tx.PutMail(execution.MailboxItem{Runner: x.Runner, Attempt: x.Offered, Body: []byte("offer")})
 	return err
 }

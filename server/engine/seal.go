@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/ledger"
+	"bivouac/server/store"
+)
+
+const (
+	sealOp = "seal"
+	// sealBatch is how many sessions one pass seals, and maxSegment how many events
+	// one segment has at most: what one transaction writes stays small.
+	sealBatch  = 64
+	maxSegment = 1000
+)
+
+// tickSeal makes segments of what has happened since the last pass, and has the
+// broker sign the heads of ledgers that have grown. Sealing waits for nobody, and
+// nobody waits for it. INV-8.
+func (e *Engine) tickSeal(ctx context.Context) (bool, error) {
+	now := time.Now()
+	if !e.pauses.over(sealOp, now) {
+		return false, nil
+	}
+	sealed := 0
+	err := e.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
+		sealed = 0
+		if err := e.guardLead(tx); err != nil {
+			return err
+		}
+		open, err := tx.Unsealed(sealBatch)
+		if err != nil {
+			return err
+		}
+		sealed = len(open)
+		return seal(tx, open)
+	})
+	if err != nil {
+		return false, err
+	}
+	if sealed == sealBatch {
+		return true, nil // there is more
+	}
+	e.pauses.set(sealOp, now.Add(e.Limits.SealEvery))
+	return e.signLedgers(ctx)
+}
+
+// seal adds segments to their tenants' trees; they come sorted by tenant.
+func seal(tx *store.Tx, open []store.SealedSegment) error {
+	for len(open) > 0 {
+		t := open[0].Tenant
+		read := nodes(tx, t)
+		head, err := tx.Ledger(t)
+		if err != nil && !absent(err) {
+			return err
+		}
+		size := head.Size
+		for ; len(open) > 0 && open[0].Tenant == t; open = open[1:] {
+			if err := sealOne(tx, open[0], size, read); err != nil {
+				return err
+			}
+			size++
+		}
+		root, err := ledger.Root(size, read)
+		if err != nil {
+			return err
+		}
+		if err := tx.GrowLedger(t, size, root[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sealOne(tx *store.Tx, s store.SealedSegment, n int64, read ledger.ReadFunc) (err error) {
+	s.N = n
+	if s.To-s.From >= maxSegment {
+		s.To = s.From + maxSegment - 1
+		if s.Hash, err = tx.EventHash(s.Session, s.To); err != nil {
+			return err
+		}
+	}
+	first, hashes, err := ledger.Grow(n, ledger.Segment{Session: s.Session, From: s.From, To: s.To, Hash: s.Hash}, read)
+	if err != nil {
+		return err
+	}
+	added := make([][]byte, len(hashes))
+	for i := range hashes {
+		added[i] = hashes[i][:]
+	}
+	return tx.Seal(s, first, added)
+}
+
+// nodes reads a tenant's tree inside a transaction.
+func nodes(tx *store.Tx, t protocol.TenantID) ledger.ReadFunc {
+	return func(indexes []int64) ([]ledger.Hash, error) {
+		all, err := tx.LedgerNodes(t, indexes)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]ledger.Hash, len(all))
+		for i, b := range all {
+			if len(b) != len(ledger.Hash{}) {
+				return nil, protocol.Errorf(protocol.CodeDataLoss, "node %d of the ledger of tenant %s is damaged", indexes[i], t)
+			}
+			out[i] = ledger.Hash(b)
+		}
+		return out, nil
+	}
+}
+
+// signLedgers asks the broker for signatures, one op for all.
+func (e *Engine) signLedgers(ctx context.Context) (bool, error) {
+	if e.busy(sealOp) || e.view.boot() == "" {
+		return false, nil // without a broker the next pass asks
+	}
+	var grown []store.LedgerHead
+	err := e.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) (err error) {
+		grown, err = tx.UnsignedLedgers(sealBatch)
+		return err
+	})
+	if err != nil || len(grown) == 0 {
+		return false, err
+	}
+	return e.Ops.Start(sealOp, func(ctx context.Context) {
+		for _, h := range grown {
+			jws, err := e.signLedger(ctx, h)
+			if err != nil {
+				e.Log.Warn("the ledger's head is not signed; it is tried again", "tenant", h.Tenant, "error", err)
+				return
+			}
+			e.settled.put(completion{op: sealOp, apply: func(ctx context.Context) error {
+				return e.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error { return tx.SignLedger(h.Tenant, h.Size, jws) })
+			}})
+		}
+	}), nil
+}
+
+func (e *Engine) signLedger(ctx context.Context, h store.LedgerHead) (string, error) {
+	if len(h.Root) != len(ledger.Hash{}) {
+		return "", protocol.Errorf(protocol.CodeDataLoss, "the root of the ledger of tenant %s is damaged", h.Tenant)
+	}
+	receipt, err := ledger.Head{Tenant: h.Tenant, Size: h.Size, Root: ledger.Hash(h.Root), At: h.At}.Receipt()
+	if err != nil {
+		return "", err
+	}
+	return e.Broker.SignReceipt(ctx, receipt)
+}
