@@ -302,3 +302,17 @@ func TestTooLargeIsNoReasonToRetry(t *testing.T) {
 		t.Errorf("%v after %d calls", err, s.calls)
 	}
 }
+
+// What may have been committed is asked again where that is harmless, and told to
+// the person where it is not.
+func TestUnknownOutcomeIsAskedAgain(t *testing.T) {
+	unknown := protocol.Errorf(protocol.CodeOutcomeUnknown, "no reply")
+	for procedure, want := range idempotent {
+		if _, again := retryIn(procedure, unknown, 0); again != want {
+			t.Errorf("%s is called again: %t, want %t", procedure, again, want)
+		}
+	}
+	if _, again := retryIn(apiv1connect.TurnServiceSubmitTurnProcedure, protocol.Errorf(protocol.CodeConflict, "no"), 0); again {
+		t.Error("a refusal is called again")
+	}
+}
