@@ -196,12 +196,12 @@ func (s *Sim) checkOutcome(a session.Action) {
 	}
 }
 
-// heldBack: while an unknown outcome is not resolved, nothing is done to the same
-// thing again. INV-5.
+// heldBack: while an unknown outcome is not resolved, its principal's agents do
+// nothing to the same thing again. INV-5.
 func (s *Sim) heldBack(a session.Action) {
 	for _, id := range s.shadow.order {
 		for _, b := range s.actionsOf(id) {
-			if b.ID != a.ID && b.ResourceKey == a.ResourceKey && b.Unresolved() && b.OutcomeAt.Before(a.DispatchedAt) {
+			if b.ID != a.ID && b.Principal == a.Principal && b.ResourceKey == a.ResourceKey && b.Unresolved() && b.OutcomeAt.Before(a.DispatchedAt) {
 				s.violate("INV-5: %s of action %s happens, and what action %s did to the same thing is not known", a.Tool, a.ID, b.ID)
 				return
 			}

@@ -54,6 +54,7 @@ func (s *Sim) lapses(a execution.Attempt) {
 // reports notes that records arrive, so that late ones can be seen to change
 // nothing. INV-3.
 func (s *Sim) reports(id protocol.AttemptID, f protocol.Fence) {
+	s.observe() // what moved before is not theirs
 	a, known := s.shadow.attempts[id]
 	if known && (a.Fence != f || !a.State.Held()) {
 		s.late = id
