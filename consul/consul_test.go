@@ -2,6 +2,7 @@ package consul_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -250,6 +251,7 @@ func TestParseRefuses(t *testing.T) {
 		"source twice":    {replace(`"*"`, `"agent-assistant"`), "weather.hcl:5: source \"agent-assistant\" stands here and at weather.hcl:4"},
 		"syntax":          {replace(`"weather"`, `"weather`), "weather.hcl:2"},
 		"missing bracket": {strings.TrimSuffix(good, "]\nMeta = { owner = \"ops\" }\n"), "weather.hcl:"},
+		"too deep":        {replace(`"weather"`, strings.Repeat("[", 200_000)), "weather.hcl: brackets stand deeper than 100"},
 		"block":           {"Kind = \"service-intentions\"\nName = \"x\"\nSources {\n}\n", "weather.hcl:3: Sources is written as a list"},
 		"variable":        {replace(`"weather"`, `var.x`), "weather.hcl:2: Name must be a text"},
 	} {
@@ -336,4 +338,25 @@ func TestSourceName(t *testing.T) {
 	if got := consul.SourceName("acme", "assistant"); got != "acme--agent-assistant" {
 		t.Error(got)
 	}
+}
+
+// Whatever stands in a file: it is an entry, or an error with a place, and never a
+// panic.
+func FuzzParse(f *testing.F) {
+	for _, src := range []string{good, render(pathstest.PermissionEntries[0]), render(pathstest.PermissionEntries[1]), "%%%", `{"Kind":"service-intentions","Name":"x","Sources":[]}`} {
+		f.Add(src, false)
+		f.Add(src, true)
+	}
+	f.Fuzz(func(t *testing.T, src string, asJSON bool) {
+		name := map[bool]string{false: "x.hcl", true: "x.json"}[asJSON]
+		in, err := consul.Parse([]byte(src), name)
+		if err != nil {
+			var p *consul.ParseError
+			if !errors.As(err, &p) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		consul.NewSet(in).Decide("agent-a", in.Destination, &consul.Request{Method: "GET", Path: "/"})
+	})
 }

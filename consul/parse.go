@@ -16,8 +16,12 @@ import (
 // Kind of the only entries that are understood.
 const Kind = "service-intentions"
 
-// MaxBytes of one entry.
-const MaxBytes = 1 << 20
+// MaxBytes of one entry, and how deep its brackets may stand in each other: the
+// HCL parser's stack is not endless.
+const (
+	MaxBytes = 1 << 20
+	maxDepth = 100
+)
 
 // ParseError says that an entry allows nothing, and why.
 type ParseError struct {
@@ -35,12 +39,32 @@ func Parse(src []byte, filename string) (Intention, error) {
 	if len(src) > MaxBytes {
 		return Intention{}, &ParseError{Err: invalid(fmt.Errorf("%s: larger than %d bytes", filename, MaxBytes))}
 	}
+	if tooDeep(src) {
+		return Intention{}, &ParseError{Err: invalid(fmt.Errorf("%s: brackets stand deeper than %d in each other", filename, maxDepth))}
+	}
 	p := parser{}
 	in := p.entry(p.attributes(src, filename), filename)
 	if len(p.problems) > 0 {
 		return Intention{}, &ParseError{Destination: in.Destination, Err: invalid(p.problems...)}
 	}
 	return in, nil
+}
+
+// tooDeep counts brackets wherever they stand: a text full of them is refused too.
+func tooDeep(src []byte) bool {
+	depth := 0
+	for _, c := range src {
+		switch c {
+		case '[', '{', '(':
+			depth++
+		case ']', '}', ')':
+			depth = max(0, depth-1)
+		}
+		if depth > maxDepth {
+			return true
+		}
+	}
+	return false
 }
 
 func invalid(problems ...error) error {

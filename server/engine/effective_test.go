@@ -97,15 +97,6 @@ func TestEffectiveToolsSayWhy(t *testing.T) {
 		if x, _ := found(t, w, "assistant", ""); x.ModelBy != "authority" || !strings.Contains(x.ModelWhy, "was revoked") {
 			t.Errorf("a revoked grant: %+v", x)
 		}
-		// A sandbox tool of an agent whose turns the server runs has no workspace.
-		misplaced := strings.Replace(et.Coder, `placement     = "runner"`, `placement     = "service"`, 1)
-		if _, err := w.Engine.ApplyAgent(ctx(), w.Me(), engine.AgentSource{Filename: "a.hcl", Source: []byte(strings.Replace(misplaced, `"coder"`, `"misplaced"`, 1))}); err == nil {
-			if _, tools := found(t, w, "misplaced", ""); tools["sandbox.shell"].State != engine.ToolWithheld || tools["sandbox.shell"].By != "policy" {
-				t.Errorf("%+v", tools["sandbox.shell"])
-			}
-		} else if protocol.CodeOf(err) != protocol.CodeInvalidArgument {
-			t.Error(err)
-		}
 	})
 }
 

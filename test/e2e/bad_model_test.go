@@ -25,8 +25,8 @@ func TestBadProviderAnswers(t *testing.T) {
 	}{
 		"429":     {"fail with 429", "model_unavailable", protocol.CodeUnavailable, []string{"route scripted asks to slow down: slow down", "try again later"}},
 		"500":     {"fail with 500", "model_unavailable", protocol.CodeUnavailable, []string{`route scripted has a fault \(status 500\)`, "try again later"}},
-		"garbage": {"answer garbage", "model_answer", protocol.CodeDataLoss, []string{"route scripted does not speak chat completions", "check base_url in broker.hcl"}},
-		"cut":     {"break off", "model_unavailable", protocol.CodeUnavailable, []string{"route scripted broke off", "try again later"}},
+		"garbage": {"answer garbage", "model_answer", protocol.CodeDataLoss, []string{"route scripted does not speak chat completions", "check base_url and format in broker.hcl"}},
+		"cut":     {"break off", "model_unavailable", protocol.CodeUnavailable, []string{"route scripted: stream broke off", "try again later"}},
 	} {
 		p := newPerson(t, me.Stack, "", strings.ReplaceAll(name, " ", "-"), false)
 		p.must("grant", "create", "--agent", "assistant")
