@@ -88,15 +88,23 @@ func (w *turnTx) intend(call *runtimev1.ToolCall, tool *runtimev1.Tool) (session
 		return a, refuse(call.Id, denied, protocol.CodeApprovalRequired,
 			tool.Alias+" needs a person's approval, and a turn that runs on a runner cannot wait for one. Do without it, or say that it is needed."), nil
 	}
+	refusal, err := w.heldBack(a)
+	return a, refusal, err
+}
+
+// heldBack refuses a call while it is not known what an earlier one did to the
+// same thing. It is asked for the intent, and again before it is dispatched: the
+// earlier one may have been in doubt only, and be given up meanwhile. INV-5.
+func (w *turnTx) heldBack(a session.Action) (*runtimev1.ToolResult, error) {
 	held, err := w.tx.UnresolvedUnknown(a.Principal, a.ResourceKey)
 	switch {
-	case err == nil: // INV-5
-		return a, refuse(call.Id, denied, protocol.CodeOutcomeUnknown,
-			"An earlier call of "+held.Tool+" on the same thing has an unknown outcome: it may have happened. It is not done again until a person decides (action "+held.ID.String()+")."), nil
-	case !absent(err):
-		return a, nil, err
+	case absent(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return a, nil, nil
+	return refuse(a.CallID, denied, protocol.CodeOutcomeUnknown,
+		"An earlier call of "+held.Tool+" on the same thing has an unknown outcome: it may have happened. It is not done again until a person decides (action "+held.ID.String()+")."), nil
 }
 
 // resourceKey is what an unknown outcome blocks: the file for file actions,

@@ -96,8 +96,8 @@ func (w *turnTx) dispatch(a session.Action) (*call, error) {
 	return send, nil
 }
 
-// reauthorise checks a call once more: what it stands on, and the tool against
-// what may be used now. INV-10, INV-13.
+// reauthorise checks a call once more: what it stands on, the tool against what
+// may be used now, and what became unknown since. INV-5, INV-10, INV-13.
 func (w *turnTx) reauthorise(a session.Action) (*runtimev1.ToolResult, error) {
 	snap, err := w.snapshot()
 	if err != nil {
@@ -117,5 +117,5 @@ func (w *turnTx) reauthorise(a session.Action) (*runtimev1.ToolResult, error) {
 	if err := snap.Reauthorise(tool, machines); err != nil {
 		return refuse(a.CallID, denied, protocol.CodePolicyDenied, err.Error()), nil
 	}
-	return nil, nil
+	return w.heldBack(a)
 }
