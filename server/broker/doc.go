@@ -9,6 +9,11 @@
 // sent and not sent twice (INV-4, INV-5), and that what was injected does not
 // come back (INV-17).
 //
+// A no says its kind and what to do (refusal.go). A request is held against the
+// paths twice: before it is made, and as it would leave. What takes authority away
+// meanwhile, a floor, a path, a cap, closes what is open. Model calls that brought
+// nothing are tried again by package provider's table, and never what streamed.
+//
 // Peers are proven by mutual TLS: roles.go is the table of who may call what. It
 // refuses to decide for a server: what it may reach and spend is in its own file,
 // and who may reach what is in the paths. It links no store and no engine.

@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"bivouac/consul"
@@ -74,7 +75,11 @@ func (w *World) AllowAll() {
 
 func (w *World) startBroker() {
 	w.t.Helper()
-	cfg, err := broker.ParseConfig([]byte(brokerConfig), w.path("broker", "broker.hcl"))
+	text := brokerConfig
+	if w.opt.Format != "" {
+		text = strings.Replace(text, "  model             =", "  format            = \""+w.opt.Format+"\"\n  model             =", 1)
+	}
+	cfg, err := broker.ParseConfig([]byte(text), w.path("broker", "broker.hcl"))
 	w.must(err)
 	b, err := broker.New(cfg, broker.Ports{
 		Authority: w.keys, Root: w.keys, Paths: w.Paths, ResetKey: w.keys.ResetKey(),

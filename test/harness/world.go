@@ -38,6 +38,8 @@ const (
 type Options struct {
 	// Script of the model provider, in the form of package scripted.
 	Script string
+	// Format of the wire between broker and provider. Default openai-chat.
+	Format string
 	// Commands that sandboxed shells know beside "sleep", by command line.
 	Commands map[string]twin.Program
 	// Limits of the engine; zero fields are its defaults.

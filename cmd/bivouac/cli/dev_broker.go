@@ -83,7 +83,8 @@ func (d *dev) startBroker(ctx context.Context, provider string) error {
 func (d *dev) writeBrokerFiles(provider string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# What the broker of bivouac dev may reach. Yours to change: it is written once.
-# Restart bivouac dev after a change; the files in paths are watched.
+# Restart bivouac dev after a change; caps { … } and the files in paths are followed
+# while it runs.
 
 model "scripted" {
   base_url        = "http://%s/v1"
