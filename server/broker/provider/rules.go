@@ -51,6 +51,7 @@ type Rule struct {
 	Stage    Stage
 	Faults   []Fault
 	Statuses []int // of Status; empty: every other one
+	Empty    bool  // nothing of an answer came, and nothing was counted
 	// Again says that the broker may send the same request once more. Only what
 	// brought no part of an answer has it: what streamed is never replayed.
 	Again bool
@@ -71,6 +72,7 @@ var Rules = []Rule{
 	{What: "stream ended early", Stage: Begun, Faults: []Fault{EndedEarly}, Owed: WhatCame},
 	{What: "stream broke off", Stage: Begun, Faults: []Fault{BrokeOff}, Owed: WhatCame},
 	{What: "stream stood still", Stage: Begun, Faults: []Fault{Idle}, Owed: WhatCame},
+	{What: "a fault named instead of an answer", Stage: Begun, Faults: []Fault{Said}, Empty: true, Owed: Nothing},
 	{What: "a fault named in the stream", Stage: Begun, Faults: []Fault{Said}, Owed: WhatCame},
 	{What: "an answer that cannot be read", Stage: Begun, Faults: []Fault{Unreadable}, Owed: WhatCame},
 	{What: "an answer that is withheld", Stage: Begun, Faults: []Fault{Filtered}, Owed: WhatCame},
@@ -96,7 +98,8 @@ func (f *Failure) Unwrap() error { return f.Err }
 // all that came was wanted.
 func (f *Failure) Rule() Rule {
 	for _, r := range Rules {
-		if r.Stage == f.Stage && slices.Contains(r.Faults, f.Fault) && (len(r.Statuses) == 0 || slices.Contains(r.Statuses, f.Status)) {
+		empty := f.Bytes == 0 && f.Usage == (Usage{})
+		if r.Stage == f.Stage && slices.Contains(r.Faults, f.Fault) && (len(r.Statuses) == 0 || slices.Contains(r.Statuses, f.Status)) && (empty || !r.Empty) {
 			return r
 		}
 	}

@@ -77,6 +77,10 @@ var scenes = map[string]scene{
 		}
 		silent(w, r)
 	}), took: 12 * time.Minute, code: protocol.CodeUnavailable},
+	"a fault named instead of an answer": {handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, sse(`{"error":{"message":"overloaded"}}`))
+	}, code: protocol.CodeUnavailable},
 	"a fault named in the stream":   {handler: piece(says(`{"error":{"message":"overloaded"}}`)), code: protocol.CodeUnavailable},
 	"an answer that cannot be read": {handler: piece(says(`<html>`)), code: protocol.CodeDataLoss},
 	"an answer that is withheld":    {handler: piece(says(`{"choices":[{"delta":{},"finish_reason":"content_filter"}]}`)), code: protocol.CodePolicyDenied},
@@ -171,7 +175,7 @@ func TestOnlyWhatBroughtNothingIsRepeated(t *testing.T) {
 		if r.Again && (r.Owed != provider.Nothing || r.Stage == provider.Begun || r.Stage == provider.Sent) {
 			t.Errorf("%q is repeated at stage %s and owes %s", r.What, r.Stage, r.Owed)
 		}
-		if r.Stage == provider.Begun && r.Owed != provider.WhatCame {
+		if r.Stage == provider.Begun && !r.Empty && r.Owed != provider.WhatCame {
 			t.Errorf("%q began and owes %s", r.What, r.Owed)
 		}
 	}
