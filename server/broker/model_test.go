@@ -121,12 +121,6 @@ func TestAdmission(t *testing.T) {
 			"private address":  {route: "public", want: protocol.CodePolicyDenied},
 			"provider says no": {prompt: "429", want: protocol.CodeRateLimited},
 			"session floor":    {after: func(c capability.Claims) { floor(brokerv1.FloorKind_FLOOR_KIND_SESSION, c.Session.String(), none) }, want: protocol.CodePermissionDenied},
-			"restored store": {after: func(c capability.Claims) {
-				floor(brokerv1.FloorKind_FLOOR_KIND_STORE, "store", int64(c.Fence)+1)
-			}, want: protocol.CodeStaleFence}, // INV-16
-			"store at its floor": {after: func(c capability.Claims) {
-				floor(brokerv1.FloorKind_FLOOR_KIND_STORE, "store", int64(c.Fence))
-			}, want: ""},
 			"principal floor": {change: func(c *capability.Claims) { c.Grant, c.Principal = "", newID[protocol.PrincipalKind]() },
 				after: func(c capability.Claims) {
 					floor(brokerv1.FloorKind_FLOOR_KIND_PRINCIPAL, c.Principal.String(), none)
@@ -172,6 +166,18 @@ func TestAdmission(t *testing.T) {
 			var coded *protocol.Error
 			if name == "provider says no" && (!errors.As(err, &coded) || coded.RetryAfter != 7*time.Second) {
 				t.Errorf("Retry-After was lost: %v", err)
+			}
+		}
+		// The floor of the store is under every capability at once, so it comes last but
+		// for keys. INV-16.
+		c := w.claims(nil)
+		for _, row := range []struct {
+			minimum int64
+			want    protocol.Code
+		}{{int64(c.Fence), ""}, {int64(c.Fence) + 1, protocol.CodeStaleFence}} {
+			floor(brokerv1.FloorKind_FLOOR_KIND_STORE, "store", row.minimum)
+			if _, _, err := call(t.Context(), server, modelRequest(w.sign(c), "main", "hello")); protocol.CodeOf(err) != row.want {
+				t.Errorf("store floor %d: %v, want %q", row.minimum, err, row.want)
 			}
 		}
 		// A key that the root did not certify.
