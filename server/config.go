@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
+	"bivouac/server/trace"
 	"bivouac/server/transfer"
 )
 
@@ -52,6 +54,9 @@ type Config struct {
 	// BrokerCodeFile holds the code of bivouac-broker server-code; needed at the
 	// first start.
 	BrokerCodeFile string
+	// TraceEndpoint of a collector that speaks OTLP over HTTP, such as
+	// http://127.0.0.1:4318; empty: no traces.
+	TraceEndpoint string
 	// MetricsAddress of the page of numbers, host:port; empty: none. It has no
 	// secret and asks for none.
 	MetricsAddress string
@@ -70,6 +75,8 @@ type Config struct {
 	RunnerListener   net.Listener
 	RunnerPacketConn net.PacketConn
 	MetricsListener  net.Listener
+	// TraceClient replaces the HTTP client towards the collector, for tests.
+	TraceClient *http.Client
 	// Network gives the sockets towards the broker.
 	Network link.Network
 	// Elapsed is the clock of leases; nil: the one that counts suspend. Virtual
@@ -122,6 +129,11 @@ func (c Config) Validate() error {
 	} {
 		if err := checkAddress(a.value); a.value != "" && err != nil {
 			problem(a.field, "%w", err)
+		}
+	}
+	if c.TraceEndpoint != "" {
+		if err := trace.CheckEndpoint(c.TraceEndpoint); err != nil {
+			problem("trace.endpoint", "%w", err)
 		}
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {

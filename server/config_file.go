@@ -23,6 +23,7 @@ import (
 //	database = "host=db.example.org dbname=bivouac user=bivouac passfile=/etc/bivouac/pgpass"
 //	store   { dsn_file = "/etc/bivouac/dsn"  max_connections = 16 }
 //	blobs   { dir = "/srv/bivouac/blobs" }
+//	trace   { endpoint = "http://127.0.0.1:4318" }
 //	metrics { address = "127.0.0.1:7409" }
 //	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100 }
 type file struct {
@@ -35,6 +36,7 @@ type file struct {
 	Store    *storeFile   `hcl:"store,block"`
 	Blobs    *blobsFile   `hcl:"blobs,block"`
 	Metrics  *metricsFile `hcl:"metrics,block"`
+	Trace    *traceFile   `hcl:"trace,block"`
 	Limits   *limitsFile  `hcl:"limits,block"`
 }
 
@@ -62,6 +64,10 @@ type storeFile struct {
 
 type blobsFile struct {
 	Dir *string `hcl:"dir"`
+}
+
+type traceFile struct {
+	Endpoint *string `hcl:"endpoint"`
 }
 
 type metricsFile struct {
@@ -131,6 +137,9 @@ func (f file) over(c Config) (Config, error) {
 	set(&c.Database, f.Database)
 	if b := f.Blobs; b != nil {
 		set(&c.BlobDir, b.Dir)
+	}
+	if t := f.Trace; t != nil {
+		set(&c.TraceEndpoint, t.Endpoint)
 	}
 	if m := f.Metrics; m != nil {
 		set(&c.MetricsAddress, m.Address)

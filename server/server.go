@@ -24,6 +24,7 @@ import (
 	"bivouac/server/scheduler"
 	"bivouac/server/store"
 	"bivouac/server/store/blob"
+	"bivouac/server/trace"
 	"bivouac/server/transfer"
 )
 
@@ -130,6 +131,7 @@ type plane struct {
 	people   http.Handler
 	machines runnerapi.Config
 	meter    *metric.Server
+	traces   *trace.Exporter // nil: nobody collects any
 	stopping chan struct{}
 	resetKey *[32]byte
 }
@@ -163,15 +165,27 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.TraceEndpoint != "" {
+		if p.traces, err = trace.New(trace.Config{Store: st, Endpoint: c.TraceEndpoint, Version: c.Version, Client: c.TraceClient, Log: c.Log}); err != nil {
+			return nil, err
+		}
+	}
 	p.meter = metric.NewServer(c.Version, st, func() (time.Duration, bool) { return p.engine.FeedAge() })
 	p.engine = engine.New(engine.Config{
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
 		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Meter: p.meter,
-		Alone: !st.Shared(), Blobs: place,
+		Alone: !st.Shared(), Blobs: place, EndedFunc: p.ended,
 	})
 	p.shared = runnerapi.Share(runnerapi.SharedConfig{Store: st, Own: p.broker, Replica: rep, EndsAt: p.endsAt, Log: c.Log})
 	p.feed = runnerapi.NewFeed(st, p.shared, c.Log)
 	return p, p.handlers(st, blobs{dir})
+}
+
+// ended tells who traces that a turn is over.
+func (p *plane) ended(id protocol.TurnID) {
+	if p.traces != nil {
+		p.traces.Ended(id)
+	}
 }
 
 // handlers joins the listeners to what they serve.
@@ -209,6 +223,9 @@ func (p *plane) run(ctx context.Context) error {
 	})
 	g.Go(func() error { return p.shared.Run(gctx) })
 	g.Go(func() error { return p.feed.Run(gctx) })
+	if p.traces != nil {
+		g.Go(func() error { return p.traces.Run(gctx) })
+	}
 	g.Go(func() error {
 		err := p.serve(ctx, gctx)
 		stop(errStopped)

@@ -84,6 +84,7 @@ func (o *options) addresses(cmd *cobra.Command) {
 	f.StringVar(&own.BrokerAddress, "broker", own.BrokerAddress, "address of the broker")
 	f.StringVar(&own.AdvertiseBroker, "advertise-broker", "", "how runners reach the broker (default: --broker)")
 	f.StringVar(&own.BrokerCodeFile, "broker-code-file", "", "file with a code of bivouac-broker server-code, for the first start")
+	f.StringVar(&own.TraceEndpoint, "trace-endpoint", "", "collector of traces, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none)")
 	f.StringVar(&own.MetricsAddress, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 }
 
@@ -104,6 +105,7 @@ func (o *options) settle(cmd *cobra.Command) error {
 		"tls-cert": {&c.TLSCertFile, &given.TLSCertFile}, "tls-key": {&c.TLSKeyFile, &given.TLSKeyFile},
 		"runners": {&c.RunnerAddress, &given.RunnerAddress}, "advertise-runners": {&c.AdvertiseRunner, &given.AdvertiseRunner},
 		"broker": {&c.BrokerAddress, &given.BrokerAddress}, "advertise-broker": {&c.AdvertiseBroker, &given.AdvertiseBroker},
+		"trace-endpoint":   {&c.TraceEndpoint, &given.TraceEndpoint},
 		"metrics":          {&c.MetricsAddress, &given.MetricsAddress},
 		"broker-code-file": {&c.BrokerCodeFile, &given.BrokerCodeFile},
 		"database":         {&c.Database, &given.Database}, "dsn-file": {&c.DSNFile, &given.DSNFile}, "blobs": {&c.BlobDir, &given.BlobDir},

@@ -31,6 +31,8 @@ type attempt struct {
 	repo  *workspace.Repo
 	group sandbox.Group
 	hold  *hold
+	// trace is the turn's trace context; empty: it has none.
+	trace string
 	// finished is fired when the worker has said how its loop ended.
 	finished signal
 	// inflight are requests of the worker.
@@ -51,7 +53,7 @@ type attempt struct {
 
 // newAttempt reads the work. It dials nothing.
 func newAttempt(s *supervisor, w *handover) (*attempt, error) {
-	a := &attempt{supervisor: s, turn: w.turn, spec: &runtimev1.Spec{}, hold: newHold(), report: s.cfg.Report, finished: newSignal(), active: s.lease.Now()}
+	a := &attempt{supervisor: s, turn: w.turn, trace: traceContext(w.trace), spec: &runtimev1.Spec{}, hold: newHold(), report: s.cfg.Report, finished: newSignal(), active: s.lease.Now()}
 	if err := proto.Unmarshal(w.turn.GetSpec(), a.spec); err != nil {
 		return nil, protocol.Errorf(protocol.CodeIncompatible, "the turn's spec cannot be read: %w; upgrade bivouac-edge", err)
 	}

@@ -87,7 +87,7 @@ func readWork(req *supervisev1.BeginRequest) (*handover, error) {
 	if work.GetTurn() == nil {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a supervisor runs turns; device actions are the daemon's")
 	}
-	w := &handover{digest: hexDigest(req.GetSpecDigest()), broker: req.GetBrokerAddress(), turn: work.GetTurn(), terms: req.GetTerms()}
+	w := &handover{digest: hexDigest(req.GetSpecDigest()), broker: req.GetBrokerAddress(), turn: work.GetTurn(), trace: work.GetTraceParent(), terms: req.GetTerms()}
 	if us := work.GetDeadlineUs(); us > 0 {
 		w.until = time.UnixMicro(us)
 	}

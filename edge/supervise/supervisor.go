@@ -67,6 +67,8 @@ type handover struct {
 	turn   *runnerv1.TurnWork
 	// until is the work's own deadline, by the server's clock.
 	until time.Time
+	// trace context of the turn (W3C), for the code that it runs.
+	trace string
 	terms *runnerv1.LeaseTerms
 }
 

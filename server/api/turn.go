@@ -3,12 +3,15 @@ package api
 import (
 	"context"
 
+	"connectrpc.com/connect"
+
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/engine"
 	"bivouac/server/execution"
 	"bivouac/server/session"
 	"bivouac/server/store"
+	"bivouac/server/trace"
 )
 
 type turns struct{ Config }
@@ -20,6 +23,7 @@ func (s turns) SubmitTurn(ctx context.Context, r *apiv1.SubmitTurnRequest) (*api
 	}
 	a, err := s.Engine.SubmitTurn(ctx, callerOf(ctx), engine.NewTurn{
 		Session: id, MessageID: r.GetMessageId(), Prompt: r.GetPrompt(), WorkspaceDigest: r.GetWorkspaceDigest(),
+		TraceParent: traceParent(ctx),
 	})
 	if err != nil {
 		return nil, err
@@ -27,6 +31,20 @@ func (s turns) SubmitTurn(ctx context.Context, r *apiv1.SubmitTurnRequest) (*api
 	out := turnOut(a.Turn)
 	out.Position = int32(a.Position)
 	return &apiv1.SubmitTurnResponse{Turn: out, Duplicate: a.Duplicate, EstimatedWaitMs: a.EstimatedWait.Milliseconds()}, nil
+}
+
+// traceParent is the caller's trace context (W3C Trace Context); what is none is
+// left out.
+func traceParent(ctx context.Context) string {
+	info, ok := connect.CallInfoForHandlerContext(ctx)
+	if !ok {
+		return ""
+	}
+	header := info.RequestHeader().Get("Traceparent")
+	if _, ok := trace.Parse(header); !ok {
+		return ""
+	}
+	return header
 }
 
 func (s turns) GetTurn(ctx context.Context, r *apiv1.GetTurnRequest) (*apiv1.GetTurnResponse, error) {

@@ -148,7 +148,7 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 		Session: a.turn.Session, Turn: a.turn.ID, Fence: a.turn.OwnerFence,
 		Grant: protocol.GrantID(a.snap.Grant), SealedGrant: a.sealed, Presenter: e.Thumbprint,
 		Slice: a.slice.ID, SliceBoot: a.slice.BrokerBoot, SliceCeiling: a.slice.CeilingMicroUSD,
-		PolicyDigest: a.snap.PolicyDigest, DataBoundary: a.snap.DataBoundary, TraceParent: a.turn.TraceParent,
+		PolicyDigest: a.snap.PolicyDigest, DataBoundary: a.snap.DataBoundary, TraceParent: traceOf(a.turn),
 		IssuedAt: now, ExpiresAt: now.Add(e.Limits.CapabilityTTL), Deadline: a.turn.Deadline,
 	}
 	if a.thumbprint != "" {

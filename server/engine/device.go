@@ -55,7 +55,7 @@ func (w *turnTx) queueDevice(a session.Action) (session.Action, error) {
 		Requirements: execution.Requirements{Runners: []protocol.RunnerID{protocol.RunnerID(a.Destination)}, Action: needs},
 		PolicyDigest: snap.PolicyDigest, AuthorityTTL: snap.Agent.Lease.AuthorityTTL, Retention: snap.Agent.Lease.Retention,
 		QueuedAt: now, PlacementDeadline: earliest(now.Add(snap.Agent.Limits.PlaceWithin), w.turn.Deadline),
-		Deadline: w.turn.Deadline, TraceParent: w.turn.TraceParent, IdempotencyKey: a.IdempotencyKey,
+		Deadline: w.turn.Deadline, TraceParent: traceOf(w.turn), IdempotencyKey: a.IdempotencyKey,
 	}
 	err = setWork(&attempt, &runnerv1.Work{DeadlineUs: attempt.Deadline.UnixMicro(), TraceParent: attempt.TraceParent,
 		Kind: &runnerv1.Work_Device{Device: &runnerv1.DeviceWork{

@@ -43,6 +43,9 @@ type Config struct {
 	// Ops runs long I/O; nil: goroutines.
 	Ops Ops
 	Log *slog.Logger
+	// EndedFunc is told each turn that has ended here, durably; it must not wait.
+	// Nil: nobody is.
+	EndedFunc func(protocol.TurnID)
 	// Meter counts what happens; nil: nobody does.
 	Meter  Meter
 	Limits Limits
@@ -86,6 +89,9 @@ func New(c Config) *Engine {
 	}
 	if c.Ops == nil {
 		c.Ops = NewGoroutines()
+	}
+	if c.EndedFunc == nil {
+		c.EndedFunc = func(protocol.TurnID) {}
 	}
 	if c.Meter == nil {
 		c.Meter = unmetered{}

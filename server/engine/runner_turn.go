@@ -23,7 +23,7 @@ func (w *turnTx) startAttempt(s session.Session, resume *runtimev1.LoopState) er
 		SubjectKind: execution.SubjectTurn, SubjectID: w.turn.ID.String(), Number: w.turn.Attempts, State: execution.AttemptQueued,
 		PolicyDigest: snap.PolicyDigest, AuthorityTTL: snap.Agent.Lease.AuthorityTTL, Retention: snap.Agent.Lease.Retention,
 		QueuedAt: now, PlacementDeadline: now.Add(snap.Agent.Limits.PlaceWithin), Deadline: w.turn.Deadline,
-		TraceParent: w.turn.TraceParent,
+		TraceParent: traceOf(w.turn),
 	}
 	if a.Requirements, err = w.requirements(snap); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (w *turnTx) turnWork(a *execution.Attempt, s session.Session, resume *runti
 	if resume != nil {
 		work.CheckpointPatchDigest = w.turn.PatchDigest
 	}
-	return setWork(a, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: work}, DeadlineUs: w.turn.Deadline.UnixMicro(), TraceParent: w.turn.TraceParent})
+	return setWork(a, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: work}, DeadlineUs: w.turn.Deadline.UnixMicro(), TraceParent: traceOf(w.turn)})
 }
 
 // interrupted ends the attempt of a machine that is gone and, where nothing of

@@ -63,7 +63,7 @@ var layers = []layer{
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
-	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
+	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
 
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
@@ -80,14 +80,15 @@ var layers = []layer{
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
 	{"server/brokerlink", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "the server's side of the trust: no store"},
 	{"server/brokerlink/brokerlinktest", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "a small real broker"},
-	{"server/api", []string{"edge/finding", "edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
+	{"server/api", []string{"edge/finding", "edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/trace", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
 	{"server/api/client", []string{"edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
 	{"server/runnerapi", []string{"edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
 	{"server/ledger", []string{"edge/identity", "edge/protocol"}, []string{"golang.org/x/mod", "github.com/go-jose/go-jose/v4"}, "a ledger is verified without a server"},
+	{"server/trace", []string{"edge/protocol", "server/session", "server/store"}, []string{"go.opentelemetry.io/proto/otlp", "google.golang.org/protobuf"}, "traces are made of what was recorded"},
 	{"server/metric", []string{"edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
 	{"server/backup", []string{"edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
-	{"server", []string{"edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/transfer"}, nil, "the server assembles"},
+	{"server", []string{"edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/finding", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},

@@ -26,6 +26,7 @@ var idempotent = map[string]bool{
 	apiv1connect.SessionServiceGetSessionProcedure:          true,
 	apiv1connect.SessionServiceListSessionsProcedure:        true,
 	apiv1connect.SessionServiceCloseSessionProcedure:        true,
+	apiv1connect.SessionServiceEraseSessionProcedure:        true,
 	apiv1connect.TurnServiceSubmitTurnProcedure:             true, // by message_id, INV-15
 	apiv1connect.TurnServiceGetTurnProcedure:                true,
 	apiv1connect.TurnServiceListTurnsProcedure:              true,
@@ -34,6 +35,7 @@ var idempotent = map[string]bool{
 	apiv1connect.TurnServiceListUnknownProcedure:            true,
 	apiv1connect.TurnServiceResolveUnknownProcedure:         false,
 	apiv1connect.EventServiceListEventsProcedure:            true,
+	apiv1connect.EventServiceVerifyEventsProcedure:          true,
 	apiv1connect.ApprovalServiceListApprovalsProcedure:      true,
 	apiv1connect.ApprovalServiceGetApprovalProcedure:        true,
 	apiv1connect.ApprovalServiceDecideApprovalProcedure:     false,
@@ -48,6 +50,9 @@ var idempotent = map[string]bool{
 	apiv1connect.PrincipalServiceWhoAmIProcedure:            true,
 	apiv1connect.RunnerAdminServiceCreateJoinCodeProcedure:  false, // the code is in one answer
 	apiv1connect.RunnerAdminServiceListRunnersProcedure:     true,
+	apiv1connect.RunnerAdminServiceListCleanupsProcedure:    true,
+	apiv1connect.OperationsServiceDiagnoseProcedure:         true,
+	apiv1connect.LedgerServiceGetLedgerProcedure:            true,
 	apiv1connect.RunnerAdminServiceRevokeRunnerProcedure:    true,
 	apiv1connect.RunnerAdminServicePutBindingProcedure:      true,
 	apiv1connect.RunnerAdminServiceDeleteBindingProcedure:   false,
