@@ -31,7 +31,6 @@ type builder struct {
 	stop  runtimev1.StopReason
 	usage Usage
 	bytes int // of text and calls that came
-	began bool
 }
 
 type builtCall struct {

@@ -134,10 +134,7 @@ var chatStops = map[string]runtimev1.StopReason{
 
 // chatReader reads Chat Completions. Its end marker is [DONE]; a finish reason is
 // enough, since some servers end without the marker.
-type chatReader struct {
-	*builder
-	last int // index of the newest call; servers may leave indexes out
-}
+type chatReader struct{ *builder }
 
 func (a *chatReader) mayEnd() bool { return a.ended() }
 

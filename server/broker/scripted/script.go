@@ -144,13 +144,8 @@ func (r *rule) check() (problems []error) {
 	if r.ChunkRunes == 0 {
 		r.ChunkRunes = 12
 	}
-	for _, n := range []*int{&r.ChunkRunes, r.CutAfter, r.EndAfter, r.StallAfter} {
-		if n != nil && *n < 0 {
-			bad("chunk_runes, cut_after, end_after and stall_after must be positive")
-		}
-	}
-	if u := r.Usage; u != nil && u.CacheRead+u.CacheWrite > u.Input {
-		bad("usage: cache_read and cache_write are parts of input")
+	for _, why := range r.numbers() {
+		bad("%s", why)
 	}
 	if r.When == nil {
 		r.When = &when{}
@@ -178,6 +173,19 @@ func (r *rule) check() (problems []error) {
 		if isUnset(c.Args) == isUnset(c.Raw) {
 			problems = append(problems, fmt.Errorf("%s: call %q: give either arguments or raw_arguments", place(&c.Range), c.Alias))
 		}
+	}
+	return problems
+}
+
+// numbers that cannot be.
+func (r *rule) numbers() (problems []string) {
+	for _, n := range []*int{&r.ChunkRunes, r.CutAfter, r.EndAfter, r.StallAfter} {
+		if n != nil && *n < 0 {
+			problems = append(problems, "chunk_runes, cut_after, end_after and stall_after must be positive")
+		}
+	}
+	if u := r.Usage; u != nil && u.CacheRead+u.CacheWrite > u.Input {
+		problems = append(problems, "usage: cache_read and cache_write are parts of input")
 	}
 	return problems
 }

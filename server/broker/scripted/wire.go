@@ -38,8 +38,7 @@ type pen interface {
 // calling is a call with the id that it got.
 type calling struct {
 	answerCall
-	id   string
-	open bool
+	id string
 }
 
 var dialects = map[string]dialect{
