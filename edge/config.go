@@ -10,6 +10,7 @@ import (
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/sized"
 	"bivouac/edge/state"
 )
 
@@ -39,6 +40,8 @@ type Config struct {
 	Metrics net.Listener
 	Version string
 	Log     *slog.Logger
+	// FreeFunc is how many bytes the disk of a path has left. Default: the system's.
+	FreeFunc func(path string) (int64, error)
 	// Backoff of the link. Default 250 ms up to 30 s.
 	BackoffBase, BackoffMax time.Duration
 }
@@ -52,6 +55,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.FreeFunc == nil {
+		c.FreeFunc = sized.Free
 	}
 	if c.BackoffBase == 0 {
 		c.BackoffBase = 250 * time.Millisecond

@@ -3,6 +3,7 @@ package edge
 import (
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -309,5 +310,33 @@ func TestNoEffectWithoutAuthority(t *testing.T) {
 		if _, err := os.Stat(m.notes + "/new.txt"); err == nil {
 			t.Error("the file was written")
 		}
+	})
+}
+
+// A full disk declines every offer with the reason, claims nothing, and takes work
+// again when there is room.
+func TestFullDiskDeclines(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		var free atomic.Int64
+		free.Store(leastFree - 1)
+		m.cfg.FreeFunc = func(string) (int64, error) { return free.Load(), nil }
+		m.run()
+		m.connected()
+		turn, action := newAttempt(), newAttempt()
+		f.offer(turn, protocol.KindTurn, &runnerv1.Work{})
+		f.offer(action, protocol.KindAction, deviceWork("files.list", map[string]any{"path": "notes"}))
+		m.await("the declines", 10*time.Second, func() bool { return get(f, func() bool { return len(f.declined) == 2 }) })
+		for _, id := range []protocol.AttemptID{turn, action} {
+			if got := get(f, func() string { return f.declined[id.String()] }); !strings.Contains(got, "MiB left") || !strings.Contains(got, m.dir.Path()) {
+				t.Errorf("declined: %q", got)
+			}
+		}
+		if left, err := m.dir.Attempts(); err != nil || len(left) != 0 {
+			t.Errorf("directories of what was declined: %v %v", left, err)
+		}
+		free.Store(leastFree)
+		later := newAttempt()
+		f.offer(later, protocol.KindAction, deviceWork("files.list", map[string]any{"path": "notes"}))
+		m.await("the result", 10*time.Second, func() bool { return f.result(later).GetStatus() == protocol.ResultSucceeded })
 	})
 }

@@ -44,6 +44,8 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 	switch {
 	case d.paused.Load():
 		return "the owner has paused this machine"
+	case d.diskFull() != "":
+		return d.diskFull()
 	case o.GetSubjectKind() == protocol.KindAction:
 		if d.table.active(protocol.KindAction) >= maxDeviceActions {
 			return fmt.Sprintf("%d actions run on this machine already", maxDeviceActions)
@@ -59,6 +61,21 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 		return fmt.Sprintf("all %d slots of this machine are taken", f.GetSlots())
 	}
 	return ""
+}
+
+// leastFree is the space below which nothing is claimed: what must be durable before
+// it happens could not be written.
+const leastFree = 128 << 20
+
+// diskFull is the sentence about a full disk; empty while there is room, or where
+// that cannot be measured.
+func (d *Daemon) diskFull() string {
+	free, err := d.cfg.FreeFunc(d.cfg.State.Path())
+	if err != nil || free >= leastFree {
+		return ""
+	}
+	return fmt.Sprintf("the disk of this machine has %d MiB left, and %d are needed to keep a journal: make room below %s",
+		free>>20, leastFree>>20, d.cfg.State.Path())
 }
 
 // claim asks for the lease under a stored boot nonce.

@@ -45,11 +45,19 @@ func (p *Processes) Start(_ context.Context, a state.Attempt) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.Command[0], append(p.Command[1:len(p.Command):len(p.Command)], a.Path())...)
-	cmd.Dir, cmd.Env = a.Path(), p.Env
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	start := func(unshare uintptr) (*exec.Cmd, error) {
+		cmd := exec.Command(p.Command[0], append(p.Command[1:len(p.Command):len(p.Command)], a.Path())...)
+		cmd.Dir, cmd.Env = a.Path(), p.Env
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Unshareflags: unshare}
+		return cmd, cmd.Start()
+	}
+	// What a supervisor mounts for its attempt ends with it, however it ends.
+	cmd, err := start(privateMounts())
+	if errors.Is(err, unix.EPERM) {
+		cmd, err = start(0)
+	}
+	if err != nil {
 		return protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s cannot be started: %w", a.ID, err)
 	}
 	pid := cmd.Process.Pid
@@ -60,6 +68,14 @@ func (p *Processes) Start(_ context.Context, a state.Attempt) error {
 	p.children[a.ID] = pid
 	p.mu.Unlock()
 	return state.WriteFile(filepath.Join(a.Path(), "pid"), strconv.AppendInt(nil, int64(pid), 10), 0o600)
+}
+
+// privateMounts is a mount namespace for who may have one.
+func privateMounts() uintptr {
+	if os.Geteuid() == 0 {
+		return unix.CLONE_NEWNS
+	}
+	return 0
 }
 
 // Client of the supervisor's socket, one a directory.

@@ -52,6 +52,13 @@ func TestProcessesOutliveASignalAndDieByKill(t *testing.T) {
 	if err != nil || string(env) != "EDGE_TEST_SUPERVISOR=1\x00" {
 		t.Errorf("its environment is %q, %v (INV-17)", env, err)
 	}
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/mnt"); err != nil || (theirs != ours) != (os.Geteuid() == 0) {
+		t.Errorf("it mounts in %s, we in %s, %v (INV-18)", theirs, ours, err)
+	}
 	other := dir.Attempt(newAttempt())
 	if err := p.Kill(t.Context(), other); err != nil || pidOf(a) != pid {
 		t.Errorf("killing another one's: %v", err)

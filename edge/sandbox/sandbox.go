@@ -95,6 +95,12 @@ type Report struct {
 	Freezer string
 }
 
+// Ways to keep DiskBytes.
+//
+// DiskSized: file systems of a fixed size can be mounted; who stages a workspace
+// puts it into one.
+const DiskSized = "sized"
+
 // DiskWatched: the size of a workspace is measured while a process runs, and
 // the process is killed when it grew too far. A burst between two measurements
 // gets through.

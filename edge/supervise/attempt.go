@@ -14,6 +14,7 @@ import (
 	"bivouac/edge/relay"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/sized"
 	"bivouac/edge/workspace"
 )
 
@@ -31,6 +32,8 @@ type attempt struct {
 	repo  *workspace.Repo
 	group sandbox.Group
 	hold  *hold
+	// volume that holds workspace and home; nil where they are watched.
+	volume *sized.Volume
 	// trace is the turn's trace context; empty: it has none.
 	trace string
 	// finished is fired when the worker has said how its loop ended.

@@ -104,7 +104,8 @@ func (c Config) withDefaults() (Config, error) {
 
 // Places in Dir.
 func (c Config) journalDir() string   { return filepath.Join(c.Dir, "journal") }
-func (c Config) workspaceDir() string { return filepath.Join(c.Dir, "work", "workspace") }
-func (c Config) gitDir() string       { return filepath.Join(c.Dir, "work", "git") }
-func (c Config) homeDir() string      { return filepath.Join(c.Dir, "work", "home") }
 func (c Config) workDir() string      { return filepath.Join(c.Dir, "work") }
+func (c Config) gitDir() string       { return filepath.Join(c.Dir, "work", "git") }
+func (c Config) filesDir() string     { return filepath.Join(c.Dir, "work", "files") } // all that code may write
+func (c Config) workspaceDir() string { return filepath.Join(c.filesDir(), "workspace") }
+func (c Config) homeDir() string      { return filepath.Join(c.filesDir(), "home") }

@@ -62,6 +62,7 @@ func (a *attempt) exec(ctx context.Context, call *runtimev1.ToolCall, output fun
 	case err != nil:
 		return nil, a.breaks(err)
 	}
+	exit.DiskLimit = a.spent(exit)
 	if cmd.writes {
 		changed, err := a.repo.Changed(ctx)
 		if err != nil {
@@ -156,8 +157,15 @@ func traceContext(s string) string {
 }
 
 // tidyHome empties the home of the attempt when it has outgrown the disk limit,
-// which the sandbox watches for the workspace alone.
+// which the sandbox watches for the workspace alone, or when it fills a volume.
 func (a *attempt) tidyHome() error {
+	if a.volume != nil {
+		if !a.volume.Full() {
+			return nil
+		}
+		a.cfg.Log.Warn("the attempt's home is emptied: no space is left beside it")
+		return a.emptyHome()
+	}
 	var used int64
 	err := filepath.WalkDir(a.cfg.homeDir(), func(_ string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -189,7 +197,7 @@ func (a *attempt) judge(callID string, c command, exit sandbox.Exit, heard *capt
 	case exit.OutputLimit:
 		r.Code, text = "output_limit", note(text, fmt.Sprintf("killed: more than %d bytes of output", lim.OutputBytes))
 	case exit.DiskLimit:
-		r.Code, text = "disk_limit", note(text, fmt.Sprintf("killed: the workspace grew beyond %d MiB", lim.DiskBytes>>20))
+		r.Code, text = "disk_limit", note(text, fmt.Sprintf("no space left: files may have %d MiB, home and workspace together", lim.DiskBytes>>20))
 	case exit.Killed || exit.Signal != "":
 		r.Code, text = "killed", note(text, "killed: "+exit.Signal)
 	case exit.Code != 0:

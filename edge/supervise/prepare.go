@@ -19,10 +19,7 @@ import (
 // git directory beside it. Earlier patches are part of the base; the patch of a
 // checkpoint is part of this turn's change.
 func (a *attempt) prepare(ctx context.Context) error {
-	if err := workspace.Remove(a.cfg.workDir()); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Mkdir(a.cfg.workDir(), 0o700), os.Mkdir(a.cfg.workspaceDir(), 0o700), a.makeHome()); err != nil {
+	if err := a.makeRoom(ctx); err != nil {
 		return err
 	}
 	if d := a.turn.GetWorkspaceDigest(); d != "" {
@@ -54,6 +51,16 @@ func (a *attempt) prepare(ctx context.Context) error {
 func (a *attempt) makeHome() error {
 	dir := a.cfg.homeDir()
 	return errors.Join(workspace.Remove(dir), os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
+}
+
+// emptyHome leaves the folder itself: where no space is left, none can be made.
+func (a *attempt) emptyHome() error {
+	dir := a.cfg.homeDir()
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, workspace.Remove(filepath.Join(dir, e.Name())))
+	}
+	return err
 }
 
 // stage unpacks the packed workspace while its digest is computed.
@@ -153,7 +160,7 @@ func (a *attempt) putBlob(b []byte) (digest string, err error) {
 // cleanUp removes what the attempt worked in. Journal and patches stay until the
 // daemon, which reads them, removes the directory.
 func (s *supervisor) cleanUp(ctx context.Context) error {
-	if err := workspace.Remove(s.cfg.workDir()); err != nil {
+	if err := s.clearRoom(); err != nil {
 		s.cfg.Log.ErrorContext(ctx, "the attempt's workspace could not be removed; the daemon removes it with the directory", "error", err)
 	}
 	return nil

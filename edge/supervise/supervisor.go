@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/sandbox/sized"
 )
 
 // phase of a supervisor; it only goes forward.
@@ -104,7 +105,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer recs.journal.Close()
 	defer func() {
-		if err := cfg.Backend.Tidy(context.WithoutCancel(ctx)); err != nil {
+		// A supervisor that is stopped keeps its files, for the daemon to remove.
+		if err := errors.Join(sized.Release(cfg.filesDir()), cfg.Backend.Tidy(context.WithoutCancel(ctx))); err != nil {
 			cfg.Log.Warn("what sandboxes were made in is left", "error", err)
 		}
 	}()
@@ -156,6 +158,9 @@ func Run(ctx context.Context, cfg Config) error {
 // that is gone too (INV-18).
 func (s *supervisor) recover(ctx context.Context) error {
 	if err := s.cfg.Backend.Clear(ctx, s.cfg.Attempt.String()); err != nil {
+		return err
+	}
+	if err := sized.Release(s.cfg.filesDir()); err != nil {
 		return err
 	}
 	started, result, _ := s.records.state()

@@ -59,6 +59,9 @@ func (b *Backend) probe(ctx context.Context) sandbox.Report {
 		return r
 	}
 	r.Boundary, r.Disk = protocol.BoundaryProcess, sandbox.DiskWatched
+	if b.seeSized(ctx) {
+		r.Disk = sandbox.DiskSized
+	}
 	switch {
 	case limited != nil:
 		r.Problem = "limits were not seen to hold: " + limited.Error()

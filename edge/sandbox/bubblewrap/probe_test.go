@@ -18,7 +18,7 @@ import (
 func TestProbe(t *testing.T) {
 	b := shared()
 	first := b.Probe(t.Context())
-	if first.Boundary != protocol.BoundaryProcess || first.Limits == "" || first.Disk != sandbox.DiskWatched {
+	if first.Boundary != protocol.BoundaryProcess || first.Limits == "" || first.Disk != sandbox.DiskWatched && (first.Disk != sandbox.DiskSized || first.Rootless) {
 		t.Fatalf("the probe found %+v", first)
 	}
 	cancelled, cancel := context.WithCancel(t.Context())

@@ -227,6 +227,8 @@ func (r *run) exit(ctx context.Context, code *int, state *os.ProcessState) (sand
 		var why sandbox.Exit
 		reason(&why)
 		e.OutputLimit = why.OutputLimit
+	case e.Signal == "SIGXFSZ":
+		e.DiskLimit = true // one file alone
 	case e.Code != 0 && hit.OutOfMemory > 0:
 		e.OutOfMemory = true
 	case e.Code != 0 && hit.PIDsRefused > 0:

@@ -106,11 +106,8 @@ var places = []string{"/mnt", "/media", "/srv", "/dev/shm"}
 
 // open gives the thread a mount namespace of its own, with a stage in it.
 func (s *stage) open() error {
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+	if err := privateMounts(); err != nil {
+		return err
 	}
 	for _, dir := range places {
 		if st, err := os.Lstat(dir); err != nil || !st.IsDir() || !s.reachable(dir+"/x") {
