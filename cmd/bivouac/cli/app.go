@@ -110,9 +110,8 @@ First steps:
   bivouac chat --agent assistant       talk to an agent
   bivouac run --agent coder --workspace . "make the failing test pass"
   bivouac edge invite                  a code that adds another machine`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		SilenceUsage:  true,
+		SilenceErrors: true,
 	})
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print JSON, one document a line")
@@ -126,6 +125,7 @@ First steps:
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.unknownCommand())
 	in(root, "Set up and take back:",
 		a.devCommand(), a.backupCommand(), a.restoreCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand())
+	a.completeWords(root)
 	explainMistakes(root)
 	return root
 }
