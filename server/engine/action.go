@@ -9,6 +9,7 @@ import (
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 )
@@ -224,6 +225,9 @@ func refuse(callID string, status runtimev1.ResultStatus, code protocol.Code, te
 
 // unknownOutcome gives an action up: it may have happened. INV-5.
 func unknownOutcome(a session.Action, evidence string) outcome {
+	if planted.Chosen == planted.Failure {
+		return outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, failed, protocol.CodeUnavailable, "It failed.")}
+	}
 	return outcome{event: session.ActionGiveUp, evidence: evidence, result: refuse(a.CallID, unknown, protocol.CodeOutcomeUnknown,
 		"The outcome of this call is not known: it may have happened. Do not repeat it; say so to the person.")}
 }

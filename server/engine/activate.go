@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"bivouac/edge/fault"
@@ -11,6 +12,7 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/execution"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -29,7 +31,9 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 	}
 	var queued []session.Turn
 	err = e.Store.View(ctx, store.AsLoop("activate"), func(tx *store.Tx) (err error) {
-		queued, err = tx.Activatable(activateBatch)
+		if queued, err = tx.Activatable(activateBatch); err == nil && planted.Chosen == planted.Order {
+			queued, err = newestFirst(tx, queued)
+		}
 		return err
 	})
 	if err != nil {
@@ -51,6 +55,18 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 		fault.Here(fault.ServerTurnActivated)
 		return true, nil
 	})
+}
+
+// newestFirst is the bug planted.Order.
+func newestFirst(tx *store.Tx, heads []session.Turn) ([]session.Turn, error) {
+	for i, head := range heads {
+		all, _, err := tx.Turns(head.Session, 0, "") // newest first
+		if err != nil {
+			return nil, err
+		}
+		heads[i] = all[slices.IndexFunc(all, func(t session.Turn) bool { return t.State == session.Queued })]
+	}
+	return heads, nil
 }
 
 // activate is one conditional write: revocation is checked again, everything the

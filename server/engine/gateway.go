@@ -13,7 +13,9 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/capability"
 	"bivouac/server/execution"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 )
@@ -37,7 +39,11 @@ func (w *turnTx) prepareCall(a session.Action) (*call, error) {
 	if !found || tool.HTTP == nil {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "action %s has no http tool in its turn's snapshot", a.ID)
 	}
-	token, err := w.e.mint(auth, w.tx.Now, forAction(a))
+	narrow := forAction(a)
+	if planted.Chosen == planted.Wide {
+		narrow = func(c *capability.Claims) { auth.forModel(c); forAction(a)(c) }
+	}
+	token, err := w.e.mint(auth, w.tx.Now, narrow)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
 	"bivouac/server/execution"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 )
 
@@ -36,6 +37,10 @@ type held struct {
 }
 
 func newLeases(e lease.Elapsed) *leases {
+	if planted.Chosen == planted.Clock {
+		began := time.Now()
+		e = func() time.Duration { return time.Since(began) }
+	}
 	return &leases{elapsed: e, held: map[protocol.AttemptID]*held{}}
 }
 

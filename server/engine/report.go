@@ -10,6 +10,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/execution"
+	"bivouac/server/planted"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -40,7 +41,8 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 		if w, err = e.openAttempt(tx, id); err != nil {
 			return err
 		}
-		if a.Runner != c.Runner() || a.CheckFence(protocol.Fence(req.Fence)) != nil {
+		anyFence := planted.Chosen == planted.Fence && a.State.Held()
+		if a.Runner != c.Runner() || a.CheckFence(protocol.Fence(req.Fence)) != nil && !anyFence {
 			resp, err = w.keepEvidence(a, req)
 		} else {
 			resp, err = w.accept(a, req.Records)
@@ -209,6 +211,10 @@ func (w *turnTx) keepEvidence(a execution.Attempt, req *runnerv1.ReportRequest) 
 	}
 	w.event(session.Event{Type: session.LateResult, Attempt: a.ID, Data: map[string]string{
 		"status": result.Status, "code": result.Code, "runner": a.Runner.String(), "fence": protocol.Fence(req.Fence).String()}})
+	if planted.Chosen == planted.Exit && a.State.Terminal() {
+		a.Reason, a.Message = result.Code, result.Message
+		return resp, w.tx.SaveAttempt(a, a.State, a.Fence)
+	}
 	if a.SubjectKind != execution.SubjectAction {
 		return resp, nil
 	}

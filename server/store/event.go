@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/planted"
 	"bivouac/server/session"
 )
 
@@ -31,7 +32,9 @@ func (tx *Tx) AppendEvents(s protocol.SessionID, events ...session.Event) ([]ses
 		if err != nil {
 			return nil, err
 		}
-		hash = stored.Hash
+		if hash = stored.Hash; planted.Chosen == planted.Chain {
+			hash = row.LastHash
+		}
 		out = append(out, stored)
 	}
 	n, err := tx.exec(advanceChain, s, seq, hash, row.LastSeq)

@@ -55,15 +55,16 @@ var layers = []layer{
 	{"server/execution", []string{"edge/protocol", "server/steptable"}, nil, "execution knows no sessions"},
 	{"server/policy", []string{"edge/protocol", "edge/runtime/runtimev1", "edge/runtime/loop/schema"}, nil, "policy is pure"},
 	{"server/placement", []string{"edge/protocol", "server/execution"}, nil, "placement is pure"},
+	{"server/planted", nil, []string{}, "names of bugs depend on nothing"},
 	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
 
 	// the control plane
-	{"server/store", []string{"edge/lockfile", "edge/protocol", "server/session", "server/execution", "server/policy"}, nil, "the store knows records, not decisions"},
+	{"server/store", []string{"edge/lockfile", "edge/protocol", "server/session", "server/execution", "server/policy", "server/planted"}, nil, "the store knows records, not decisions"},
 	{"server/store/blob", []string{"edge/protocol"}, nil, "blobs are bytes"},
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
-	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
+	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/planted", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
 
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 

@@ -221,8 +221,8 @@ func (s *Sim) checkAttempts(now *reading) (moved bool) {
 			}
 		}
 		switch {
-		case known && was.State.Terminal() && was.State != a.State:
-			s.violate("INV-2: attempt %s ended as %s and is %s", a.ID, was.State, a.State)
+		case known && was.State.Terminal() && (was.State != a.State || was.Reason != a.Reason || was.Message != a.Message):
+			s.violate("INV-2: attempt %s ended as %s{%s} and is %s{%s}", a.ID, was.State, was.Reason, a.State, a.Reason)
 		case known && a.Fence < was.Fence:
 			s.violate("INV-3: the fence of attempt %s fell from %s to %s", a.ID, was.Fence, a.Fence)
 		case known && was.BootNonce != "" && (a.BootNonce != was.BootNonce || a.Runner != was.Runner):
@@ -263,7 +263,7 @@ func (s *Sim) checkConsumed(now *reading, a session.Approval) {
 			subject = act
 		}
 	}
-	if yes, decided := s.decisions[a.ID]; !decided || !yes {
+	if yes, decided := s.decisions[a.ID]; !yes && (decided || !s.maybe[a.ID]) {
 		s.violate("INV-6: approval %s was consumed and nobody approved it", a.ID)
 	}
 	if len(used) != 1 || used[0].ID != a.ConsumedBy {

@@ -171,7 +171,11 @@ func (p *person) close(id protocol.SessionID) {
 // recreate raises the generation of an agent's instance. INV-16.
 func (p *person) recreate(agent string) {
 	say(p, "recreate "+agent, func(ctx context.Context, e *engine.Engine) (policy.Instance, error) {
-		return e.RecreateInstance(ctx, p.me, agent)
+		i, err := e.RecreateInstance(ctx, p.me, agent)
+		if err == nil {
+			p.s.took(policy.FloorInstance, i.ID.String(), i.Generation)
+		}
+		return i, err
 	}, func(policy.Instance, error) {})
 }
 
@@ -225,8 +229,11 @@ func (p *person) decide(d engine.ApprovalDecision, tries int) {
 	}
 	say(p, name+d.Approval.String(), func(ctx context.Context, e *engine.Engine) (session.Approval, error) {
 		a, err := e.DecideApproval(ctx, p.me, d)
-		if err == nil {
+		switch {
+		case err == nil:
 			p.s.decision(d, a)
+		case protocol.CodeOf(err) == protocol.CodeOutcomeUnknown && d.Approve:
+			p.s.maybe[d.Approval] = true
 		}
 		return a, err
 	}, func(_ session.Approval, err error) {

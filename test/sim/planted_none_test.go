@@ -2,5 +2,5 @@
 
 package sim
 
-// planted is the bug that this build has, and what finds it.
-const planted, foundBy = "", ""
+// tagged: this build has a bug of its own.
+const tagged = false

@@ -21,6 +21,7 @@ type observed struct {
 	late      protocol.AttemptID                   // whose late records this step brought
 	claims    map[protocol.AttemptID]string        // who passed the claim
 	messages  map[string]admission                 // by session and message id
+	maybe     map[protocol.ApprovalID]bool         // approved, or not: the reply of the commit was lost
 	decisions map[protocol.ApprovalID]bool         // as the server took them
 	drawn     map[protocol.TurnID]int64            // at the broker, over all its boots
 	granted   map[protocol.AttemptID]time.Duration // when a server last gave a lease its durations
@@ -34,7 +35,7 @@ type admission struct {
 
 func newObserved() observed {
 	return observed{labels: map[fault.Label]int{}, killed: map[fault.Label]int{}, shadow: newShadow(),
-		claims: map[protocol.AttemptID]string{}, messages: map[string]admission{}, decisions: map[protocol.ApprovalID]bool{},
+		claims: map[protocol.AttemptID]string{}, messages: map[string]admission{}, decisions: map[protocol.ApprovalID]bool{}, maybe: map[protocol.ApprovalID]bool{},
 		drawn: map[protocol.TurnID]int64{}, granted: map[protocol.AttemptID]time.Duration{}, fallen: fallen{by: map[fallKey]fall{}}}
 }
 

@@ -46,7 +46,11 @@ func (p *person) revokeGrant(agent string) {
 		return
 	}
 	say(p, "revoke "+id.String(), func(ctx context.Context, e *engine.Engine) (engine.Revocation, error) {
-		return e.RevokeGrant(ctx, p.me, id, "as planned")
+		r, err := e.RevokeGrant(ctx, p.me, id, "as planned")
+		if err == nil {
+			p.s.took(policy.FloorGrant, id.String(), 1)
+		}
+		return r, err
 	}, func(r engine.Revocation, err error) {
 		switch {
 		case err != nil && again(err):
@@ -61,7 +65,11 @@ func (p *person) revokeGrant(agent string) {
 
 func (p *person) revokeRunner(m *machine) {
 	say(p, "revoke "+m.name, func(ctx context.Context, e *engine.Engine) (execution.Runner, error) {
-		return e.RevokeRunner(ctx, p.me, m.id, "as planned")
+		r, err := e.RevokeRunner(ctx, p.me, m.id, "as planned")
+		if err == nil {
+			p.s.took(policy.FloorRunner, m.thumb, 1)
+		}
+		return r, err
 	}, func(r execution.Runner, err error) {
 		switch {
 		case err != nil && again(err):
@@ -74,7 +82,11 @@ func (p *person) revokeRunner(m *machine) {
 
 func (p *person) disable(other *person) {
 	say(p, "disable "+other.name, func(ctx context.Context, e *engine.Engine) (policy.Principal, error) {
-		return e.DisablePrincipal(ctx, p.me, other.id)
+		v, err := e.DisablePrincipal(ctx, p.me, other.id)
+		if err == nil {
+			p.s.took(policy.FloorPrincipal, other.id.String(), 1)
+		}
+		return v, err
 	}, func(_ policy.Principal, err error) {
 		if err != nil && again(err) {
 			p.after(p.pause(), "", func() { p.disable(other) })
@@ -118,6 +130,16 @@ func (s *Sim) sawFloors() {
 	})
 	if err != nil {
 		s.violate("the store cannot be read: %v", err)
+	}
+}
+
+// took notes what a server has answered to be taken back, whatever floors it left.
+func (s *Sim) took(kind policy.FloorKind, id string, minimum int64) {
+	s.sawFloors()
+	k := fallKey{kind, id}
+	if old, known := s.fallen.by[k]; !known || old.minimum < minimum {
+		s.fallen.by[k] = fall{minimum, s.now(), s.acting}
+		s.note("%s says that %d %s is taken back below %d", s.acting.name, kind, id, minimum)
 	}
 }
 

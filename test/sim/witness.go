@@ -153,7 +153,7 @@ func (s *Sim) narrow(c capability.Claims) {
 		return err
 	})
 	if err != nil {
-		s.violate("INV-10: a capability is for turn %s and action %s, which cannot be read: %v", c.Turn, c.Action, err)
+		s.violate("INV-4: a capability is made for turn %s and action %s, which is not committed: %v", c.Turn, c.Action, err)
 		return
 	}
 	snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)

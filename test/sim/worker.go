@@ -201,7 +201,8 @@ func (w *worker) callTool(c *runtimev1.ToolCall, t *runtimev1.Tool) {
 	if !w.reach(fault.SuperviseExecStarted) {
 		return
 	}
-	w.after(w.s.between(time.Millisecond, 500*time.Millisecond), "exec "+c.Alias+" of "+w.e.id.String(), func() { w.exec(c) })
+	long := pick(w.s, 500*time.Millisecond, 500*time.Millisecond, 500*time.Millisecond, 20*time.Second)
+	w.after(w.s.between(time.Millisecond, long), "exec "+c.Alias+" of "+w.e.id.String(), func() { w.exec(c) })
 }
 
 // exec is one tool call in the sandbox, which is frozen with everything else.

@@ -1,0 +1,6 @@
+//go:build bug_no_intent || bug_no_claim
+
+package sim
+
+// tagged: this build has a bug of its own.
+const tagged = true
