@@ -262,7 +262,7 @@ func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
 	return d.ops.start("answer "+t.id.String()+" "+m.GetCallId(), func(ctx context.Context) {
 		backoff := link.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 		for !t.ended.Load() && t.cut.Load() == nil {
-			_, err := call(ctx, t.supervisor.Answer, &supervisev1.AnswerRequest{CallId: m.GetCallId(), Result: m.GetResult()})
+			_, err := call(ctx, t.supervisor.Answer, &supervisev1.AnswerRequest{CallId: m.GetCallId(), Result: m.GetResult(), Park: m.GetPark()})
 			if err == nil || !transient(err) {
 				break
 			}

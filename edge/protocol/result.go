@@ -8,6 +8,9 @@ const (
 	ResultCancelled = "cancelled"
 	ResultDenied    = "denied"
 	ResultUnknown   = "unknown"
+	// ResultParked: the attempt ended because a person is asked, with a cursor from
+	// which another goes on. Its code is approval_required.
+	ResultParked = "parked"
 )
 
 // ResultInterrupted is the code of a failed Result whose worker, supervisor or

@@ -49,7 +49,8 @@ type attempt struct {
 	busy     int
 	active   time.Duration // when the worker last asked for something
 	ended    *runtimev1.FinishRequest
-	broken   error // the first failure of this machine in a tool call
+	parked   *runtimev1.LoopState // where another attempt goes on
+	broken   error                // the first failure of this machine in a tool call
 	// dirty: files changed, or the server answered a tool, since the last checkpoint.
 	dirty bool
 }
@@ -226,6 +227,8 @@ func (a *attempt) result(ctx context.Context, err error) *runnerv1.Result {
 	}
 	cause := context.Cause(ctx)
 	switch {
+	case errors.Is(cause, errParked):
+		return a.parkedResult(context.WithoutCancel(ctx))
 	case a.stopped.fired():
 		return &runnerv1.Result{Status: protocol.ResultCancelled, Code: string(protocol.CodeCancelled), Message: a.stopReason()}
 	case errors.Is(cause, errDeadline):

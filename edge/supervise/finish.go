@@ -52,6 +52,33 @@ func (a *attempt) finishedResult(ctx context.Context, f *runtimev1.FinishRequest
 	return r
 }
 
+// park ends the attempt while a person decides: nothing of it runs, and it holds
+// nothing, until another goes on from state (INV-7).
+func (a *attempt) park(state *runtimev1.LoopState) {
+	a.progress.Lock()
+	a.parked = state
+	a.progress.Unlock()
+	a.end(errParked)
+}
+
+// parkedResult is the cursor: the transcript with the call in flight, and the
+// files as they are, with no process left in the workspace.
+func (a *attempt) parkedResult(ctx context.Context) *runnerv1.Result {
+	a.progress.Lock()
+	state := a.parked
+	a.progress.Unlock()
+	r := &runnerv1.Result{Status: protocol.ResultParked, Code: string(protocol.CodeApprovalRequired), Message: errParked.Message}
+	var err error
+	if r.PatchDigest, err = a.computePatch(ctx, a.repo.Patch); err == nil {
+		r.State, err = deterministic.Marshal(state)
+	}
+	if err != nil {
+		a.cfg.Log.Warn("the attempt cannot be parked", "error", err)
+		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeOf(err)), Message: "The turn's change cannot be taken: " + messageOf(err)}
+	}
+	return r
+}
+
 // namedLeftOut bounds how many names a message holds.
 const namedLeftOut = 10
 

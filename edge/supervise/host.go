@@ -87,11 +87,14 @@ func (h host) RequestTool(ctx context.Context, req *runtimev1.RequestToolRequest
 		return nil, err
 	}
 	id, answer := h.requests.open(call.GetId())
-	record := &runnerv1.ToolRequested{CallId: id, Alias: call.GetAlias(), Arguments: call.GetArguments()}
+	record := &runnerv1.ToolRequested{CallId: id, Alias: call.GetAlias(), Arguments: call.GetArguments(), CanPark: req.GetState() != nil}
 	if _, err := h.records.append(&runnerv1.Record{Kind: &runnerv1.Record_ToolRequested{ToolRequested: record}}, true); err != nil {
 		return nil, err
 	}
 	result, err := h.requests.wait(ctx, call.GetId(), id, answer)
+	if errors.Is(err, errParked) {
+		h.park(req.GetState())
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -242,6 +242,50 @@ func TestReattach(t *testing.T) {
 	r.acknowledge(rest)
 }
 
+// INV-7: an attempt whose call needs a person ends with its cursor: the transcript
+// with the call in flight, and the files as they are; no process is left, and no
+// model call is made any more. A worker that gives no transcript cannot be parked.
+func TestPark(t *testing.T) {
+	b := &broker{answer: func(_ context.Context, req *runtimev1.ModelRequest, _ func(string) error) (*runtimev1.ModelDone, error) {
+		if lastResult(req).GetCallId() == "" {
+			return shellCall("c0", "echo done > work.txt"), nil
+		}
+		return call("c1", "forecast", `{}`), nil
+	}}
+	cfg := real(t, b)
+	r := start(t, cfg)
+	r.handOver(spec("native"), "", nil)
+	all := r.records(0, func(rec *runnerv1.Record) bool { return rec.GetToolRequested() != nil })
+	asked := all[len(all)-1].GetToolRequested()
+	if !asked.CanPark {
+		t.Fatalf("the supervisor cannot park: %v", asked)
+	}
+	for range 2 { // deliveries repeat
+		_, err := r.client.Answer(t.Context(), &supervisev1.AnswerRequest{CallId: asked.CallId, Park: true})
+		must(t, err)
+	}
+	res, rest := r.result()
+	state := &runtimev1.LoopState{}
+	if res.Status != protocol.ResultParked || res.Code != string(protocol.CodeApprovalRequired) || !unmarshal(res.State, state) {
+		t.Fatalf("result %+v", res)
+	}
+	if state.Phase != runtimev1.Phase_PHASE_TOOL || state.Pending[0].Id != "c1" || len(b.calls) != 2 {
+		t.Errorf("the cursor is in %s at %v after %d model calls", state.Phase, state.Pending, len(b.calls))
+	}
+	if p := r.patch(res.PatchDigest); !strings.Contains(p, "+done") {
+		t.Errorf("the files are\n%s", p)
+	}
+	r.acknowledge(rest)
+
+	other := start(t, real(t, &broker{}))
+	other.handOver(scripted(script(nil, `{"tool":{"alias":"forecast","arguments":{"city":"Bern"}}}`)), "", nil)
+	all = other.records(0, func(rec *runnerv1.Record) bool { return rec.GetToolRequested() != nil })
+	if all[len(all)-1].GetToolRequested().CanPark {
+		t.Error("a worker without a transcript is said to park")
+	}
+	other.stop()
+}
+
 func asked0(all []*runnerv1.Record) int64 { return all[len(all)-1].Seq }
 
 // A supervisor that was killed leaves an interrupted attempt: the next one in

@@ -17,15 +17,21 @@ import (
 type requests struct {
 	mu      sync.Mutex // guards the fields below
 	used    map[string]int
-	waiting map[string]chan *runtimev1.ToolResult
+	waiting map[string]chan answer
+}
+
+// answer of the server: a result, or that the attempt ends while a person decides.
+type answer struct {
+	result *runtimev1.ToolResult
+	park   bool
 }
 
 func newRequests() *requests {
-	return &requests{used: map[string]int{}, waiting: map[string]chan *runtimev1.ToolResult{}}
+	return &requests{used: map[string]int{}, waiting: map[string]chan answer{}}
 }
 
 // open makes the id under which a call is journalled, and where its answer comes.
-func (r *requests) open(callID string) (id string, answer <-chan *runtimev1.ToolResult) {
+func (r *requests) open(callID string) (id string, answers <-chan answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	id = callID
@@ -33,22 +39,25 @@ func (r *requests) open(callID string) (id string, answer <-chan *runtimev1.Tool
 	if n := r.used[callID]; n > 1 {
 		id = callID + "#" + strconv.Itoa(n)
 	}
-	c := make(chan *runtimev1.ToolResult, 1)
+	c := make(chan answer, 1)
 	r.waiting[id] = c
 	return id, c
 }
 
-// wait returns the answer under the id that the worker knows.
-func (r *requests) wait(ctx context.Context, callID, id string, answer <-chan *runtimev1.ToolResult) (*runtimev1.ToolResult, error) {
+// wait returns the answer under the id that the worker knows, or errParked.
+func (r *requests) wait(ctx context.Context, callID, id string, answers <-chan answer) (*runtimev1.ToolResult, error) {
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.waiting, id)
 	}()
 	select {
-	case res := <-answer:
-		res.CallId = callID
-		return res, nil
+	case a := <-answers:
+		if a.park {
+			return nil, errParked
+		}
+		a.result.CallId = callID
+		return a.result, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -56,7 +65,7 @@ func (r *requests) wait(ctx context.Context, callID, id string, answer <-chan *r
 
 // answer delivers; one that nobody waits for was delivered before, or its worker
 // is gone.
-func (r *requests) answer(id string, encoded []byte) error {
+func (r *requests) answer(id string, encoded []byte, park bool) error {
 	res := &runtimev1.ToolResult{}
 	if err := proto.Unmarshal(encoded, res); err != nil {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the answer of call %s cannot be read: %w", id, err)
@@ -65,7 +74,7 @@ func (r *requests) answer(id string, encoded []byte) error {
 	defer r.mu.Unlock()
 	if c := r.waiting[id]; c != nil {
 		delete(r.waiting, id)
-		c <- res
+		c <- answer{res, park}
 	}
 	return nil
 }

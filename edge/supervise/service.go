@@ -194,7 +194,7 @@ func (s service) Stop(ctx context.Context, req *supervisev1.StopRequest) (*super
 
 // Answer brings the server's answer of a requested tool.
 func (s service) Answer(_ context.Context, req *supervisev1.AnswerRequest) (*supervisev1.AnswerResponse, error) {
-	return &supervisev1.AnswerResponse{}, s.requests.answer(req.GetCallId(), req.GetResult())
+	return &supervisev1.AnswerResponse{}, s.requests.answer(req.GetCallId(), req.GetResult(), req.GetPark())
 }
 
 // Live streams the model's text while it comes.

@@ -34,6 +34,7 @@ var (
 	errLost      = protocol.Errorf(protocol.CodeLeaseExpired, "the lease was not renewed in time: everything the attempt ran was ended")
 	errDeadline  = protocol.Errorf(protocol.CodeDeadlineExceeded, "the attempt's time is over")
 	errStalled   = protocol.Errorf(protocol.CodeUnavailable, "the worker made no progress and was ended")
+	errParked    = protocol.Errorf(protocol.CodeApprovalRequired, "a person is asked: the attempt ends, and another goes on after the decision")
 	errRetention = protocol.Errorf(protocol.CodeLeaseExpired, "the lease was not renewed within its retention")
 	errOver      = errors.New("the attempt is over")
 )

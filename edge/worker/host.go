@@ -43,12 +43,16 @@ func (h *Host) Model(ctx context.Context, req *runtimev1.ModelRequest) (*runtime
 
 // Tool runs one call where its tool belongs. An error means that the host is
 // gone or the context ended; a refusal by the host is a result.
-func (h *Host) Tool(ctx context.Context, call *runtimev1.ToolCall, tool *runtimev1.Tool) (*runtimev1.ToolResult, error) {
-	run := h.request
+//
+// state is the loop with the call in flight. With it a call for which a person is
+// asked ends the attempt, and another goes on from there; without it such a call
+// is refused.
+func (h *Host) Tool(ctx context.Context, call *runtimev1.ToolCall, tool *runtimev1.Tool, state *runtimev1.LoopState) (r *runtimev1.ToolResult, err error) {
 	if tool.GetPlacement() == runtimev1.Placement_PLACEMENT_SANDBOX {
-		run = h.exec
+		r, err = h.exec(ctx, call)
+	} else {
+		r, err = h.request(ctx, call, state)
 	}
-	r, err := run(ctx, call)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +77,8 @@ func (h *Host) exec(ctx context.Context, call *runtimev1.ToolCall) (*runtimev1.T
 	return nil, protocol.Errorf(protocol.CodeUnavailable, "the tool call ended without a result")
 }
 
-func (h *Host) request(ctx context.Context, call *runtimev1.ToolCall) (*runtimev1.ToolResult, error) {
-	res, err := h.client.RequestTool(ctx, &runtimev1.RequestToolRequest{Call: call})
+func (h *Host) request(ctx context.Context, call *runtimev1.ToolCall, state *runtimev1.LoopState) (*runtimev1.ToolResult, error) {
+	res, err := h.client.RequestTool(ctx, &runtimev1.RequestToolRequest{Call: call, State: state})
 	if err != nil {
 		return nil, protocol.FromConnect(err)
 	}

@@ -110,7 +110,7 @@ func (d *driver) tool(ctx, wall context.Context, c loop.CallTool) (loop.Input, e
 	if err := d.host.Emit(ctx, &runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolStarted{ToolStarted: c.Call}}); err != nil {
 		return nil, err
 	}
-	r, err := d.host.Tool(wall, c.Call, c.Tool)
+	r, err := d.host.Tool(wall, c.Call, c.Tool, d.state)
 	if err == nil {
 		return loop.ToolAnswered{Result: r}, nil
 	}

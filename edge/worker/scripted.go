@@ -101,7 +101,7 @@ func (p *play) tool(ctx context.Context, i int, t *ScriptTool) error {
 	if err := p.host.Emit(ctx, started); err != nil {
 		return err
 	}
-	r, err := p.host.Tool(ctx, call, tool)
+	r, err := p.host.Tool(ctx, call, tool, nil)
 	if err != nil {
 		return err
 	}

@@ -85,9 +85,9 @@ func (w *turnTx) intend(call *runtimev1.ToolCall, tool *runtimev1.Tool) (session
 	}
 	a.ArgumentsDigest = canonical.Digest([]byte(a.Arguments))
 	a.ResourceKey = resourceKey(a)
-	if tool.NeedsApproval && w.turn.Placement == session.PlacementRunner {
+	if tool.NeedsApproval && w.turn.Placement == session.PlacementRunner && !w.canPark {
 		return a, refuse(call.Id, denied, protocol.CodeApprovalRequired,
-			tool.Alias+" needs a person's approval, and a turn that runs on a runner cannot wait for one. Do without it, or say that it is needed."), nil
+			tool.Alias+" needs a person's approval, and the runner of this turn cannot wait for one. Do without it, or say that it is needed."), nil
 	}
 	refusal, err := w.heldBack(a)
 	return a, refusal, err
@@ -186,10 +186,16 @@ func (w *turnTx) proceed(a session.Action, r *runtimev1.ToolResult) error {
 }
 
 // answer gives the call its one result. In a service-placed turn the loop takes
-// it; the worker of a runner-placed one gets it by mail.
+// it; the worker of a runner-placed one gets it by mail, or, when its attempt is
+// parked, the next one finds it in the transcript.
 func (w *turnTx) answer(action protocol.ActionID, tool *runtimev1.Tool, r *runtimev1.ToolResult) error {
 	w.settling = action
 	if w.turn.Placement == session.PlacementRunner {
+		if parked, err := w.parkedAttempt(); err != nil {
+			return err
+		} else if parked {
+			return w.answerParked(r)
+		}
 		return w.answerWorker(tool, r)
 	}
 	return w.feed(loop.ToolAnswered{Result: r})

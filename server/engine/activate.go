@@ -209,6 +209,7 @@ func (w *turnTx) own(desc *brokerv1.DescribeResponse) error {
 // start begins the loop here, or makes the attempt that runs it on a runner.
 func (w *turnTx) start(s session.Session) error {
 	if w.turn.Placement == session.PlacementRunner {
+		w.turn.Attempts++
 		return w.startAttempt(s, nil)
 	}
 	conversation, err := w.conversation()

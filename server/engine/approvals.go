@@ -63,7 +63,8 @@ func decisionOf(s session.ApprovalState) bool {
 }
 
 // askApproval stores the subject and the question. The turn waits without lease,
-// capability, budget slice or op, and its wall time stands still meanwhile. INV-7.
+// capability, budget slice or op, and its wall time stands still meanwhile; the
+// attempt of a runner-placed one is told to end. INV-7.
 func (w *turnTx) askApproval(a session.Action) error {
 	snap, err := w.snapshot()
 	if err != nil {
@@ -94,6 +95,9 @@ func (w *turnTx) askApproval(a session.Action) error {
 	w.turn.Deadline = w.turn.Deadline.Add(snap.Agent.Approvals.TTL)
 	w.event(session.Event{Type: session.ApprovalAsked, Action: a.ID, Approval: approval.ID, Data: map[string]string{
 		session.DataCallID: a.CallID, "tool": a.Tool, "digest": approval.Digest}})
+	if w.turn.Placement == session.PlacementRunner {
+		return w.park(a.CallID)
+	}
 	return nil
 }
 
@@ -128,7 +132,8 @@ func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
 	return expired || carried, err
 }
 
-// decidedTurns are the turns of this replica whose question has its answer.
+// decidedTurns are the turns of this replica whose question has its answer, or
+// lost the attempt that asked it.
 func (e *Engine) decidedTurns(tx *store.Tx) (decided []protocol.TurnID, err error) {
 	waiting, err := tx.ActionsIn(0, session.AwaitingApproval)
 	if err != nil {
@@ -146,6 +151,11 @@ func (e *Engine) decidedTurns(tx *store.Tx) (decided []protocol.TurnID, err erro
 			if a.Action == subject.ID && a.State != session.ApprovalPending {
 				decided = append(decided, subject.Turn)
 			}
+		}
+		if lost, err := questionLost(tx, subject.Turn); err != nil {
+			return nil, err
+		} else if lost {
+			decided = append(decided, subject.Turn)
 		}
 	}
 	return decided, nil
@@ -185,8 +195,17 @@ func (e *Engine) carryDecision(ctx context.Context, id protocol.TurnID) (worked 
 		if w.turn.State != session.WaitingApproval {
 			return nil
 		}
+		if lost, err := w.questionLost(); lost || err != nil {
+			if err == nil {
+				worked, err = w.askAgain()
+			}
+			return err
+		}
 		subject, approval, err := w.pendingSubject()
 		if err != nil || approval.State == session.ApprovalPending {
+			return err
+		}
+		if ready, err := w.restsForDecision(); err != nil || !ready {
 			return err
 		}
 		if worked, err = w.wakeSlice(); err != nil || !worked {

@@ -13,11 +13,17 @@ import (
 	"bivouac/server/store"
 )
 
-// coderWith stores the coder with a budget in millionths of a dollar.
+// coderWith stores the coder with a budget.
 func coderWith(t *testing.T, w *et.World, usd string) {
 	t.Helper()
+	coderHas(t, w, "limits { max_cost_usd = "+usd+" }")
+}
+
+// coderHas stores the coder with one block more.
+func coderHas(t *testing.T, w *et.World, block string) {
+	t.Helper()
 	at := strings.LastIndex(strings.TrimSpace(et.Coder), "}")
-	src := strings.TrimSpace(et.Coder)[:at] + "limits { max_cost_usd = " + usd + " }\n}\n"
+	src := strings.TrimSpace(et.Coder)[:at] + block + "\n}\n"
 	if _, err := w.Engine.ApplyAgent(ctx(), w.Me(), engine.AgentSource{Filename: "c.hcl", Source: []byte(src)}); err != nil {
 		t.Fatal(err)
 	}

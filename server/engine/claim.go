@@ -89,8 +89,8 @@ func (e *Engine) openAttempt(tx *store.Tx, id protocol.AttemptID) (*turnTx, erro
 	return e.holdTurn(tx, t), nil
 }
 
-// claimed checks authority again, and lets a turn's wall time begin with its
-// first claim. INV-13.
+// claimed checks authority again, and lets a turn's wall time run from its claim.
+// INV-13.
 func (w *turnTx) claimed(a execution.Attempt) (*authority, error) {
 	snap, err := w.snapshot()
 	if err != nil {
@@ -103,7 +103,7 @@ func (w *turnTx) claimed(a execution.Attempt) (*authority, error) {
 		if err := w.step(session.TurnRun); err != nil {
 			return nil, err
 		}
-		w.turn.Deadline = w.tx.Now.Add(snap.Agent.Limits.MaxWall)
+		w.turn.Deadline = w.tx.Now.Add(w.wallLeft(a.QueuedAt, snap))
 	}
 	if a.ClaimedAt.Equal(w.tx.Now) {
 		w.event(session.Event{Type: session.AttemptClaimed, Attempt: a.ID, Data: map[string]string{

@@ -154,6 +154,8 @@ func resultEvent(r *runnerv1.Result) execution.AttemptEvent {
 		return execution.AttemptInterrupt
 	}
 	switch r.GetStatus() {
+	case protocol.ResultParked:
+		return execution.AttemptInterrupt
 	case protocol.ResultSucceeded:
 		return execution.AttemptSucceed
 	case protocol.ResultFailed, protocol.ResultDenied:
@@ -170,6 +172,8 @@ func (w *turnTx) ended(a execution.Attempt, r *runnerv1.Result) error {
 		return err
 	}
 	switch {
+	case a.SubjectKind == execution.SubjectTurn && r.GetStatus() == protocol.ResultParked:
+		return w.parked(a, r)
 	case a.SubjectKind == execution.SubjectTurn && a.State == execution.AttemptInterrupted:
 		return w.goOn(a, r.GetMessage())
 	case a.SubjectKind == execution.SubjectTurn:

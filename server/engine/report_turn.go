@@ -137,6 +137,7 @@ func (w *turnTx) answered() (bool, error) {
 // current authority. INV-10.
 func (w *turnTx) toolRequested(a execution.Attempt, r *runnerv1.ToolRequested) error {
 	call := &runtimev1.ToolCall{Id: r.CallId, Alias: r.Alias, Arguments: r.Arguments}
+	w.canPark = r.CanPark
 	tool, refusal := w.checkCall(call)
 	if refusal == nil && w.turn.State != session.RunningModel {
 		refusal = refuse(call.Id, denied, protocol.CodeFailedPrecondition, "An earlier call is not answered yet.")

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/runtimev1"
@@ -17,10 +19,13 @@ func (w *turnTx) startAttempt(s session.Session, resume *runtimev1.LoopState) er
 		return err
 	}
 	now := w.tx.Now
-	w.turn.Attempts++
+	before, err := w.tx.AttemptsOfSubject(execution.SubjectTurn, w.turn.ID.String())
+	if err != nil {
+		return err
+	}
 	a := execution.Attempt{
 		ID: newID[protocol.AttemptKind](w.e, now), Tenant: w.turn.Tenant, Principal: w.turn.Principal,
-		SubjectKind: execution.SubjectTurn, SubjectID: w.turn.ID.String(), Number: w.turn.Attempts, State: execution.AttemptQueued,
+		SubjectKind: execution.SubjectTurn, SubjectID: w.turn.ID.String(), Number: len(before) + 1, State: execution.AttemptQueued,
 		PolicyDigest: snap.PolicyDigest, AuthorityTTL: snap.Agent.Lease.AuthorityTTL, Retention: snap.Agent.Lease.Retention,
 		QueuedAt: now, PlacementDeadline: now.Add(snap.Agent.Limits.PlaceWithin), Deadline: w.turn.Deadline,
 		TraceParent: traceOf(w.turn),
@@ -75,8 +80,11 @@ func (w *turnTx) turnWork(a *execution.Attempt, s session.Session, resume *runti
 	if err != nil {
 		return err
 	}
-	spec, err := deterministic.Marshal(snap.Spec(policy.SpecParams{
-		Attempt: a.ID, Conversation: conversation, Prompt: w.turn.Prompt, Resume: resume}))
+	full := snap.Spec(policy.SpecParams{Attempt: a.ID, Conversation: conversation, Prompt: w.turn.Prompt, Resume: resume})
+	if left := w.wallLeft(a.QueuedAt, snap).Milliseconds(); left < full.Limits.MaxWallMs {
+		full.Limits.MaxWallMs = max(1, left) // a turn that waited goes on with what it had left
+	}
+	spec, err := deterministic.Marshal(full)
 	if err != nil {
 		return err
 	}
@@ -100,10 +108,20 @@ func (w *turnTx) interrupted(a execution.Attempt, why string) error {
 	return w.goOn(a, why)
 }
 
+// wallLeft is what a turn has left of its time to work, seen from when an attempt
+// of it was queued: the wait for a machine is on top.
+func (w *turnTx) wallLeft(queued time.Time, snap *policy.Snapshot) time.Duration {
+	return w.turn.Deadline.Sub(queued.Add(snap.Agent.Limits.PlaceWithin))
+}
+
 // goOn gives the turn of an interrupted attempt its one new attempt from the last
 // checkpoint, where nothing could happen twice, and ends it otherwise.
 func (w *turnTx) goOn(a execution.Attempt, why string) error {
 	if !w.turn.State.Active() || w.turn.Attempt != a.ID {
+		return nil
+	}
+	if w.turn.State == session.WaitingApproval {
+		w.afterCommit(w.e.rested.ring) // the approvals tick asks again, once there is a slice
 		return nil
 	}
 	again, err := w.mayResume()
@@ -129,6 +147,7 @@ func (w *turnTx) goOn(a execution.Attempt, why string) error {
 	if err := w.step(session.TurnReplace); err != nil {
 		return err
 	}
+	w.turn.Attempts++
 	w.moved("the work was interrupted; the turn goes on from its last checkpoint")
 	snap, err := w.snapshot()
 	if err != nil {

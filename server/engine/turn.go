@@ -34,6 +34,8 @@ type turnTx struct {
 	loop *runtimev1.LoopState
 	// settling is the action whose result the loop is being given.
 	settling protocol.ActionID
+	// canPark: the runner that asks for a tool can end its attempt while a person decides.
+	canPark bool
 }
 
 // openTurn reads a turn for a change.

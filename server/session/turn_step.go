@@ -38,6 +38,9 @@ const (
 	// TurnReplace: the runner's attempt was interrupted; one new attempt starts
 	// from the last checkpoint.
 	TurnReplace TurnEvent = "replace"
+	// TurnContinue: the decision about a runner's call, and what came of it, is part
+	// of the transcript; a new attempt goes on from there.
+	TurnContinue TurnEvent = "continue"
 	// TurnComplete, TurnFail, TurnCancel and TurnGiveUp end it. TurnGiveUp says
 	// that an effect may have happened, and nothing will ever tell.
 	TurnComplete TurnEvent = "complete"
@@ -78,11 +81,13 @@ var TurnNext = map[TurnState]map[TurnEvent]TurnState{
 		TurnApprove:  RunningAction,
 		TurnRefuse:   RunningModel,
 		TurnNextCall: WaitingAction,
+		TurnContinue: Received,
 		TurnFail:     Failed,
 		TurnCancel:   Cancelled,
 	},
 	RunningAction: {
 		TurnSettle:   RunningModel,
+		TurnContinue: Received,
 		TurnNextCall: WaitingAction,
 		TurnDoubt:    WaitingReconciliation,
 		TurnFail:     Failed,
@@ -92,6 +97,7 @@ var TurnNext = map[TurnState]map[TurnEvent]TurnState{
 		TurnReconcile: RunningModel,
 		TurnNextCall:  WaitingAction,
 		TurnReplace:   Received,
+		TurnContinue:  Received,
 		TurnFail:      Failed,
 		TurnCancel:    Cancelled,
 		TurnGiveUp:    Unknown,
@@ -107,7 +113,7 @@ var (
 	TurnStates = []TurnState{Queued, Received, RunningModel, WaitingAction, WaitingApproval,
 		RunningAction, WaitingReconciliation, Completed, Failed, Cancelled, Unknown}
 	TurnEvents = []TurnEvent{TurnActivate, TurnRun, TurnAct, TurnDispatch, TurnAskApproval,
-		TurnApprove, TurnRefuse, TurnSettle, TurnNextCall, TurnDoubt, TurnReconcile, TurnReplace,
+		TurnApprove, TurnRefuse, TurnSettle, TurnNextCall, TurnDoubt, TurnReconcile, TurnReplace, TurnContinue,
 		TurnComplete, TurnFail, TurnCancel, TurnGiveUp}
 )
 

@@ -40,6 +40,7 @@ type killConfig struct {
 	fault         stack.Fault
 	control, edge stack.Place
 	coder, keeper string // definitions; empty: killCoder and killKeeper
+	undecided     bool   // nobody approves by themselves
 }
 
 // newKillWorld starts everything.
@@ -82,7 +83,9 @@ func newKillWorld(t *testing.T, cfg killConfig) *killWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.background(w.approve)
+	if !cfg.undecided {
+		w.background(w.approve)
+	}
 	w.background(w.watchClaims)
 	return w
 }

@@ -1540,7 +1540,10 @@ type ToolAnswer struct {
 	AttemptId string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
 	CallId    string                 `protobuf:"bytes,2,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// Deterministic encoding of bivouac.runtime.v1.ToolResult.
-	Result        []byte `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
+	Result []byte `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
+	// In place of a result: a person is asked, and the attempt ends as "parked". It
+	// is sent only for a request that can_park. INV-7.
+	Park          bool `protobuf:"varint,4,opt,name=park,proto3" json:"park,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1594,6 +1597,13 @@ func (x *ToolAnswer) GetResult() []byte {
 		return x.Result
 	}
 	return nil
+}
+
+func (x *ToolAnswer) GetPark() bool {
+	if x != nil {
+		return x.Park
+	}
+	return false
 }
 
 type AcknowledgeRequest struct {
@@ -2648,10 +2658,13 @@ func (x *SandboxMoved) GetReason() string {
 }
 
 type ToolRequested struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	CallId        string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	Alias         string                 `protobuf:"bytes,2,opt,name=alias,proto3" json:"alias,omitempty"`
-	Arguments     string                 `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	CallId    string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	Alias     string                 `protobuf:"bytes,2,opt,name=alias,proto3" json:"alias,omitempty"`
+	Arguments string                 `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// The supervisor has the transcript up to this call, and can end the attempt
+	// while a person decides.
+	CanPark       bool `protobuf:"varint,4,opt,name=can_park,json=canPark,proto3" json:"can_park,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2705,6 +2718,13 @@ func (x *ToolRequested) GetArguments() string {
 		return x.Arguments
 	}
 	return ""
+}
+
+func (x *ToolRequested) GetCanPark() bool {
+	if x != nil {
+		return x.CanPark
+	}
+	return false
 }
 
 type EffectIntent struct {
@@ -2814,7 +2834,9 @@ func (x *Checkpoint) GetPatchDigest() string {
 
 type Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "succeeded", "failed", "cancelled", "denied" or "unknown".
+	// "succeeded", "failed", "cancelled", "denied", "unknown", or "parked": code
+	// approval_required, state and patch are the cursor from which another attempt
+	// goes on after the decision.
 	Status  string `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
 	Code    string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -3634,13 +3656,14 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\" \n" +
 	"\x06Fenced\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\\\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"p\n" +
 	"\n" +
 	"ToolAnswer\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x17\n" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12\x16\n" +
-	"\x06result\x18\x03 \x01(\fR\x06result\"<\n" +
+	"\x06result\x18\x03 \x01(\fR\x06result\x12\x12\n" +
+	"\x04park\x18\x04 \x01(\bR\x04park\"<\n" +
 	"\x12AcknowledgeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\"\x15\n" +
@@ -3717,11 +3740,12 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06limits\x18\x02 \x01(\tR\x06limits\"<\n" +
 	"\fSandboxMoved\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\\\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"w\n" +
 	"\rToolRequested\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x14\n" +
 	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x1c\n" +
-	"\targuments\x18\x03 \x01(\tR\targuments\"V\n" +
+	"\targuments\x18\x03 \x01(\tR\targuments\x12\x19\n" +
+	"\bcan_park\x18\x04 \x01(\bR\acanPark\"V\n" +
 	"\fEffectIntent\x12\x1b\n" +
 	"\taction_id\x18\x01 \x01(\tR\bactionId\x12)\n" +
 	"\x10arguments_digest\x18\x02 \x01(\tR\x0fargumentsDigest\"E\n" +

@@ -1826,8 +1826,11 @@ func (*ExecResponse_Output) isExecResponse_Kind() {}
 func (*ExecResponse_Result) isExecResponse_Kind() {}
 
 type RequestToolRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Call          *ToolCall              `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Call  *ToolCall              `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	// The loop with the call in flight: where another attempt goes on when this one
+	// ends while a person decides. Without it such a call is refused.
+	State         *LoopState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1865,6 +1868,13 @@ func (*RequestToolRequest) Descriptor() ([]byte, []int) {
 func (x *RequestToolRequest) GetCall() *ToolCall {
 	if x != nil {
 		return x.Call
+	}
+	return nil
+}
+
+func (x *RequestToolRequest) GetState() *LoopState {
+	if x != nil {
+		return x.State
 	}
 	return nil
 }
@@ -2370,9 +2380,10 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\fExecResponse\x12\x18\n" +
 	"\x06output\x18\x01 \x01(\fH\x00R\x06output\x128\n" +
 	"\x06result\x18\x02 \x01(\v2\x1e.bivouac.runtime.v1.ToolResultH\x00R\x06resultB\x06\n" +
-	"\x04kind\"F\n" +
+	"\x04kind\"{\n" +
 	"\x12RequestToolRequest\x120\n" +
-	"\x04call\x18\x01 \x01(\v2\x1c.bivouac.runtime.v1.ToolCallR\x04call\"M\n" +
+	"\x04call\x18\x01 \x01(\v2\x1c.bivouac.runtime.v1.ToolCallR\x04call\x123\n" +
+	"\x05state\x18\x02 \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x05state\"M\n" +
 	"\x13RequestToolResponse\x126\n" +
 	"\x06result\x18\x01 \x01(\v2\x1e.bivouac.runtime.v1.ToolResultR\x06result\"D\n" +
 	"\vEmitRequest\x125\n" +
@@ -2529,32 +2540,33 @@ var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	10, // 28: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
 	11, // 29: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
 	10, // 30: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 31: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	29, // 32: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
-	30, // 33: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
-	8,  // 34: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
-	10, // 35: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 36: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
-	19, // 37: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
-	20, // 38: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
-	19, // 39: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
-	21, // 40: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
-	15, // 41: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
-	23, // 42: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
-	25, // 43: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
-	27, // 44: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
-	31, // 45: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
-	22, // 46: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
-	16, // 47: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
-	24, // 48: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
-	26, // 49: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
-	28, // 50: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
-	32, // 51: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
-	46, // [46:52] is the sub-list for method output_type
-	40, // [40:46] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	19, // 31: bivouac.runtime.v1.RequestToolRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	11, // 32: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	29, // 33: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
+	30, // 34: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
+	8,  // 35: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
+	10, // 36: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 37: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
+	19, // 38: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
+	20, // 39: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
+	19, // 40: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	21, // 41: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
+	15, // 42: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
+	23, // 43: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
+	25, // 44: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
+	27, // 45: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
+	31, // 46: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
+	22, // 47: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
+	16, // 48: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
+	24, // 49: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
+	26, // 50: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
+	28, // 51: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
+	32, // 52: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
+	47, // [47:53] is the sub-list for method output_type
+	41, // [41:47] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runtime_v1_runtime_proto_init() }

@@ -138,12 +138,20 @@ func (r *Runner) Holds(id protocol.AttemptID) *Held {
 // Turn is the one whole turn that it holds.
 func (r *Runner) Turn() *Held {
 	r.w.T.Helper()
+	h := r.Whole()
+	if h == nil {
+		r.w.T.Fatal("the runner holds no turn")
+	}
+	return h
+}
+
+// Whole is the turn that it holds, or nil.
+func (r *Runner) Whole() *Held {
 	for _, h := range r.held {
 		if h.Work.GetTurn() != nil && !h.lost {
 			return h
 		}
 	}
-	r.w.T.Fatal("the runner holds no turn")
 	return nil
 }
 
@@ -330,6 +338,22 @@ func (h *Held) Event(e *runtimev1.LoopEvent) {
 func (h *Held) Ask(c Call) {
 	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_ToolRequested{ToolRequested: &runnerv1.ToolRequested{
 		CallId: c.ID, Alias: c.Alias, Arguments: c.Arguments}}})
+}
+
+// AskParked is Ask of a supervisor that can end the attempt while a person decides.
+func (h *Held) AskParked(c Call) {
+	h.Ask(c)
+	h.Journal[len(h.Journal)-1].GetToolRequested().CanPark = true
+}
+
+// Park journals the result of an attempt that ends because a person is asked.
+func (h *Held) Park(s *runtimev1.LoopState, patch string) {
+	b, err := proto.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: &runnerv1.Result{
+		Status: protocol.ResultParked, Code: string(protocol.CodeApprovalRequired), State: b, PatchDigest: patch}}})
 }
 
 // Checkpoint journals a state and the patch that belongs to it.

@@ -614,9 +614,11 @@ func (*StopResponse) Descriptor() ([]byte, []int) {
 }
 
 type AnswerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	CallId        string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	Result        []byte                 `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	CallId string                 `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	Result []byte                 `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// In place of a result: end the attempt as "parked".
+	Park          bool `protobuf:"varint,3,opt,name=park,proto3" json:"park,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +665,13 @@ func (x *AnswerRequest) GetResult() []byte {
 		return x.Result
 	}
 	return nil
+}
+
+func (x *AnswerRequest) GetPark() bool {
+	if x != nil {
+		return x.Park
+	}
+	return false
 }
 
 type AnswerResponse struct {
@@ -820,10 +829,11 @@ const file_bivouac_supervise_v1_supervise_proto_rawDesc = "" +
 	"\rRenewResponse\"%\n" +
 	"\vStopRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0e\n" +
-	"\fStopResponse\"@\n" +
+	"\fStopResponse\"T\n" +
 	"\rAnswerRequest\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x16\n" +
-	"\x06result\x18\x02 \x01(\fR\x06result\"\x10\n" +
+	"\x06result\x18\x02 \x01(\fR\x06result\x12\x12\n" +
+	"\x04park\x18\x03 \x01(\bR\x04park\"\x10\n" +
 	"\x0eAnswerResponse\"\r\n" +
 	"\vLiveRequest\"-\n" +
 	"\fLiveResponse\x12\x1d\n" +
