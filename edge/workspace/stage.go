@@ -123,6 +123,10 @@ func (s *staging) folder(name string) error {
 	if err := s.folder(path.Dir(name)); err != nil {
 		return err
 	}
+	// A few deep names can ask for more folders than there are files.
+	if len(s.made) >= s.count.limits.MaxFiles {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the packed workspace has more than %d folders (reached at %.80q)", s.count.limits.MaxFiles, name)
+	}
 	if err := s.root.Mkdir(name, 0o700); err != nil {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the folder %q cannot be staged: %w", name, err)
 	}

@@ -72,7 +72,7 @@ func tryGit(t *testing.T, dir, stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
