@@ -68,16 +68,26 @@ func (b *beats) stopAndGo(ctx context.Context, g *group) error {
 	if err := g.Freeze(ctx); err != nil {
 		return err
 	}
-	wait(ctx, beatSilence) // what was on its way
-	before := b.heard.Load()
-	wait(ctx, beatSilence)
-	if b.heard.Load() != before {
+	if !b.silent(ctx) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "a frozen process goes on")
 	}
 	if err := g.Thaw(ctx); err != nil {
 		return err
 	}
 	return b.more(ctx)
+}
+
+// silent waits until nothing comes any more: what a frozen process said is on its
+// way for a while.
+func (b *beats) silent(ctx context.Context) bool {
+	for end := time.Now().Add(beatLook); time.Now().Before(end) && ctx.Err() == nil; {
+		before := b.heard.Load()
+		wait(ctx, beatSilence)
+		if b.heard.Load() == before {
+			return ctx.Err() == nil
+		}
+	}
+	return false
 }
 
 // more waits for another beat.

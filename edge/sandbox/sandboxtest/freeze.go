@@ -39,7 +39,7 @@ func (c Config) freeze(t *testing.T) {
 func (c Config) cannotFreeze(t *testing.T, b sandbox.Backend) {
 	g := group(t, b, roomy)
 	if err := g.Freeze(t.Context()); protocol.CodeOf(err) != protocol.CodeIncompatible {
-		t.Errorf("freezing without a freezer: %v", err)
+		t.Errorf("freezing without a freezer: %v", errors.Join(err, g.Thaw(t.Context())))
 	}
 	if r := run(t.Context(), g, c.code("exit", "7")); r.err != nil || r.exit != (sandbox.Exit{Code: 7}) {
 		t.Errorf("a process after that: %+v", r)
@@ -56,10 +56,14 @@ func (p *pulse) Write(b []byte) (int, error) {
 
 // still reports that nothing comes any more once what was on its way is there.
 func (p *pulse) still() bool {
-	time.Sleep(quiet)
-	before := p.said.Load()
-	time.Sleep(quiet)
-	return p.said.Load() == before
+	for range 100 {
+		before := p.said.Load()
+		time.Sleep(quiet)
+		if p.said.Load() == before {
+			return true
+		}
+	}
+	return false
 }
 
 // beating is a process with a pulse.
