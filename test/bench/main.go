@@ -21,7 +21,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of the binaries")
 	turns := flag.Int("turns", 60, "turns for each latency")
 	streams := flag.Int("streams", 1000, "open streams from which authority is taken")
-	only := flag.String("only", "", `"system", "broker" or "tunnel"; all when empty`)
+	only := flag.String("only", "", `"system", "sandbox", "broker" or "tunnel"; all when empty`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -30,6 +30,9 @@ func main() {
 	wanted := func(part string) bool { return err == nil && (*only == "" || *only == part) }
 	if wanted("system") {
 		err = run(ctx, *bin, *turns)
+	}
+	if wanted("sandbox") {
+		err = sandboxFigures(ctx, 5*(*turns))
 	}
 	if wanted("broker") {
 		err = brokerFigures(ctx, *streams, 5*(*turns))
