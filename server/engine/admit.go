@@ -44,7 +44,9 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		return Admission{}, err
 	}
 	var a Admission
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	// It rests on the session's row, which it locks, and on the message's uniqueness;
+	// the bounds of principal and tenant may be passed by what is admitted at once.
+	err := e.Store.UpdateGuarded(ctx, c, func(tx *store.Tx) error {
 		a = Admission{}
 		s, err := tx.Session(p.Session)
 		if err != nil {

@@ -62,7 +62,7 @@ func (s *Store) openPostgres(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	e := &postgresEngine{store: s, db: stdlib.OpenDB(*cfg), pool: c.MaxConnections, patience: c.Patience}
+	e := &postgresEngine{store: s, db: stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(byIndex)), pool: c.MaxConnections, patience: c.Patience}
 	if e.pool <= 0 {
 		e.pool = defaultConnections
 	}
@@ -78,6 +78,14 @@ func (s *Store) openPostgres(ctx context.Context, c Config) error {
 	}
 	e.hints = newHints(s, cfg.Copy(), schema.String)
 	return nil
+}
+
+// byIndex keeps the planner from scanning a small table as a whole: under
+// serializable isolation that reads every row of it, so that any two transactions
+// race. Every statement has an index; a test holds them to that.
+func byIndex(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, `SET enable_seqscan = off`)
+	return err
 }
 
 // postgresConfig reads a DSN. What it does not say is set for servers: a standby
@@ -141,9 +149,17 @@ func (e *postgresEngine) view(ctx context.Context, tx *Tx, fn func(*Tx) error) e
 	return fn(tx)
 }
 
-// update runs the transaction again for as long as its caller waits: how often it
-// loses says only how many others write, not that it cannot win.
 func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	return e.again(ctx, c, sql.LevelSerializable, fn)
+}
+
+func (e *postgresEngine) guarded(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	return e.again(ctx, c, sql.LevelRepeatableRead, fn)
+}
+
+// again runs the transaction again for as long as its caller waits: how often it
+// loses says only how many others write, not that it cannot win.
+func (e *postgresEngine) again(ctx context.Context, c Caller, level sql.IsolationLevel, fn func(*Tx) error) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, raceTime, errOutrun)
@@ -156,7 +172,7 @@ func (e *postgresEngine) update(ctx context.Context, c Caller, fn func(*Tx) erro
 			now = tx.Now
 		}
 		tx.Now, tx.writes = now, true
-		err := e.attempt(ctx, context.WithoutCancel(ctx), tx, fn)
+		err := e.attempt(ctx, context.WithoutCancel(ctx), level, tx, fn)
 		if err == nil {
 			e.store.topics.wake(tx.touched)
 			e.hints.tell(tx.touched)
@@ -208,13 +224,13 @@ func pauseAfterRace(ctx context.Context, race int) bool {
 func (e *postgresEngine) probe(ctx context.Context, c Caller, fn func(*Tx) error) error {
 	tx := e.store.begin(nil, c)
 	tx.writes = true
-	return e.attempt(ctx, ctx, tx, fn)
+	return e.attempt(ctx, ctx, sql.LevelSerializable, tx, fn)
 }
 
 // attempt runs fn and commits. The caller's context ends only the wait for a
 // connection: a commit whose answer is cut off would be reported as failed. Within
 // is what bounds the rest; what hangs is given up all the same, as what it then is.
-func (e *postgresEngine) attempt(ctx, within context.Context, tx *Tx, fn func(*Tx) error) error {
+func (e *postgresEngine) attempt(ctx, within context.Context, level sql.IsolationLevel, tx *Tx, fn func(*Tx) error) error {
 	conn, err := e.db.Conn(ctx)
 	if err != nil {
 		tx.broken = err
@@ -224,7 +240,7 @@ func (e *postgresEngine) attempt(ctx, within context.Context, tx *Tx, fn func(*T
 	var cancel context.CancelFunc
 	tx.ctx, cancel = context.WithTimeoutCause(within, e.patience, errHangs)
 	defer cancel()
-	on, err := conn.BeginTx(tx.ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
+	on, err := conn.BeginTx(tx.ctx, &sql.TxOptions{Isolation: level})
 	if err != nil {
 		tx.broken = err
 		return e.begin(tx.ctx, err)

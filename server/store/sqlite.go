@@ -134,6 +134,10 @@ func (e *sqliteEngine) update(ctx context.Context, c Caller, fn func(*Tx) error)
 	return e.writer.do(ctx, c, fn)
 }
 
+func (e *sqliteEngine) guarded(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	return e.writer.do(ctx, c, fn)
+}
+
 func (e *sqliteEngine) probe(ctx context.Context, c Caller, fn func(*Tx) error) error {
 	return e.writer.do(ctx, c, fn)
 }

@@ -204,4 +204,3 @@ func TestCopiesHoldEveryTable(t *testing.T) {
 		}
 	}
 }
-

@@ -53,6 +53,8 @@ type engine interface {
 	migrating(ctx context.Context, fn func(plainSQL) error) error
 	view(ctx context.Context, tx *Tx, fn func(*Tx) error) error
 	update(ctx context.Context, c Caller, fn func(*Tx) error) error
+	// guarded is an update whose decisions rest on rows that it locks.
+	guarded(ctx context.Context, c Caller, fn func(*Tx) error) error
 	// probe is an update that its caller may leave at any time.
 	probe(ctx context.Context, c Caller, fn func(*Tx) error) error
 	prepare(ctx context.Context, text string) error
@@ -149,6 +151,20 @@ func (s *Store) Update(ctx context.Context, c Caller, fn func(*Tx) error) error 
 		return context.Cause(ctx)
 	}
 	return s.engine.update(ctx, c, fn)
+}
+
+// UpdateGuarded is Update for a transaction whose every decision that must hold at
+// the commit rests on rows that it locks, or on constraints of the database; what it
+// reads beside them may be a moment old. On PostgreSQL it sees a snapshot and is not
+// serializable: many sessions that are written at once do not race each other.
+func (s *Store) UpdateGuarded(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	if err := c.complete(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return s.engine.guarded(ctx, c, fn)
 }
 
 // Subscribe returns a channel that receives after commits that touched a topic.

@@ -50,12 +50,15 @@ func main() {
 }
 
 func run(ctx context.Context, bin string, turns int) error {
+	if err := admissions(ctx); err != nil {
+		return err
+	}
 	s, err := start(ctx, bin)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	for _, measure := range []func(context.Context, int) error{s.memory, s.deviceTurns, s.codingTurns, s.throughput, s.workerMemory} {
+	for _, measure := range []func(context.Context, int) error{s.memory, s.deviceTurns, s.codingTurns, s.throughput, s.workerMemory, s.restart} {
 		if err := measure(ctx, turns); err != nil {
 			return err
 		}
