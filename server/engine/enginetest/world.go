@@ -219,6 +219,13 @@ func (w *World) Step() bool {
 	return worked
 }
 
+// Once steps everything once, one tick, op or runner at a time, and stops as soon
+// as something is true.
+func (w *World) Once(met func() bool) {
+	w.T.Helper()
+	w.pass(met)
+}
+
 // Until steps one tick, op or runner at a time and stops as soon as something is
 // true: that is the moment at which a test lets the server crash.
 func (w *World) Until(what string, met func() bool) {
