@@ -72,6 +72,11 @@ func TestPostgresHintsReachTheOtherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer admin.Close()
+	for listening := 0; listening < 2; { // both, by now or soon
+		if err := admin.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()`).Scan(&listening); err != nil {
+			t.Fatal(err)
+		}
+	}
 	drain(wake)
 	var ended int
 	err = admin.QueryRowContext(t.Context(), `SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity

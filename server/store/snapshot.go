@@ -21,6 +21,7 @@ var Tables = []string{
 	"meta", "tenants", "principals", "definitions", "instances", "sessions", "snapshots", "turns", "actions", "approvals",
 	"events", "event_payloads", "projections", "runners", "bindings", "join_codes", "attempts", "attempt_records",
 	"grants", "floors", "slices", "cleanups", "artifacts",
+	"ledger_segments", "ledger_hashes", "ledger_heads",
 }
 
 // Migration that made a schema what it is.
