@@ -54,9 +54,12 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 
 // takeRow makes this replica the one that reaps a runner's leases.
 func (e *Engine) takeRow(ctx context.Context, row execution.Connection) error {
-	last := row.Epoch
+	last, from := row.Epoch, row.Replica
 	row.Replica, row.TakenAt = e.Replica, zeroTime
 	err := e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
+		if err := e.stillGone(tx, from); err != nil { // it may be newer than our last look
+			return err
+		}
 		row.ExpiresAt = tx.Now // nobody is attached
 		_, err := tx.TakeConnection(row, last)
 		return err

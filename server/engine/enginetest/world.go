@@ -17,6 +17,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/capability"
 	"bivouac/server/engine"
+	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/scheduler"
 	"bivouac/server/session"
@@ -190,6 +191,25 @@ func (w *World) RestartUncertified() (certify func()) {
 func (w *World) Replace(replica protocol.ReplicaID) {
 	w.replica = replica
 	w.Restart()
+}
+
+// Beside makes another replica's engine on the same store and broker, which the
+// test steps by itself.
+func (w *World) Beside(replica protocol.ReplicaID) (*engine.Engine, *engine.Steps) {
+	ops := &engine.Steps{}
+	c := w.config(ops)
+	c.Replica = replica
+	return engine.New(c), ops
+}
+
+// Lead says which replica leads.
+func (w *World) Lead() (l execution.Lead) {
+	w.T.Helper()
+	w.view(func(tx *store.Tx) (err error) {
+		l, err = tx.Lead("ticks")
+		return err
+	})
+	return l
 }
 
 // Concurrent makes an engine with real ops, for Run.
