@@ -154,6 +154,9 @@ RestartSec=5
 RestartPreventExitStatus=%d %d
 KillMode=process
 Delegate=yes
+# The daemon's own place in its group (systemd 254), so that it can be started again
+# while turns of an earlier one still run in theirs.
+DelegateSubgroup=bivouac-self
 
 [Install]
 WantedBy=default.target

@@ -41,6 +41,10 @@ func TestMain(m *testing.M) {
 
 // tidied removes the folder for groups, which has to be empty by now.
 func tidied(code int) int {
+	if err := testBackend().Tidy(context.Background()); err != nil && code == 0 {
+		fmt.Println("control groups are left:", err)
+		code = 1
+	}
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + testParent)
 	for _, d := range append(dirs, "/sys/fs/cgroup/"+testParent) {
 		if _, err := os.Stat(d); err != nil {

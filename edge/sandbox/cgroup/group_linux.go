@@ -66,6 +66,11 @@ func (g *Group) make() error {
 }
 
 func (g *Group) makeOnce() error {
+	if g.tree.full && g.tree.mount == "" {
+		if err := g.tree.prepare(); err != nil {
+			return err
+		}
+	}
 	var made []string
 	for _, d := range g.tree.dirs() {
 		dir := filepath.Join(d, g.name)

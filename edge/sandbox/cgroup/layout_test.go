@@ -91,7 +91,7 @@ func TestDetectV2(t *testing.T) {
 }
 
 func TestLimitFilesV2(t *testing.T) {
-	tree := &Tree{unified: t.TempDir(), full: true}
+	tree := &Tree{unified: t.TempDir(), full: true, mount: "/"}
 	g, err := tree.Create("one", Limits{MemoryBytes: 1 << 20, CPUMillis: 1500, PIDs: 10})
 	if err != nil {
 		t.Fatal(err)

@@ -82,7 +82,7 @@ func detectV2(l layout, parent string) (*Tree, error) {
 // hierarchy each one above a group has to hand out the controllers.
 func (t *Tree) prepare() error {
 	if t.full && t.mount == "" {
-		return nil // our unit's own
+		return delegate(t.unified, false) // our unit's own
 	}
 	if t.full {
 		if err := delegate(t.mount, false); err != nil {
@@ -113,7 +113,7 @@ func (t *Tree) prepare() error {
 // makes a group at the same time makes them again.
 func (t *Tree) Retire() error {
 	if t.full && t.mount == "" {
-		return nil
+		return t.undelegate()
 	}
 	var errs []error
 	for _, d := range t.dirs() {
@@ -122,6 +122,20 @@ func (t *Tree) Retire() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// undelegate makes our unit's group one that takes processes again, when no group is
+// left in it: otherwise the service manager could not start the unit again.
+func (t *Tree) undelegate() error {
+	groups, err := t.List()
+	if err != nil || len(groups) > 0 {
+		return err
+	}
+	err = write(t.unified, "cgroup.subtree_control", "-"+strings.Join(needed, " -"))
+	if errors.Is(err, unix.EBUSY) {
+		return nil // somebody made a group just now
+	}
+	return err
 }
 
 // delegate makes dir hand the needed controllers to its children; with move,

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -169,12 +168,8 @@ func (p plan) start(cmd *exec.Cmd) error {
 		return err
 	}
 	defer dir.Close()
-	if left := filepath.Join(unit, "cgroup.subtree_control"); left != "" {
-		// An earlier program made the unit hand out controllers: such a group takes no process.
-		if err := os.WriteFile(left, []byte("-memory -pids -cpu"), 0); err != nil {
-			return fmt.Errorf("%s as %s: %w", left, strconv.Itoa(p.UID), err)
-		}
-	}
+	// A group that hands out controllers takes no process: the program before has to
+	// have taken that back, as for a service manager that starts a unit again.
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	return cmd.Start()
 }
