@@ -174,7 +174,7 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	p.engine = engine.New(engine.Config{
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
 		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Meter: p.meter,
-		Alone: !st.Shared(), Blobs: place, EndedFunc: p.ended,
+		Alone: !st.Shared(), Blobs: place, EndedFunc: p.ended, Bytes: blobs{dir},
 	})
 	p.shared = runnerapi.Share(runnerapi.SharedConfig{Store: st, Own: p.broker, Replica: rep, EndsAt: p.endsAt, Log: c.Log})
 	p.feed = runnerapi.NewFeed(st, p.shared, c.Log)

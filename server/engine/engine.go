@@ -43,6 +43,8 @@ type Config struct {
 	// Ops runs long I/O; nil: goroutines.
 	Ops Ops
 	Log *slog.Logger
+	// Bytes of artifacts, of which unread ones are removed; nil: none are.
+	Bytes Bytes
 	// EndedFunc is told each turn that has ended here, durably; it must not wait.
 	// Nil: nobody is.
 	EndedFunc func(protocol.TurnID)

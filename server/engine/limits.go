@@ -25,6 +25,12 @@ type Limits struct {
 	DescribeEvery time.Duration
 	// UsageEvery is how often the draw of open slices is asked.
 	UsageEvery time.Duration
+	// MaxSessionEvents of one session; a longer conversation is a new one.
+	MaxSessionEvents int
+	// UploadTTL is how long an upload waits for a turn that uses it, SweepEvery how
+	// often what nobody may read is removed.
+	UploadTTL  time.Duration
+	SweepEvery time.Duration
 	// SealEvery is how often what happened is sealed in the ledger.
 	SealEvery time.Duration
 	// Poll is the slow poll behind every wake-up.
@@ -47,6 +53,9 @@ func DefaultLimits() Limits {
 		DescribeEvery:      5 * time.Second,
 		UsageEvery:         2 * time.Second,
 		SealEvery:          10 * time.Second,
+		MaxSessionEvents:   100_000,
+		UploadTTL:          7 * 24 * time.Hour,
+		SweepEvery:         time.Hour,
 		Poll:               time.Second,
 	}
 }
@@ -55,7 +64,7 @@ func DefaultLimits() Limits {
 func (l Limits) orDefault() Limits {
 	d := DefaultLimits()
 	for _, n := range []struct{ is, or *int }{
-		{&l.MaxQueuedTenant, &d.MaxQueuedTenant}, {&l.MaxQueuedPrincipal, &d.MaxQueuedPrincipal}, {&l.MaxPrompt, &d.MaxPrompt},
+		{&l.MaxQueuedTenant, &d.MaxQueuedTenant}, {&l.MaxQueuedPrincipal, &d.MaxQueuedPrincipal}, {&l.MaxPrompt, &d.MaxPrompt}, {&l.MaxSessionEvents, &d.MaxSessionEvents},
 	} {
 		if *n.is == 0 {
 			*n.is = *n.or
@@ -63,7 +72,7 @@ func (l Limits) orDefault() Limits {
 	}
 	for _, t := range []struct{ is, or *time.Duration }{
 		{&l.OwnerTTL, &d.OwnerTTL}, {&l.ConnectionTTL, &d.ConnectionTTL}, {&l.OfferTTL, &d.OfferTTL},
-		{&l.CapabilityTTL, &d.CapabilityTTL}, {&l.DescribeEvery, &d.DescribeEvery}, {&l.UsageEvery, &d.UsageEvery}, {&l.Poll, &d.Poll}, {&l.SealEvery, &d.SealEvery},
+		{&l.CapabilityTTL, &d.CapabilityTTL}, {&l.DescribeEvery, &d.DescribeEvery}, {&l.UsageEvery, &d.UsageEvery}, {&l.Poll, &d.Poll}, {&l.SealEvery, &d.SealEvery}, {&l.UploadTTL, &d.UploadTTL}, {&l.SweepEvery, &d.SweepEvery},
 	} {
 		if *t.is == 0 {
 			*t.is = *t.or

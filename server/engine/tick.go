@@ -48,6 +48,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "owners", Do: e.tickOwners, Due: e.replicas.dueIn, Eager: true},
 		{Name: "usage", Do: e.tickUsage, Wake: e.hungry},
 		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups), Wake: e.closed},
+		{Name: "sweep", Do: e.led(e.tickSweep)},
 		{Name: "seal", Do: e.led(e.tickSeal)},
 	}
 }

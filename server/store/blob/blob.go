@@ -126,7 +126,7 @@ func (d *Dir) Put(ctx context.Context, digest string, size int64, r io.Reader) e
 	if size > d.max {
 		return d.tooLarge(digest)
 	}
-	if _, err := os.Stat(place); err == nil {
+	if _, err := os.Stat(place); err == nil && d.renew(place) == nil {
 		_, err := d.copy(ctx, io.Discard, digest, size, r)
 		return err
 	}

@@ -39,6 +39,13 @@ var ledgerProbes = map[string]probe{
 	}},
 	// A number about the caller's own: it answers no row.
 	"UnsealedEvents": {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { _, err := tx.UnsealedEvents(); return true, err }},
+	"DropUnusedUploads": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		return did(func() error { _, err := tx.DropUnusedUploads(tx.Now); return err }())
+	}},
+	"Unread": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.Unread([]string{"nobody's"})
+		return len(all) == 1, err
+	}},
 	"Chain": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.Chain(x.Session, 0, 100, 0)
 		return len(all) > 0, err
