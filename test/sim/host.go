@@ -147,7 +147,7 @@ func (h *host) wake() {
 	for _, i := range h.hints {
 		select {
 		case <-i.wake:
-			touched[i.topic] = h.base.up() && (h.s.healed || !h.s.chance(h.s.plan.hintLost))
+			touched[i.topic] = h.base.up() && !h.s.hintLost()
 		default:
 		}
 	}

@@ -64,9 +64,9 @@ const (
 
 func (s *Sim) makePlan() (kind string, p plan) {
 	p = plan{
-		heal: s.between(40*time.Second, 150*time.Second),
-		poll: pick(s, 2*time.Second, 4*time.Second), replicaTTL: pick(s, 2*time.Second, 5*time.Second, 10*time.Second),
-		budget: pick(s, "0.00012", "0.0003", "0.01"), devices: 1 + s.rng.IntN(2),
+		heal: s.between(30*time.Second, 110*time.Second),
+		poll: pick(s, 3*time.Second, 8*time.Second), replicaTTL: pick(s, 3*time.Second, 8*time.Second),
+		budget: pick(s, "0.00012", "0.0004", "0.002", "0.01"), devices: 1 + s.rng.IntN(2),
 		approvals: pick(s, 20*time.Second, 2*time.Minute), onDenied: pick(s, "continue", "continue", "fail"),
 		cancels: s.rate(0.5), closes: s.rate(0.3), recreates: s.rate(0.3), grants: s.chance(0.5),
 	}
@@ -78,7 +78,7 @@ func (s *Sim) makePlan() (kind string, p plan) {
 	}
 	if kind == crashes || kind == everything {
 		p.crashes = true
-		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.3), s.rate(0.05), pick(s, 0, 0.2, 0.6)
+		p.labelCrash, p.midCrash, p.newReplica = s.rate(0.4), s.rate(0.05), pick(s, 0, 0.2, 0.6)
 	}
 	if kind == rotten || kind == everything {
 		p.disks, p.clocks = s.chance(0.7), s.chance(0.5)
@@ -104,10 +104,10 @@ func (s *Sim) rate(most float64) float64 {
 // agent's tools need no name of it.
 func (s *Sim) chats(p plan) []chat {
 	var out []chat
-	for range 2 + s.rng.IntN(3) {
+	for range 3 + s.rng.IntN(3) {
 		c := chat{who: pick(s, 0, 0, 1), agent: pick(s, "assistant", "assistant", "assistant", "coder", "coder")}
 		at := s.between(0, 5*time.Second)
-		for range 1 + s.rng.IntN(5) {
+		for range 2 + s.rng.IntN(4) {
 			c.prompts = append(c.prompts, prompt{at, s.script(c.agent, p)})
 			at += s.between(0, p.heal/4)
 		}

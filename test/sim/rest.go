@@ -51,8 +51,9 @@ func (s *Sim) checkRest() {
 	switch {
 	case len(unfinished) == 0:
 		s.note("everything is at rest")
-		s.final()
 		s.over = true
+		s.observe()
+		s.final()
 	case s.now() > s.plan.heal+restWithin:
 		s.violate("liveness: %s after the faults this has not ended: %s", restWithin, strings.Join(unfinished, "; "))
 	}

@@ -50,6 +50,35 @@ type shadow struct {
 	chains    map[protocol.SessionID]chain
 	budgets   map[protocol.TurnID]int64
 	order     []protocol.TurnID // oldest first
+	parts     map[protocol.TurnID]part
+	looks     int
+}
+
+// part is what belongs to one turn. It rests when nothing of it can move but by a
+// broken rule: then it is read again at every few looks, whenever late records
+// arrive, and at the end, so that a broken rule shows a moment later.
+type part struct {
+	actions  []session.Action
+	attempts []execution.Attempt
+	slices   []policy.Slice
+	rests    bool
+}
+
+// restingLook is how often the parts at rest are read.
+const restingLook = 8
+
+func (p part) resting(t session.Turn) bool {
+	rests := t.State.Terminal()
+	for _, a := range p.actions {
+		rests = rests && a.State.Terminal() && (a.State != session.ActionUnknown || !a.Unresolved())
+	}
+	for _, a := range p.attempts {
+		rests = rests && a.State.Terminal()
+	}
+	for _, s := range p.slices {
+		rests = rests && !s.ClosedAt.IsZero()
+	}
+	return rests
 }
 
 // chain is the end of a session's events.
@@ -63,7 +92,7 @@ func newShadow() *shadow {
 		sessions: map[protocol.SessionID]session.Session{}, turns: map[protocol.TurnID]session.Turn{},
 		actions: map[protocol.ActionID]session.Action{}, attempts: map[protocol.AttemptID]execution.Attempt{},
 		approvals: map[protocol.ApprovalID]session.Approval{}, slices: map[protocol.TurnID][]policy.Slice{},
-		chains: map[protocol.SessionID]chain{}, budgets: map[protocol.TurnID]int64{},
+		chains: map[protocol.SessionID]chain{}, budgets: map[protocol.TurnID]int64{}, parts: map[protocol.TurnID]part{},
 	}
 }
 
@@ -71,8 +100,10 @@ func newShadow() *shadow {
 // what was before.
 func (s *Sim) observe() {
 	var now *reading
+	s.shadow.looks++
+	all := s.late != "" || s.over || s.shadow.looks%restingLook == 0
 	err := s.store.View(context.Background(), store.AsLoop("observer"), func(tx *store.Tx) (err error) {
-		now, err = read(tx, s.shadow)
+		now, err = read(tx, s.shadow, all)
 		return err
 	})
 	if err != nil {
@@ -91,6 +122,7 @@ type reading struct {
 	attempts  []execution.Attempt
 	approvals []session.Approval
 	slices    map[protocol.TurnID][]policy.Slice
+	parts     map[protocol.TurnID]part
 	events    []session.Stored
 	cleanups  map[string]bool // subjects of those that are open
 }
@@ -98,8 +130,8 @@ type reading struct {
 // asked reports a subject of which an open cleanup speaks.
 func (r *reading) asked(subject string) bool { return r.cleanups[subject] }
 
-func read(tx *store.Tx, was *shadow) (r *reading, err error) {
-	r = &reading{slices: map[protocol.TurnID][]policy.Slice{}, cleanups: map[string]bool{}}
+func read(tx *store.Tx, was *shadow, all bool) (r *reading, err error) {
+	r = &reading{slices: map[protocol.TurnID][]policy.Slice{}, parts: map[protocol.TurnID]part{}, cleanups: map[string]bool{}}
 	if r.sessions, _, err = tx.Sessions(0, ""); err != nil {
 		return nil, err
 	}
@@ -111,9 +143,13 @@ func read(tx *store.Tx, was *shadow) (r *reading, err error) {
 		r.turns = append(r.turns, newest[i])
 	}
 	for _, t := range r.turns {
-		if err := r.readTurn(tx, was, t); err != nil {
-			return nil, err
+		p := was.parts[t.ID]
+		if all || !p.rests {
+			if p, err = readPart(tx, t); err != nil {
+				return nil, err
+			}
 		}
+		r.add(t.ID, p)
 	}
 	if r.approvals, err = tx.Approvals(true); err != nil {
 		return nil, err
@@ -135,36 +171,41 @@ func read(tx *store.Tx, was *shadow) (r *reading, err error) {
 	return r, nil
 }
 
-// readTurn reads what belongs to one turn. Of a turn at rest nothing can move
-// but by a broken rule, and so it is read again all the same.
-func (r *reading) readTurn(tx *store.Tx, was *shadow, t session.Turn) error {
+// readPart reads what belongs to one turn.
+func readPart(tx *store.Tx, t session.Turn) (p part, err error) {
 	if t.State == session.Queued {
-		return nil
+		return p, nil
 	}
-	actions, err := tx.ActionsOfTurn(t.ID)
-	if err != nil {
-		return err
+	if p.actions, err = tx.ActionsOfTurn(t.ID); err != nil {
+		return p, err
 	}
-	r.actions = append(r.actions, actions...)
-	if r.slices[t.ID], err = tx.SlicesOfTurn(t.ID); err != nil {
-		return err
+	if p.slices, err = tx.SlicesOfTurn(t.ID); err != nil {
+		return p, err
 	}
-	mine, err := tx.AttemptsOfSubject(execution.SubjectTurn, t.ID.String())
-	if err != nil {
-		return err
+	if p.attempts, err = tx.AttemptsOfSubject(execution.SubjectTurn, t.ID.String()); err != nil {
+		return p, err
 	}
-	r.attempts = append(r.attempts, mine...)
-	for _, a := range actions {
+	for _, a := range p.actions {
 		if a.Attempt == "" {
 			continue
 		}
 		at, err := tx.Attempt(a.Attempt)
 		if err != nil {
-			return err
+			return p, err
 		}
-		r.attempts = append(r.attempts, at)
+		p.attempts = append(p.attempts, at)
 	}
-	return nil
+	p.rests = p.resting(t)
+	return p, nil
+}
+
+func (r *reading) add(id protocol.TurnID, p part) {
+	r.parts[id] = p
+	r.actions = append(r.actions, p.actions...)
+	r.attempts = append(r.attempts, p.attempts...)
+	if len(p.slices) > 0 {
+		r.slices[id] = p.slices
+	}
 }
 
 // take makes a reading the past.
@@ -189,6 +230,7 @@ func (h *shadow) take(r *reading) {
 	for id, v := range r.slices {
 		h.slices[id] = v
 	}
+	h.parts = r.parts
 	for _, e := range r.events {
 		h.chains[e.Session] = chain{e.Seq, e.Hash}
 	}

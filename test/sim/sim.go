@@ -85,12 +85,7 @@ type Result struct {
 }
 
 // FaultCount is how many faults the seed met, of all kinds.
-func (r *Result) FaultCount() (n int) {
-	for _, k := range r.Faults {
-		n += k
-	}
-	return n
-}
+func (r *Result) FaultCount() int { return countFaults(r.Faults) }
 
 // Run plays one seed in an empty directory, inside a synctest bubble.
 func Run(seed uint64, dir string) *Result {
@@ -290,7 +285,7 @@ func (s *Sim) settle() {
 	}
 	if touched[store.TopicMail] {
 		for _, m := range s.machines {
-			if s.healed || !s.chance(s.plan.hintLost) {
+			if !s.hintLost() {
 				m.mailed()
 			}
 		}
@@ -300,6 +295,15 @@ func (s *Sim) settle() {
 		s.observe()
 	}
 	s.late = ""
+}
+
+// hintLost reports a wake-up that does not come.
+func (s *Sim) hintLost() bool {
+	if s.healed || !s.chance(s.plan.hintLost) {
+		return false
+	}
+	s.fault(faultHint)
+	return true
 }
 
 // violate ends the run with what is broken. The first violation counts.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,12 @@ var (
 	only  = flag.Uint64("seed", 0, "play this seed alone, and print its whole trace with -v")
 	until = flag.Bool("all", false, "go on after a violation")
 )
+
+// TestMain spares the collector: a seed lives for a second and holds little.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // play runs one seed in a bubble of its own.
 func play(t *testing.T, seed uint64) (r *Result) {

@@ -54,9 +54,15 @@ func (s *Sim) lapses(a execution.Attempt) {
 // reports notes that records arrive, so that late ones can be seen to change
 // nothing. INV-3.
 func (s *Sim) reports(id protocol.AttemptID, f protocol.Fence) {
+	late := func() bool {
+		a, known := s.shadow.attempts[id]
+		return known && (a.Fence != f || !a.State.Held())
+	}
+	if !late() {
+		return
+	}
 	s.observe() // what moved before is not theirs
-	a, known := s.shadow.attempts[id]
-	if known && (a.Fence != f || !a.State.Held()) {
+	if a := s.shadow.attempts[id]; late() {
 		s.late = id
 		s.note("records of %s are late: it is %s", id, a.State)
 	}

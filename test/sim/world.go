@@ -52,11 +52,13 @@ func (w *world) request(req *brokerv1.InvokeRequest, reply func(*brokerv1.Invoke
 	name := req.Tool.Ref + " of " + req.ActionId
 	s.after(s.between(time.Millisecond, 400*time.Millisecond), name+" arrives", func() {
 		if !s.healed && s.chance(s.plan.failing) {
+			s.fault(faultUpstream)
 			reply(response(503, "busy"), nil)
 			return
 		}
 		resp := w.serve(req)
 		if !s.healed && s.chance(s.plan.broken) {
+			s.fault(faultUpstream)
 			s.note("the answer of %s is lost", name)
 			reply(nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "the upstream broke off before its answer was whole"))
 			return
