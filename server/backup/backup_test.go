@@ -86,7 +86,6 @@ func restore(t *testing.T, w *et.World, file string) {
 	for _, r := range w.Runners {
 		r.Connect()
 	}
-	w.Sleep(2 * time.Minute)
 }
 
 // An old backup repeats nothing. Whatever was open when it was made may have gone
@@ -120,6 +119,12 @@ func TestOldBackupRepeatsNothing(t *testing.T) {
 			before, tokens, fence := len(w.Broker.Effects()), w.Broker.Tokens(), w.Turn(turn.ID).OwnerFence
 			old := w.Store.Epoch()
 			restore(t, w, file)
+			for _, token := range tokens { // they have not run out
+				if err := w.Broker.Present(token); err == nil {
+					t.Errorf("moment %d: a capability of the earlier life is admitted", after)
+				}
+			}
+			w.Sleep(2 * time.Minute)
 			if w.Store.Epoch() <= old {
 				t.Errorf("moment %d: epoch %d after %d", after, w.Store.Epoch(), old)
 			}
@@ -132,13 +137,9 @@ func TestOldBackupRepeatsNothing(t *testing.T) {
 				}
 			}
 			for _, a := range w.Actions(turn.ID) {
-				if !a.State.Terminal() || a.State == session.ActionFailed && before > 0 {
-					t.Errorf("moment %d: action is %s (%s), %d effects", after, a.State, a.Evidence, before)
-				}
-			}
-			for _, token := range tokens {
-				if err := w.Broker.Present(token); err == nil {
-					t.Errorf("moment %d: a capability of the earlier life is admitted", after)
+				happened := slices.ContainsFunc(w.Broker.Effects(), func(e et.Effect) bool { return e.Action == a.ID })
+				if !a.State.Terminal() || happened && a.State != session.Succeeded && a.State != session.ActionUnknown {
+					t.Errorf("moment %d: action is %s (%s), happened: %v", after, a.State, a.Evidence, happened)
 				}
 			}
 			fresh := w.Submit(w.Session("assistant"), "new")
@@ -180,6 +181,7 @@ func TestRestoredApprovalIsOver(t *testing.T) {
 			t.Fatalf("turn is %s", got.State)
 		}
 		restore(t, w, copyOf(t, store.Config{Path: w.Path}, blobs))
+		w.Settle()
 		for _, a := range w.Approvals(turn.ID) {
 			if !a.State.Terminal() {
 				t.Errorf("the approval is %s", a.State)
@@ -197,9 +199,11 @@ func TestEachRestoreIsAnotherLife(t *testing.T) {
 		w.Broker.Say(et.Script(et.Text("one"), et.Text("two")))
 		file := copyOf(t, store.Config{Path: w.Path}, blobs)
 		restore(t, w, file)
+		w.Sleep(time.Minute)
 		first, turn := w.Store.Epoch(), w.Submit(w.Session("assistant"), "in the first life")
 		w.Settle()
 		fence, tokens := w.Turn(turn.ID).OwnerFence, w.Broker.Tokens()
+		time.Sleep(time.Second) // an epoch is a second
 		restore(t, w, file)
 		if w.Store.Epoch() <= first {
 			t.Errorf("epoch %d after %d", w.Store.Epoch(), first)
@@ -234,7 +238,7 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 			want  string
 		}{
 			"altered":      {slices.Concat(whole[:place], []byte("S"), whole[place+1:]), "tables/turns/000001.jsonl was altered"},
-			"cut in half":  {whole[:len(whole)/2], "after"},
+			"cut in half":  {whole[:len(whole)/2], "unexpected EOF"},
 			"without end":  {whole[:strings.LastIndex(string(whole), "end.json")/512*512], "its end is missing"},
 			"empty":        {nil, "after 0 entries"},
 			"another file": {[]byte(strings.Repeat("no tar at all ", 100)), "after 0 entries"},
