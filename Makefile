@@ -4,7 +4,8 @@ SHELL   := /bin/bash
 GO      ?= go
 BIN     := bin
 TOOLS   := $(GO) tool -modfile=.ci/go.mod
-SEEDS   ?= 50
+SEEDS   ?= 200
+FIRST   ?= 1
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BINARIES := bivouac bivouac-server bivouac-broker bivouac-edge bivouac-worker
 
@@ -50,8 +51,12 @@ race: deps ## the race detector over pure packages, engine, link, broker and edg
 	$(GO) test -race -short -shuffle=on ./edge/... ./server/... ./consul/...
 
 .PHONY: sim
-sim: ## the seeded simulation: make sim SEEDS=200
-	$(GO) test ./test/sim -run TestSeeds -seeds $(SEEDS) -count=1
+sim: ## the seeded simulation: make sim SEEDS=200 FIRST=1
+	$(GO) test ./test/sim -run TestSeeds -seeds $(SEEDS) -first $(FIRST) -all -count=1 -v -timeout 6h
+
+.PHONY: planted
+planted: ## one planted bug for each invariant that the simulation holds; it finds each
+	$(GO) test ./test/sim -run TestPlanted -count=1 -v -timeout 30m
 
 .PHONY: check
 check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
