@@ -58,6 +58,11 @@ sim: ## the seeded simulation: make sim SEEDS=200 FIRST=1
 planted: ## one planted bug for each invariant that the simulation holds; it finds each
 	$(GO) test ./test/sim -run TestPlanted -count=1 -v -timeout 30m
 
+.PHONY: soak
+SOAK ?= 168h
+soak: ## seven days of virtual time: memory, goroutines, descriptors and files stay flat (SOAK=24h: one)
+	$(GO) test ./test/harness -run TestSoak -soak $(SOAK) -count=1 -timeout 4h -v
+
 .PHONY: check
 check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
 	@.ci/check

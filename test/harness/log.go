@@ -22,8 +22,9 @@ type Line struct {
 
 // Log keeps every line of every part with its virtual time.
 type Log struct {
-	mu    sync.Mutex // guards lines
+	mu    sync.Mutex // guards below
 	lines []Line
+	keep  int // KeepLast; zero: all
 }
 
 func newLog() *Log { return &Log{} }
@@ -115,6 +116,7 @@ func (h handler) Handle(_ context.Context, r slog.Record) error {
 	h.log.mu.Lock()
 	defer h.log.mu.Unlock()
 	h.log.lines = append(h.log.lines, line)
+	h.log.trimLocked()
 	return nil
 }
 
