@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,6 +23,15 @@ func (s *Sim) note(format string, args ...any) {
 	}
 	line := fmt.Sprintf("%11.6f  ", s.now().Seconds()) + fmt.Sprintf(format, args...)
 	s.trace = append(s.trace, line)
+}
+
+// Digest of the whole trace: equal for two plays of one seed.
+func (r *Result) Digest() string {
+	h := sha256.New()
+	for _, line := range r.Trace {
+		fmt.Fprintln(h, line)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // idLength is that of a ULID.
