@@ -73,6 +73,9 @@ broker {
   code_file = "/run/code"
 }
 limits { max_queued_tenant = 5 }
+database = "host=db dbname=bivouac passfile=/etc/pgpass"
+store { max_connections = 9 }
+blobs { dir = "/srv/blobs" }
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +83,9 @@ limits { max_queued_tenant = 5 }
 	want := Default()
 	want.DataDir, want.Grace, want.PublicAddress, want.TLSCertFile, want.TLSKeyFile = "/var/lib/bivouac", 7*time.Second, "0.0.0.0:443", "c.pem", "k.pem"
 	want.AdvertiseRunner, want.BrokerAddress, want.BrokerCodeFile, want.Limits.MaxQueuedTenant = "bivouac.example:7401", "10.0.0.7:7402", "/run/code", 5
+	if c.Database != "host=db dbname=bivouac passfile=/etc/pgpass" || c.MaxConnections != 9 || c.BlobDir != "/srv/blobs" {
+		t.Errorf("the database is %q with %d connections, artifacts are in %q", c.Database, c.MaxConnections, c.BlobDir)
+	}
 	if c.DataDir != want.DataDir || c.Grace != want.Grace || c.PublicAddress != want.PublicAddress || c.TLSCertFile != want.TLSCertFile ||
 		c.TLSKeyFile != want.TLSKeyFile || c.AdvertiseRunner != want.AdvertiseRunner || c.RunnerAddress != want.RunnerAddress ||
 		c.BrokerAddress != want.BrokerAddress || c.BrokerCodeFile != want.BrokerCodeFile || c.Limits != want.Limits || c.MaxBlobBytes != want.MaxBlobBytes {
@@ -169,5 +175,21 @@ func TestReplicaStays(t *testing.T) {
 	}
 	if _, err := replica(dir); protocol.CodeOf(err) != protocol.CodeDataLoss {
 		t.Errorf("a damaged name: %v", err)
+	}
+}
+
+// Two databases are one too many, and a pool too small for the loops is told.
+func TestDatabaseSettings(t *testing.T) {
+	c := Default()
+	c.Database, c.DSNFile, c.MaxConnections = "host=a", "/etc/dsn", 2
+	err := c.Validate()
+	for _, want := range []string{"store.dsn_file", "store.max_connections"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not named: %v", want, err)
+		}
+	}
+	c.DSNFile, c.MaxConnections = "", 8
+	if err := c.Validate(); err != nil {
+		t.Errorf("its positive twin: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -146,5 +147,49 @@ func TestLeadMoves(t *testing.T) {
 		if now := w.Lead(); now.Fence != lead.Fence {
 			t.Errorf("the lead went back under %s", now.Fence)
 		}
+	})
+}
+
+// Two servers of one database with artifacts in different places: the one that came
+// later ends, and says what to do; with the same place both go on.
+func TestReplicasShareTheirArtifacts(t *testing.T) {
+	for place, fine := range map[string]bool{"here": true, "there": false} {
+		inWorld(t, func(w *et.World, _ *et.Runner) {
+			first, _ := w.BesideAt("rep_01jdv3k8x0q6v9w2m4t7y5z1ad", "here")
+			pass(t, first)
+			time.Sleep(time.Second)
+			second, _ := w.BesideAt(otherReplica, place)
+			var ended error
+			for range 30 {
+				time.Sleep(time.Second)
+				pass(t, first)
+				for _, tick := range second.Ticks() {
+					if _, err := tick.Do(ctx()); err != nil && ended == nil {
+						ended = err
+					}
+				}
+			}
+			if fine != (ended == nil) {
+				t.Errorf("artifacts %s: %v", place, ended)
+			}
+			if !fine && (protocol.CodeOf(ended) != protocol.CodeFailedPrecondition || !strings.Contains(ended.Error(), "--blobs")) {
+				t.Errorf("it does not say what to do: %v", ended)
+			}
+		})
+	}
+}
+
+// A copy of a data directory is the same server twice: the earlier process ends.
+func TestCopyOfAReplicaEndsTheFirst(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		first, _ := w.Beside(otherReplica)
+		pass(t, first)
+		second, _ := w.Beside(otherReplica)
+		pass(t, second)
+		time.Sleep(10 * time.Second)
+		if err := first.Run(ctx()); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "data directory of its own") {
+			t.Errorf("the first ended with %v", err)
+		}
+		pass(t, second)
 	})
 }

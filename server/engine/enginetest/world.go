@@ -196,9 +196,14 @@ func (w *World) Replace(replica protocol.ReplicaID) {
 // Beside makes another replica's engine on the same store and broker, which the
 // test steps by itself.
 func (w *World) Beside(replica protocol.ReplicaID) (*engine.Engine, *engine.Steps) {
+	return w.BesideAt(replica, "")
+}
+
+// BesideAt is Beside for one that says where its artifacts are.
+func (w *World) BesideAt(replica protocol.ReplicaID, place string) (*engine.Engine, *engine.Steps) {
 	ops := &engine.Steps{}
 	c := w.config(ops)
-	c.Replica = replica
+	c.Replica, c.Blobs = replica, place
 	return engine.New(c), ops
 }
 
