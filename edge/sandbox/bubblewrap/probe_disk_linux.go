@@ -60,9 +60,19 @@ func tryVolume(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, v.Close()) }()
-	werr := os.WriteFile(filepath.Join(dir, "more"), bytes.Repeat([]byte("x"), 4*size), 0o600)
-	if !errors.Is(werr, unix.ENOSPC) {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "a volume of %d bytes took %d: %v", size, 4*size, werr)
+	more, err := os.Create(filepath.Join(dir, "more"))
+	if err != nil {
+		return err
+	}
+	defer more.Close()
+	block, took := bytes.Repeat([]byte("x"), 64<<10), 0 // small: a daemon keeps what it has once used
+	for err == nil && took < 4*size {
+		var n int
+		n, err = more.Write(block)
+		took += n
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "a volume of %d bytes took %d: %v", size, took, err)
 	}
 	return nil
 }
