@@ -54,7 +54,7 @@ func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimR
 	e.leases.start(a, w.turn.Session, auth)
 	terms, err := e.terms(a, auth)
 	if err != nil {
-		return nil, err
+		return nil, claimRefused(err) // taken back since: its work ends by its own tick
 	}
 	e.Log.Info("attempt claimed", "attempt", a.ID, "runner", a.Runner, "turn", w.turn.ID, "fence", a.Fence)
 	return &runnerv1.ClaimResponse{Terms: terms, Work: a.Work, SpecDigest: a.SpecDigest}, nil
