@@ -84,11 +84,26 @@ agent "coder" {
   model { route = "scripted" }
   device_tools  = ["files.read"]
   sandbox_tools = ["write", "shell"]
+  tool "send" {
+    kind        = "http"
+    description = "Sends a message."
+    destination = "mail"
+    method      = "POST"
+    path        = "/send"
+    body        = ["text"]
+    effect      = "R3"
+    recovery    = "opaque"
+    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
+  }
 ` + gatewayTools + `
   limits { 
     max_queued   = 8
     max_cost_usd = %[1]s
     max_wall     = "20m"
+  }
+  approvals { 
+    ttl       = "%[2]s"
+    on_denied = "%[3]s"
   }
   lease { 
     authority_ttl = "15s"
@@ -100,6 +115,6 @@ agent "coder" {
 func (p plan) agents() []string {
 	return []string{
 		fmt.Sprintf(assistant, p.budget, p.approvals, p.onDenied),
-		fmt.Sprintf(coder, p.budget),
+		fmt.Sprintf(coder, p.budget, p.approvals, p.onDenied),
 	}
 }

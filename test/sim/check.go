@@ -121,11 +121,21 @@ func (s *Sim) waitsForNothing(now *reading, t session.Turn) {
 			}
 		}
 	}
+	if a := s.heldFor(now, t.ID); a.ID != "" && t.Placement == session.PlacementService {
+		s.violate("INV-7: turn %s waits for an approval and its attempt %s is %s", t.ID, a.ID, a.State)
+	}
+}
+
+// heldFor finds an attempt of a turn that a machine holds. That of a turn which
+// ran on the machine was told to end, and may take a moment; until then nothing is
+// carried out.
+func (s *Sim) heldFor(now *reading, id protocol.TurnID) execution.Attempt {
 	for _, a := range now.attempts {
-		if a.State.Held() && s.turnOf(now, a) == t.ID {
-			s.violate("INV-7: turn %s waits for an approval and its attempt %s is %s", t.ID, a.ID, a.State)
+		if a.State.Held() && s.turnOf(now, a) == id {
+			return a
 		}
 	}
+	return execution.Attempt{}
 }
 
 func (s *Sim) turnOf(now *reading, a execution.Attempt) protocol.TurnID {
@@ -271,6 +281,9 @@ func (s *Sim) checkConsumed(now *reading, a session.Approval) {
 		return
 	}
 	turn := s.find(now, a.Turn)
+	if held := s.heldFor(now, a.Turn); held.ID != "" {
+		s.violate("INV-7: approval %s was consumed while attempt %s of its turn is %s", a.ID, held.ID, held.State)
+	}
 	snap, err := policy.DecodeSnapshot(turn.Snapshot, turn.SnapshotDigest)
 	if err != nil {
 		s.violate("the snapshot of %s cannot be read: %v", turn.ID, err)

@@ -24,6 +24,7 @@ type machine struct {
 	toModel *link   // the relay's way to the broker
 	facts   *runnerv1.Facts
 	freezes bool          // it holds work that has no authority
+	parks   bool          // its turns leave it while a person decides
 	skew    time.Duration // of its wall clock
 	disk    *disk
 	entries []*entry // on the disk
@@ -44,7 +45,7 @@ type machine struct {
 
 func (s *Sim) newMachine(n int, devices bool) *machine {
 	name := "machine" + strconv.Itoa(n)
-	m := &machine{party: party{s: s, name: name}, thumb: "thumb-" + name, disk: s.newDisk(), freezes: s.chance(0.5),
+	m := &machine{party: party{s: s, name: name}, thumb: "thumb-" + name, disk: s.newDisk(), freezes: s.chance(0.5), parks: s.chance(0.8),
 		at: pick(s, s.hosts...), toModel: s.newLink(name + "-broker"), id: protocol.NewID[protocol.RunnerKind](time.Now(), s.entropy)}
 	for _, h := range s.hosts {
 		m.links = append(m.links, s.newLink(name+"-"+h.name))

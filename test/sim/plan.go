@@ -136,7 +136,7 @@ func (s *Sim) toolCall(agent string, p plan) string {
 	thing := pick(s, "a", "b")
 	tools := []string{"read", "write", "write", "forecast", "send", "send", "order", "order", "note", "note"}
 	if agent == "coder" {
-		tools = []string{"edit", "edit", "shell", "read", "note", "note", "order", "order"}
+		tools = []string{"edit", "edit", "shell", "read", "note", "note", "order", "order", "send"}
 	}
 	tool := pick(s, tools...)
 	if tool == "write" {

@@ -9,6 +9,7 @@ import (
 
 	"bivouac/edge/fault"
 	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/loop"
@@ -228,12 +229,16 @@ func (w *worker) request(c *runtimev1.ToolCall) {
 	}
 	w.waiting, w.call = id, c
 	w.append(&runnerv1.Record{Kind: &runnerv1.Record_ToolRequested{ToolRequested: &runnerv1.ToolRequested{
-		CallId: id, Alias: c.Alias, Arguments: c.Arguments}}}, true)
+		CallId: id, Alias: c.Alias, Arguments: c.Arguments, CanPark: w.m.parks}}}, true)
 }
 
 // answered takes the server's answer of a requested tool, once.
 func (w *worker) answered(a *runnerv1.ToolAnswer) {
 	if !w.up || a.CallId != w.waiting {
+		return
+	}
+	if a.Park {
+		w.park()
 		return
 	}
 	r := &runtimev1.ToolResult{}
@@ -248,6 +253,18 @@ func (w *worker) answered(a *runnerv1.ToolAnswer) {
 	r.CallId = w.call.Id
 	if w.reach(fault.WorkerToolDone) {
 		w.step(loop.ToolAnswered{Result: r})
+	}
+}
+
+// park ends the attempt while a person decides, with the cursor from which another
+// goes on. INV-7.
+func (w *worker) park() {
+	w.e.result(w.m, &runnerv1.Result{Status: protocol.ResultParked, Code: string(protocol.CodeApprovalRequired),
+		State: encode(w.state), PatchDigest: w.patch()})
+	w.s.note("%s parks %s", w.name, w.e.id)
+	w.up = false
+	if w.m.up {
+		w.m.report()
 	}
 }
 
