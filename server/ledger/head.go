@@ -49,7 +49,7 @@ func OpenHead(jws, fingerprint string) (Head, error) {
 	if !ok {
 		return bad("its key is of another kind")
 	}
-	s, err := jose.ParseSigned(jws, []jose.SignatureAlgorithm{jose.EdDSA})
+	s, err := jose.ParseSignedCompact(jws, []jose.SignatureAlgorithm{jose.EdDSA})
 	if err != nil {
 		return bad("it cannot be read")
 	}
