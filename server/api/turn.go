@@ -23,14 +23,14 @@ func (s turns) SubmitTurn(ctx context.Context, r *apiv1.SubmitTurnRequest) (*api
 	}
 	a, err := s.Engine.SubmitTurn(ctx, callerOf(ctx), engine.NewTurn{
 		Session: id, MessageID: r.GetMessageId(), Prompt: r.GetPrompt(), WorkspaceDigest: r.GetWorkspaceDigest(),
-		TraceParent: traceParent(ctx),
+		TraceParent: traceParent(ctx), Instead: r.GetInstead(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	out := turnOut(a.Turn)
 	out.Position = int32(a.Position)
-	return &apiv1.SubmitTurnResponse{Turn: out, Duplicate: a.Duplicate, EstimatedWaitMs: a.EstimatedWait.Milliseconds()}, nil
+	return &apiv1.SubmitTurnResponse{Turn: out, Duplicate: a.Duplicate, EstimatedWaitMs: a.EstimatedWait.Milliseconds(), ReplacedTurnId: a.Replaced.String()}, nil
 }
 
 // traceParent is the caller's trace context (W3C Trace Context); what is none is

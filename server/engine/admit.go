@@ -22,6 +22,9 @@ type NewTurn struct {
 	// WorkspaceDigest names an artifact of the caller, or nothing.
 	WorkspaceDigest string
 	TraceParent     string
+	// Instead cancels the session's active turn in the transaction that queues this
+	// one. Nothing else of a session does: a second prompt waits for the first.
+	Instead bool
 }
 
 // Admission is the durable answer to a prompt.
@@ -32,6 +35,8 @@ type Admission struct {
 	Position int
 	// EstimatedWait before activation, from recent turns.
 	EstimatedWait time.Duration
+	// Replaced is the turn that was cancelled for this one; empty when none was active.
+	Replaced protocol.TurnID
 }
 
 // maxMessageID bounds the client's own id of a message.
@@ -43,11 +48,16 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	if err := e.checkPrompt(p); err != nil {
 		return Admission{}, err
 	}
-	var a Admission
 	// It rests on the session's row, which it locks, and on the message's uniqueness;
 	// the bounds of principal and tenant may be passed by what is admitted at once.
-	err := e.Store.UpdateGuarded(ctx, c, func(tx *store.Tx) error {
-		a = Admission{}
+	update := e.Store.UpdateGuarded
+	if p.Instead {
+		update = e.Store.Update // it ends a turn, with all that works for it
+	}
+	var a Admission
+	var cancelled *turnTx
+	err := update(ctx, c, func(tx *store.Tx) error {
+		a, cancelled = Admission{}, nil
 		s, err := tx.Session(p.Session)
 		if err != nil {
 			return err
@@ -65,11 +75,22 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		if err := workspace(tx, s, p.WorkspaceDigest); err != nil {
 			return err
 		}
-		if a.Turn, err = e.queue(tx, s, agent, p); err != nil {
+		if p.Instead {
+			if cancelled, err = e.cancelActive(tx, s.ID); err != nil {
+				return err
+			}
+		}
+		if cancelled != nil {
+			a.Replaced = cancelled.turn.ID
+		}
+		if a.Turn, err = e.queue(tx, s, agent, p, a.Replaced); err != nil {
 			return err
 		}
 		return e.position(tx, &a)
 	})
+	if err == nil && cancelled != nil {
+		cancelled.committed()
+	}
 	if err == nil && !a.Duplicate {
 		e.Log.Info("turn queued", "turn", a.Turn.ID, "session", p.Session, "position", a.Position)
 	}
@@ -90,20 +111,40 @@ func (e *Engine) checkPrompt(p NewTurn) error {
 	return nil
 }
 
-// again answers a duplicate; the same id with another body is a conflict.
+// again answers a duplicate, and cancels nothing; the same id with another body is
+// a conflict.
 func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
 	digest, err := messageDigest(p)
 	if err != nil {
 		return err
 	}
 	if digest != a.Turn.MessageDigest && planted.Chosen != planted.Duplicate {
-		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace (turn %s): use a new message id", p.MessageID, a.Turn.ID)
+		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace, or not to the same end (turn %s): use a new message id", p.MessageID, a.Turn.ID)
+	}
+	if p.Instead {
+		if a.Replaced, err = replacedBy(tx, a.Turn.ID); err != nil {
+			return err
+		}
 	}
 	return e.position(tx, a)
 }
 
+// replacedBy is the turn that was cancelled for another, as that one's first event
+// tells it.
+func replacedBy(tx *store.Tx, id protocol.TurnID) (protocol.TurnID, error) {
+	events, err := tx.EventsOfTurn(id, 0, 1)
+	if err != nil || len(events) == 0 {
+		return "", err
+	}
+	return protocol.TurnID(events[0].Data[session.DataInstead]), nil
+}
+
 func messageDigest(p NewTurn) (string, error) {
-	b, err := canonical.Marshal(map[string]string{"prompt": p.Prompt, "workspace": p.WorkspaceDigest})
+	body := map[string]string{"prompt": p.Prompt, "workspace": p.WorkspaceDigest}
+	if p.Instead {
+		body["instead"] = "true"
+	}
+	b, err := canonical.Marshal(body)
 	return canonical.Digest(b), err
 }
 
@@ -173,7 +214,7 @@ func workspace(tx *store.Tx, s session.Session, digest string) error {
 	return err
 }
 
-func (e *Engine) queue(tx *store.Tx, s session.Session, agent policy.Agent, p NewTurn) (session.Turn, error) {
+func (e *Engine) queue(tx *store.Tx, s session.Session, agent policy.Agent, p NewTurn, instead protocol.TurnID) (session.Turn, error) {
 	digest, err := messageDigest(p)
 	if err != nil {
 		return session.Turn{}, err
@@ -191,8 +232,11 @@ func (e *Engine) queue(tx *store.Tx, s session.Session, agent policy.Agent, p Ne
 	if err := tx.SaveSession(s, s.State); err != nil {
 		return t, err
 	}
-	_, err = tx.AppendEvents(s.ID, session.Event{Type: session.TurnQueued, Turn: t.ID, Payload: p.Prompt,
-		Data: map[string]string{"message_id": p.MessageID}})
+	said := map[string]string{"message_id": p.MessageID}
+	if instead != "" {
+		said[session.DataInstead] = instead.String()
+	}
+	_, err = tx.AppendEvents(s.ID, session.Event{Type: session.TurnQueued, Turn: t.ID, Payload: p.Prompt, Data: said})
 	return t, err
 }
 

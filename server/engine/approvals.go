@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"bivouac/edge/fault"
@@ -33,12 +34,12 @@ func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalD
 		if planted.Chosen == planted.Digest {
 			p.Digest = a.Digest
 		}
-		if same := decisionOf(a.State) == p.Approve && a.DecidedBy != "" && a.Digest == p.Digest; same {
+		if decidedSo(a.State, p.Approve) && a.Digest == p.Digest {
 			decided, counts = a, false
 			return nil
 		}
-		if a.State.Terminal() || a.State == session.ApprovalApproved {
-			return protocol.Errorf(protocol.CodeConflict, "approval %s cannot be decided any more: it is %s", a.ID, a.State)
+		if a.State != session.ApprovalPending {
+			return protocol.Errorf(protocol.CodeConflict, "approval %s cannot be decided any more: %s", a.ID, decidedWhy(tx, a))
 		}
 		decided, err = a.Decide(p.Approve, p.Digest, c.Principal(), p.Reason, tx.Now)
 		if err != nil {
@@ -57,9 +58,29 @@ func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalD
 	return decided, err
 }
 
-// decisionOf reports whether a decided state means yes.
-func decisionOf(s session.ApprovalState) bool {
-	return s == session.ApprovalApproved || s == session.ApprovalConsumed
+// decidedSo reports whether the question has this answer already.
+func decidedSo(s session.ApprovalState, approve bool) bool {
+	if approve {
+		return s == session.ApprovalApproved || s == session.ApprovalConsumed
+	}
+	return s == session.ApprovalDenied
+}
+
+// decidedWhy says in words why a question takes no answer, and what to do instead.
+func decidedWhy(tx *store.Tx, a session.Approval) string {
+	by := "somebody"
+	if p, err := tx.Principal(a.DecidedBy); err == nil {
+		by = p.Name
+	}
+	switch a.State {
+	case session.ApprovalCancelled:
+		return fmt.Sprintf("its turn %s has ended, and the call did not run; see `bivouac turns %s`", a.Turn, a.Turn)
+	case session.ApprovalExpired:
+		return fmt.Sprintf("its time ended at %s, and the call did not run; ask the agent again", a.ExpiresAt.UTC().Format(time.RFC3339))
+	case session.ApprovalDenied:
+		return fmt.Sprintf("it was denied by %s at %s; ask the agent again", by, a.DecidedAt.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("it was approved by %s at %s; stop what follows with `bivouac cancel %s`", by, a.DecidedAt.UTC().Format(time.RFC3339), a.Turn)
 }
 
 // askApproval stores the subject and the question. The turn waits without lease,

@@ -26,15 +26,36 @@ func (e *Engine) CancelTurn(ctx context.Context, c store.Caller, id protocol.Tur
 			t = w.turn
 			return nil
 		}
-		if w.turn.State != session.Queued {
-			w.turn.CancelRequestedAt = w.tx.Now
-			w.event(session.Event{Type: session.CancelRequested, Data: map[string]string{"by": c.Principal().String()}})
-		}
-		if err := w.cancelled(reasonCancelled, "The turn was cancelled."); err != nil {
+		if err := w.cancelFor(c, "The turn was cancelled."); err != nil {
 			return err
 		}
 		t = w.turn
 		return nil
 	})
 	return t, err
+}
+
+// cancelFor ends the turn because a person said so.
+func (w *turnTx) cancelFor(c store.Caller, message string) error {
+	if w.turn.State != session.Queued {
+		w.turn.CancelRequestedAt = w.tx.Now
+		w.event(session.Event{Type: session.CancelRequested, Data: map[string]string{"by": c.Principal().String()}})
+	}
+	return w.cancelled(reasonCancelled, message)
+}
+
+// cancelActive cancels the turn that occupies a session, for another prompt of the
+// same person; nil when none does. What waits in the queue keeps its place. INV-1.
+func (e *Engine) cancelActive(tx *store.Tx, id protocol.SessionID) (*turnTx, error) {
+	t, err := tx.ActiveTurn(id)
+	if absent(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	w := e.holdTurn(tx, t)
+	if err := w.cancelFor(tx.Caller(), "The turn was cancelled for another prompt."); err != nil {
+		return nil, err
+	}
+	return w, w.close()
 }

@@ -107,6 +107,7 @@ func (w *turnTx) releaseApprovals() error {
 		if err := w.tx.SaveApproval(next, a.State); err != nil {
 			return err
 		}
+		w.event(session.Event{Type: session.ApprovalDecided, Action: a.Action, Approval: a.ID, Data: map[string]string{"state": string(next.State)}})
 	}
 	return nil
 }

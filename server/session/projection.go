@@ -24,6 +24,8 @@ import (
 const (
 	// DataCallID and DataAlias are keys of Event.Data.
 	DataCallID = "call_id"
+	// DataInstead is the turn that was cancelled for a queued one.
+	DataInstead = "instead_of"
 	DataAlias  = "alias"
 )
 

@@ -18,7 +18,7 @@ import (
 
 func (a *app) chatCommand() *cobra.Command {
 	var agent, session, messageID string
-	var fresh, detach bool
+	var fresh, detach, instead bool
 	cmd := &cobra.Command{
 		Use:   "chat [MESSAGE]",
 		Short: "Talk to an agent",
@@ -27,14 +27,17 @@ conversation, one line a turn; end it with Ctrl-D. What needs your approval is
 shown; on a terminal you are asked, otherwise decide with bivouac approve.
 
 The conversation with an agent goes on where it was; --new starts another one.
-Leaving does not stop a turn: bivouac turns shows it.`,
+Leaving does not stop a turn: bivouac turns shows it. A message waits for the one
+before it; --instead cancels what the agent works on and takes its place in the
+queue, after what waits already.`,
 		Example: `  bivouac chat "which folders do you have?"
   bivouac chat --agent coder --new
+  bivouac chat --instead "no: the other folder"
   bivouac chat --message-id note-7 "remember the milk"    # may be sent again: one turn`,
 		Args: cobra.ArbitraryArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			if len(args) == 0 && (detach || messageID != "") {
-				return protocol.Errorf(protocol.CodeInvalidArgument, "--detach and --message-id are about one message: give it as an argument")
+			if len(args) == 0 && (detach || instead || messageID != "") {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--detach, --instead and --message-id are about one message: give it as an argument")
 			}
 			if fresh && session != "" {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "--new starts a session and --session goes on with one: give one of them")
@@ -50,7 +53,7 @@ Leaving does not stop a turn: bivouac turns shows it.`,
 				return err
 			}
 			if len(args) > 0 {
-				return a.turn(ctx, c, s, &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: prompt, MessageId: messageID}, detach)
+				return a.turn(ctx, c, s, &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: prompt, MessageId: messageID, Instead: instead}, detach)
 			}
 			return a.converse(ctx, c, s)
 		}),
@@ -60,6 +63,7 @@ Leaving does not stop a turn: bivouac turns shows it.`,
 	f.StringVar(&session, "session", "", "session to go on with")
 	f.BoolVar(&fresh, "new", false, "start a new session")
 	f.BoolVar(&detach, "detach", false, "do not wait: print the turn and leave")
+	f.BoolVar(&instead, "instead", false, "cancel the session's active turn, in the same step")
 	f.StringVar(&messageID, "message-id", "", "your own id of this message: sending it again returns the same turn")
 	return cmd
 }

@@ -41,6 +41,9 @@ func (a *app) submit(ctx context.Context, c *client.Client, req *apiv1.SubmitTur
 		return nil, err
 	}
 	t := res.GetTurn()
+	if !a.json && res.GetReplacedTurnId() != "" {
+		fmt.Fprintf(a.err, "%s is cancelled: this one goes on instead\n", res.GetReplacedTurnId())
+	}
 	if !a.json && t.GetPosition() > 1 {
 		fmt.Fprintf(a.err, "%s waits as number %d, about %s\n", t.GetId(), t.GetPosition(),
 			(time.Duration(res.GetEstimatedWaitMs()) * time.Millisecond).Round(time.Second))

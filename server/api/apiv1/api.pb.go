@@ -1119,8 +1119,12 @@ type SubmitTurnRequest struct {
 	Prompt    string `protobuf:"bytes,3,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// Packed workspace, uploaded before with PutArtifact.
 	WorkspaceDigest string `protobuf:"bytes,4,opt,name=workspace_digest,json=workspaceDigest,proto3" json:"workspace_digest,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Cancels the session's active turn in the transaction that queues this one. Turns
+	// that wait keep their places, and this one takes the last. A second message with
+	// the same id cancels nothing.
+	Instead       bool `protobuf:"varint,5,opt,name=instead,proto3" json:"instead,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubmitTurnRequest) Reset() {
@@ -1181,14 +1185,24 @@ func (x *SubmitTurnRequest) GetWorkspaceDigest() string {
 	return ""
 }
 
+func (x *SubmitTurnRequest) GetInstead() bool {
+	if x != nil {
+		return x.Instead
+	}
+	return false
+}
+
 type SubmitTurnResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Turn      *Turn                  `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
 	Duplicate bool                   `protobuf:"varint,2,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
 	// Rough wait before activation, from recent turns.
 	EstimatedWaitMs int64 `protobuf:"varint,3,opt,name=estimated_wait_ms,json=estimatedWaitMs,proto3" json:"estimated_wait_ms,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The turn that was cancelled for this one, if one was active. A duplicate names
+	// it again.
+	ReplacedTurnId string `protobuf:"bytes,4,opt,name=replaced_turn_id,json=replacedTurnId,proto3" json:"replaced_turn_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SubmitTurnResponse) Reset() {
@@ -1240,6 +1254,13 @@ func (x *SubmitTurnResponse) GetEstimatedWaitMs() int64 {
 		return x.EstimatedWaitMs
 	}
 	return 0
+}
+
+func (x *SubmitTurnResponse) GetReplacedTurnId() string {
+	if x != nil {
+		return x.ReplacedTurnId
+	}
+	return ""
 }
 
 type GetTurnRequest struct {
@@ -6776,18 +6797,20 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\vrunner_name\x18\x05 \x01(\tR\n" +
 	"runnerName\x12\x14\n" +
 	"\x05fence\x18\x06 \x01(\tR\x05fence\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\"\x94\x01\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\xae\x01\n" +
 	"\x11SubmitTurnRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x16\n" +
 	"\x06prompt\x18\x03 \x01(\tR\x06prompt\x12)\n" +
-	"\x10workspace_digest\x18\x04 \x01(\tR\x0fworkspaceDigest\"\x84\x01\n" +
+	"\x10workspace_digest\x18\x04 \x01(\tR\x0fworkspaceDigest\x12\x18\n" +
+	"\ainstead\x18\x05 \x01(\bR\ainstead\"\xae\x01\n" +
 	"\x12SubmitTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.bivouac.v1.TurnR\x04turn\x12\x1c\n" +
 	"\tduplicate\x18\x02 \x01(\bR\tduplicate\x12*\n" +
-	"\x11estimated_wait_ms\x18\x03 \x01(\x03R\x0festimatedWaitMs\")\n" +
+	"\x11estimated_wait_ms\x18\x03 \x01(\x03R\x0festimatedWaitMs\x12(\n" +
+	"\x10replaced_turn_id\x18\x04 \x01(\tR\x0ereplacedTurnId\")\n" +
 	"\x0eGetTurnRequest\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\"7\n" +
 	"\x0fGetTurnResponse\x12$\n" +
