@@ -1929,8 +1929,10 @@ type TurnWork struct {
 	// Patch of the checkpoint that Spec.resume belongs to, applied last. It is
 	// part of this turn's change: the attempt's own patches contain it.
 	CheckpointPatchDigest string `protobuf:"bytes,6,opt,name=checkpoint_patch_digest,json=checkpointPatchDigest,proto3" json:"checkpoint_patch_digest,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Registries that sandboxed code may read through the broker.
+	Egress        []*Egress `protobuf:"bytes,7,rep,name=egress,proto3" json:"egress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TurnWork) Reset() {
@@ -2005,6 +2007,78 @@ func (x *TurnWork) GetCheckpointPatchDigest() string {
 	return ""
 }
 
+func (x *TurnWork) GetEgress() []*Egress {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
+// Egress is one destination of the broker that sandboxed code may read packages
+// from. What it may ask for is the broker's to judge.
+type Egress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the destination.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What is spoken there: "go", "npm" or "git".
+	Protocol string `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// URL that projects know it by.
+	Url           string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Egress) Reset() {
+	*x = Egress{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Egress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Egress) ProtoMessage() {}
+
+func (x *Egress) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Egress.ProtoReflect.Descriptor instead.
+func (*Egress) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Egress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Egress) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Egress) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
 type SandboxLimits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MemoryBytes   int64                  `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
@@ -2019,7 +2093,7 @@ type SandboxLimits struct {
 
 func (x *SandboxLimits) Reset() {
 	*x = SandboxLimits{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2105,7 @@ func (x *SandboxLimits) String() string {
 func (*SandboxLimits) ProtoMessage() {}
 
 func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2118,7 @@ func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxLimits.ProtoReflect.Descriptor instead.
 func (*SandboxLimits) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SandboxLimits) GetMemoryBytes() int64 {
@@ -2106,7 +2180,7 @@ type DeviceWork struct {
 
 func (x *DeviceWork) Reset() {
 	*x = DeviceWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2192,7 @@ func (x *DeviceWork) String() string {
 func (*DeviceWork) ProtoMessage() {}
 
 func (x *DeviceWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2205,7 @@ func (x *DeviceWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceWork.ProtoReflect.Descriptor instead.
 func (*DeviceWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeviceWork) GetActionId() string {
@@ -2187,7 +2261,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2273,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2286,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeclineRequest) GetAttemptId() string {
@@ -2244,7 +2318,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2330,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2343,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 type RenewRequest struct {
@@ -2282,7 +2356,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2368,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2381,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RenewRequest) GetEpoch() int64 {
@@ -2333,7 +2407,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2419,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2432,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RenewResponse) GetLeases() []*LeaseVerdict {
@@ -2390,7 +2464,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2476,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2489,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Record) GetSeq() int64 {
@@ -2561,7 +2635,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2647,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2660,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Started) GetBoundary() string {
@@ -2615,7 +2689,7 @@ type SandboxMoved struct {
 
 func (x *SandboxMoved) Reset() {
 	*x = SandboxMoved{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2701,7 @@ func (x *SandboxMoved) String() string {
 func (*SandboxMoved) ProtoMessage() {}
 
 func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2714,7 @@ func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxMoved.ProtoReflect.Descriptor instead.
 func (*SandboxMoved) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SandboxMoved) GetState() string {
@@ -2671,7 +2745,7 @@ type ToolRequested struct {
 
 func (x *ToolRequested) Reset() {
 	*x = ToolRequested{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2757,7 @@ func (x *ToolRequested) String() string {
 func (*ToolRequested) ProtoMessage() {}
 
 func (x *ToolRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2770,7 @@ func (x *ToolRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRequested.ProtoReflect.Descriptor instead.
 func (*ToolRequested) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ToolRequested) GetCallId() string {
@@ -2737,7 +2811,7 @@ type EffectIntent struct {
 
 func (x *EffectIntent) Reset() {
 	*x = EffectIntent{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2749,7 +2823,7 @@ func (x *EffectIntent) String() string {
 func (*EffectIntent) ProtoMessage() {}
 
 func (x *EffectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2762,7 +2836,7 @@ func (x *EffectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectIntent.ProtoReflect.Descriptor instead.
 func (*EffectIntent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *EffectIntent) GetActionId() string {
@@ -2790,7 +2864,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2876,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2889,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -2853,7 +2927,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +2939,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +2952,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Result) GetStatus() string {
@@ -2949,7 +3023,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3035,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3048,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReportRequest) GetAttemptId() string {
@@ -3017,7 +3091,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3103,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3116,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReportResponse) GetAcceptedSeq() int64 {
@@ -3070,7 +3144,7 @@ type LiveRequest struct {
 
 func (x *LiveRequest) Reset() {
 	*x = LiveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3156,7 @@ func (x *LiveRequest) String() string {
 func (*LiveRequest) ProtoMessage() {}
 
 func (x *LiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3169,7 @@ func (x *LiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveRequest.ProtoReflect.Descriptor instead.
 func (*LiveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LiveRequest) GetAttemptId() string {
@@ -3127,7 +3201,7 @@ type LiveResponse struct {
 
 func (x *LiveResponse) Reset() {
 	*x = LiveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3213,7 @@ func (x *LiveResponse) String() string {
 func (*LiveResponse) ProtoMessage() {}
 
 func (x *LiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3226,7 @@ func (x *LiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveResponse.ProtoReflect.Descriptor instead.
 func (*LiveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
 }
 
 type PutBlobRequest struct {
@@ -3168,7 +3242,7 @@ type PutBlobRequest struct {
 
 func (x *PutBlobRequest) Reset() {
 	*x = PutBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3254,7 @@ func (x *PutBlobRequest) String() string {
 func (*PutBlobRequest) ProtoMessage() {}
 
 func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3267,7 @@ func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobRequest.ProtoReflect.Descriptor instead.
 func (*PutBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PutBlobRequest) GetAttemptId() string {
@@ -3239,7 +3313,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3325,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3338,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
 }
 
 type GetBlobRequest struct {
@@ -3278,7 +3352,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3364,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3377,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetBlobRequest) GetAttemptId() string {
@@ -3336,7 +3410,7 @@ type GetBlobResponse struct {
 
 func (x *GetBlobResponse) Reset() {
 	*x = GetBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +3422,7 @@ func (x *GetBlobResponse) String() string {
 func (*GetBlobResponse) ProtoMessage() {}
 
 func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +3435,7 @@ func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobResponse.ProtoReflect.Descriptor instead.
 func (*GetBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetBlobResponse) GetChunk() []byte {
@@ -3381,7 +3455,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +3467,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +3480,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AnnounceRequest) GetEpoch() int64 {
@@ -3431,7 +3505,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3517,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3530,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
 }
 
 type LeaveRequest struct {
@@ -3467,7 +3541,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3553,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3566,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
 }
 
 type LeaveResponse struct {
@@ -3503,7 +3577,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3589,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3602,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
 }
 
 var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
@@ -3685,14 +3759,19 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\vdeadline_us\x18\x03 \x01(\x03R\n" +
 	"deadlineUs\x12!\n" +
 	"\ftrace_parent\x18\x04 \x01(\tR\vtraceParentB\x06\n" +
-	"\x04kind\"\xf6\x01\n" +
+	"\x04kind\"\xa9\x02\n" +
 	"\bTurnWork\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12)\n" +
 	"\x10workspace_digest\x18\x02 \x01(\tR\x0fworkspaceDigest\x12#\n" +
 	"\rpatch_digests\x18\x03 \x03(\tR\fpatchDigests\x12\x14\n" +
 	"\x05trust\x18\x04 \x01(\tR\x05trust\x128\n" +
 	"\x06limits\x18\x05 \x01(\v2 .bivouac.runner.v1.SandboxLimitsR\x06limits\x126\n" +
-	"\x17checkpoint_patch_digest\x18\x06 \x01(\tR\x15checkpointPatchDigest\"\xcf\x01\n" +
+	"\x17checkpoint_patch_digest\x18\x06 \x01(\tR\x15checkpointPatchDigest\x121\n" +
+	"\x06egress\x18\a \x03(\v2\x19.bivouac.runner.v1.EgressR\x06egress\"J\n" +
+	"\x06Egress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x10\n" +
+	"\x03url\x18\x03 \x01(\tR\x03url\"\xcf\x01\n" +
 	"\rSandboxLimits\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x03R\vmemoryBytes\x12\x1d\n" +
 	"\n" +
@@ -3830,7 +3909,7 @@ func file_bivouac_runner_v1_runner_proto_rawDescGZIP() []byte {
 	return file_bivouac_runner_v1_runner_proto_rawDescData
 }
 
-var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*EnrollRequest)(nil),            // 0: bivouac.runner.v1.EnrollRequest
 	(*EnrollResponse)(nil),           // 1: bivouac.runner.v1.EnrollResponse
@@ -3860,31 +3939,32 @@ var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*ClaimResponse)(nil),            // 25: bivouac.runner.v1.ClaimResponse
 	(*Work)(nil),                     // 26: bivouac.runner.v1.Work
 	(*TurnWork)(nil),                 // 27: bivouac.runner.v1.TurnWork
-	(*SandboxLimits)(nil),            // 28: bivouac.runner.v1.SandboxLimits
-	(*DeviceWork)(nil),               // 29: bivouac.runner.v1.DeviceWork
-	(*DeclineRequest)(nil),           // 30: bivouac.runner.v1.DeclineRequest
-	(*DeclineResponse)(nil),          // 31: bivouac.runner.v1.DeclineResponse
-	(*RenewRequest)(nil),             // 32: bivouac.runner.v1.RenewRequest
-	(*RenewResponse)(nil),            // 33: bivouac.runner.v1.RenewResponse
-	(*Record)(nil),                   // 34: bivouac.runner.v1.Record
-	(*Started)(nil),                  // 35: bivouac.runner.v1.Started
-	(*SandboxMoved)(nil),             // 36: bivouac.runner.v1.SandboxMoved
-	(*ToolRequested)(nil),            // 37: bivouac.runner.v1.ToolRequested
-	(*EffectIntent)(nil),             // 38: bivouac.runner.v1.EffectIntent
-	(*Checkpoint)(nil),               // 39: bivouac.runner.v1.Checkpoint
-	(*Result)(nil),                   // 40: bivouac.runner.v1.Result
-	(*ReportRequest)(nil),            // 41: bivouac.runner.v1.ReportRequest
-	(*ReportResponse)(nil),           // 42: bivouac.runner.v1.ReportResponse
-	(*LiveRequest)(nil),              // 43: bivouac.runner.v1.LiveRequest
-	(*LiveResponse)(nil),             // 44: bivouac.runner.v1.LiveResponse
-	(*PutBlobRequest)(nil),           // 45: bivouac.runner.v1.PutBlobRequest
-	(*PutBlobResponse)(nil),          // 46: bivouac.runner.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),           // 47: bivouac.runner.v1.GetBlobRequest
-	(*GetBlobResponse)(nil),          // 48: bivouac.runner.v1.GetBlobResponse
-	(*AnnounceRequest)(nil),          // 49: bivouac.runner.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),         // 50: bivouac.runner.v1.AnnounceResponse
-	(*LeaveRequest)(nil),             // 51: bivouac.runner.v1.LeaveRequest
-	(*LeaveResponse)(nil),            // 52: bivouac.runner.v1.LeaveResponse
+	(*Egress)(nil),                   // 28: bivouac.runner.v1.Egress
+	(*SandboxLimits)(nil),            // 29: bivouac.runner.v1.SandboxLimits
+	(*DeviceWork)(nil),               // 30: bivouac.runner.v1.DeviceWork
+	(*DeclineRequest)(nil),           // 31: bivouac.runner.v1.DeclineRequest
+	(*DeclineResponse)(nil),          // 32: bivouac.runner.v1.DeclineResponse
+	(*RenewRequest)(nil),             // 33: bivouac.runner.v1.RenewRequest
+	(*RenewResponse)(nil),            // 34: bivouac.runner.v1.RenewResponse
+	(*Record)(nil),                   // 35: bivouac.runner.v1.Record
+	(*Started)(nil),                  // 36: bivouac.runner.v1.Started
+	(*SandboxMoved)(nil),             // 37: bivouac.runner.v1.SandboxMoved
+	(*ToolRequested)(nil),            // 38: bivouac.runner.v1.ToolRequested
+	(*EffectIntent)(nil),             // 39: bivouac.runner.v1.EffectIntent
+	(*Checkpoint)(nil),               // 40: bivouac.runner.v1.Checkpoint
+	(*Result)(nil),                   // 41: bivouac.runner.v1.Result
+	(*ReportRequest)(nil),            // 42: bivouac.runner.v1.ReportRequest
+	(*ReportResponse)(nil),           // 43: bivouac.runner.v1.ReportResponse
+	(*LiveRequest)(nil),              // 44: bivouac.runner.v1.LiveRequest
+	(*LiveResponse)(nil),             // 45: bivouac.runner.v1.LiveResponse
+	(*PutBlobRequest)(nil),           // 46: bivouac.runner.v1.PutBlobRequest
+	(*PutBlobResponse)(nil),          // 47: bivouac.runner.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),           // 48: bivouac.runner.v1.GetBlobRequest
+	(*GetBlobResponse)(nil),          // 49: bivouac.runner.v1.GetBlobResponse
+	(*AnnounceRequest)(nil),          // 50: bivouac.runner.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),         // 51: bivouac.runner.v1.AnnounceResponse
+	(*LeaveRequest)(nil),             // 52: bivouac.runner.v1.LeaveRequest
+	(*LeaveResponse)(nil),            // 53: bivouac.runner.v1.LeaveResponse
 }
 var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
 	8,  // 0: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
@@ -3899,55 +3979,56 @@ var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
 	20, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
 	13, // 10: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
 	27, // 11: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	29, // 12: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	28, // 13: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	9,  // 14: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	12, // 15: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	35, // 16: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	37, // 17: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	39, // 18: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	40, // 19: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	38, // 20: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	36, // 21: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
-	34, // 22: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	8,  // 23: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 24: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 25: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	4,  // 26: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
-	6,  // 27: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
-	10, // 28: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	15, // 29: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	22, // 30: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	24, // 31: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	30, // 32: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	32, // 33: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	41, // 34: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	43, // 35: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	45, // 36: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	47, // 37: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	49, // 38: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	51, // 39: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 40: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 41: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	5,  // 42: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
-	7,  // 43: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
-	11, // 44: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	16, // 45: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	23, // 46: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	25, // 47: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	31, // 48: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	33, // 49: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	42, // 50: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	44, // 51: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	46, // 52: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	48, // 53: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	50, // 54: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	52, // 55: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	40, // [40:56] is the sub-list for method output_type
-	24, // [24:40] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	30, // 12: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	29, // 13: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	28, // 14: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
+	9,  // 15: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	12, // 16: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	36, // 17: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	38, // 18: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	40, // 19: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	41, // 20: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	39, // 21: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	37, // 22: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
+	35, // 23: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	8,  // 24: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 25: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 26: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	4,  // 27: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
+	6,  // 28: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
+	10, // 29: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	15, // 30: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	22, // 31: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	24, // 32: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	31, // 33: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	33, // 34: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	42, // 35: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	44, // 36: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	46, // 37: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	48, // 38: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	50, // 39: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	52, // 40: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 41: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 42: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	5,  // 43: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
+	7,  // 44: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
+	11, // 45: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	16, // 46: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	23, // 47: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	25, // 48: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	32, // 49: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	34, // 50: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	43, // 51: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	45, // 52: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	47, // 53: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	49, // 54: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	51, // 55: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	53, // 56: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	41, // [41:57] is the sub-list for method output_type
+	25, // [25:41] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
@@ -3966,7 +4047,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 		(*Work_Turn)(nil),
 		(*Work_Device)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[34].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[35].OneofWrappers = []any{
 		(*Record_Started)(nil),
 		(*Record_LoopEvent)(nil),
 		(*Record_ToolRequested)(nil),
@@ -3981,7 +4062,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runner_v1_runner_proto_rawDesc), len(file_bivouac_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -415,10 +415,12 @@ func (x *ModelRoute) GetPriced() bool {
 }
 
 type Destination struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Url           string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	Credentials   []string               `protobuf:"bytes,3,rep,name=credentials,proto3" json:"credentials,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Url         string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
+	Credentials []string               `protobuf:"bytes,3,rep,name=credentials,proto3" json:"credentials,omitempty"`
+	// What sandboxed code speaks there: "go", "npm" or "git"; empty: it may not.
+	Egress        string `protobuf:"bytes,4,opt,name=egress,proto3" json:"egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -472,6 +474,13 @@ func (x *Destination) GetCredentials() []string {
 		return x.Credentials
 	}
 	return nil
+}
+
+func (x *Destination) GetEgress() string {
+	if x != nil {
+		return x.Egress
+	}
+	return ""
 }
 
 type CallModelRequest struct {
@@ -3174,11 +3183,12 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x0fdata_boundaries\x18\x03 \x03(\tR\x0edataBoundaries\x126\n" +
 	"\x18input_micro_usd_per_mtok\x18\x04 \x01(\x03R\x14inputMicroUsdPerMtok\x128\n" +
 	"\x19output_micro_usd_per_mtok\x18\x05 \x01(\x03R\x15outputMicroUsdPerMtok\x12\x16\n" +
-	"\x06priced\x18\x06 \x01(\bR\x06priced\"U\n" +
+	"\x06priced\x18\x06 \x01(\bR\x06priced\"m\n" +
 	"\vDestination\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12 \n" +
-	"\vcredentials\x18\x03 \x03(\tR\vcredentials\"\x87\x01\n" +
+	"\vcredentials\x18\x03 \x03(\tR\vcredentials\x12\x16\n" +
+	"\x06egress\x18\x04 \x01(\tR\x06egress\"\x87\x01\n" +
 	"\x10CallModelRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
