@@ -65,7 +65,7 @@ func Handler(c Config) http.Handler {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	opts := append(intercept.Options(c.UnaryTimeout, authenticator{c.Store}), connect.WithCodec(jsonBodies{}))
+	opts := append(intercept.Options(c.UnaryTimeout, intercept.Guard(authenticator{c.Store}.admit)), connect.WithCodec(jsonBodies{}))
 	mount := func(path string, h http.Handler) { mux.Handle(path, h) }
 	mount(apiv1connect.NewSessionServiceHandler(sessions{c}, opts...))
 	mount(apiv1connect.NewTurnServiceHandler(turns{c}, opts...))

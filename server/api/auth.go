@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strings"
 
-	"connectrpc.com/connect"
-
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1/apiv1connect"
 	"bivouac/server/intercept"
@@ -53,19 +51,6 @@ func requireAdmin(ctx context.Context, what string) error {
 // authenticator finds the principal of the bearer token. INV-9 begins here.
 type authenticator struct{ store *store.Store }
 
-func (a authenticator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx, err := a.authenticate(ctx, req.Header())
-		if err != nil {
-			return nil, err
-		}
-		if changesAuthority[req.Spec().Procedure] {
-			intercept.Keep(ctx)
-		}
-		return next(ctx, req)
-	}
-}
-
 // changesAuthority names the calls that change what somebody may do, or decide
 // what was left open: their log lines are for the audit.
 var changesAuthority = map[string]bool{
@@ -85,18 +70,12 @@ var changesAuthority = map[string]bool{
 	apiv1connect.CredentialServiceDeleteCredentialProcedure: true,
 }
 
-func (a authenticator) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (a authenticator) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := a.authenticate(ctx, conn.RequestHeader())
-		if err != nil {
-			return err
-		}
-		return next(ctx, conn)
+func (a authenticator) admit(ctx context.Context, c intercept.Call) (context.Context, error) {
+	ctx, err := a.authenticate(ctx, c.Header)
+	if err == nil && changesAuthority[c.Procedure] {
+		intercept.Keep(ctx)
 	}
+	return ctx, err
 }
 
 func (a authenticator) authenticate(ctx context.Context, h http.Header) (context.Context, error) {

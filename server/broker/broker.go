@@ -227,7 +227,7 @@ func (b *Broker) close() error {
 func (b *Broker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := func() connect.HandlerOption {
-		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, metered{b.ports.Meter}, gate{})...)
+		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, metered{b.ports.Meter}, intercept.Guard(byRole))...)
 	}
 	mux.Handle(brokerv1connect.NewBrokerServiceHandler(brokerService{b}, options()))
 	mux.Handle(brokerv1connect.NewAuthorityServiceHandler(authorityService{b}, options()))

@@ -15,6 +15,12 @@ import (
 // Authority holds grants and credentials: the embedded keyring, or Vault or
 // OpenBao. Its suite is authoritytest. Everything that it answered is durable.
 type Authority interface {
+	Grants
+	Credentials
+}
+
+// Grants are the renewable authority of principals to agents.
+type Grants interface {
 	// CreateGrant returns the grant sealed: ciphertext that only this port opens.
 	// The same grant again is the same grant.
 	CreateGrant(ctx context.Context, g authority.Grant) (sealed []byte, err error)
@@ -24,22 +30,31 @@ type Authority interface {
 	Alive(ctx context.Context, id protocol.GrantID) error
 	// Mint hands out the one credential of one request under a grant.
 	Mint(ctx context.Context, u authority.Use) (secret.Value, error)
-	// RouteKey is the key that the operator bound to a model route.
-	RouteKey(ctx context.Context, tenant protocol.TenantID, name string) (secret.Value, error)
+}
+
+// Credentials are what grants and model routes name.
+type Credentials interface {
 	// Recipient to which credentials are sealed, and the root's word for it.
 	Recipient() (recipient, statement string)
 	PutCredential(ctx context.Context, tenant protocol.TenantID, name string, sealed []byte) error
 	Credentials(ctx context.Context, tenant protocol.TenantID) ([]authority.Credential, error)
 	DeleteCredential(ctx context.Context, tenant protocol.TenantID, name string) error
+	// RouteKey is the key that the operator bound to a model route.
+	RouteKey(ctx context.Context, tenant protocol.TenantID, name string) (secret.Value, error)
 }
 
 // Root signs who is who. It never shows a key.
 type Root interface {
+	Enrolments
 	BrokerID() string
 	Root() *x509.Certificate
 	Issue(ctx context.Context, l authority.Leaf) (chainPEM []byte, notAfter time.Time, err error)
 	CertifyKey(ctx context.Context, server string, pub ed25519.PublicKey) (statement string, notAfter time.Time, err error)
 	SignReceipt(ctx context.Context, receipt []byte) (jws string, err error)
+}
+
+// Enrolments are the servers that this broker trusts.
+type Enrolments interface {
 	// EnrolServer burns a code for one key; EnrolledServer finds the key again.
 	EnrolServer(ctx context.Context, code string, spki []byte) (serverID string, err error)
 	EnrolledServer(ctx context.Context, thumbprint string) (serverID string, err error)

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"slices"
 
-	"connectrpc.com/connect"
-
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
@@ -48,10 +46,12 @@ var mayCall = map[string][]identity.Role{
 	brokerv1connect.TrustServiceSignReceiptProcedure:       serversOnly,
 }
 
-// gate refuses callers whose role has no place in the table.
-type gate struct{}
+// byRole refuses callers whose role has no place in the table.
+func byRole(ctx context.Context, c intercept.Call) (context.Context, error) {
+	return ctx, checkRole(ctx, c.Procedure)
+}
 
-func (gate) check(ctx context.Context, procedure string) error {
+func checkRole(ctx context.Context, procedure string) error {
 	peer, err := link.PeerFrom(ctx)
 	if err != nil {
 		return err
@@ -64,28 +64,6 @@ func (gate) check(ctx context.Context, procedure string) error {
 		return protocol.Errorf(protocol.CodeUnauthenticated, "%s needs a certificate of this deployment: enrol first", procedure)
 	}
 	return protocol.Errorf(protocol.CodePermissionDenied, "%s is not for a %s", procedure, peer.Role)
-}
-
-func (g gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		if err := g.check(ctx, req.Spec().Procedure); err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}
-}
-
-func (gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (g gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		if err := g.check(ctx, conn.Spec().Procedure); err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
 }
 
 // peerOf a request that the gate let in.

@@ -14,17 +14,38 @@ import (
 // client over mutual TLS (package brokerlink); in tests it is a small broker in process.
 // Every method may block: the engine calls it from ops and cleanup only.
 type Broker interface {
+	Models
+	Calls
+	Slices
+	Authority
+}
+
+// Models are the broker's routes to providers.
+type Models interface {
 	Describe(ctx context.Context) (*brokerv1.DescribeResponse, error)
-	// CallModel streams text deltas to onDelta and returns the whole answer.
-	CallModel(ctx context.Context, req *brokerv1.CallModelRequest, onDelta func(string)) (*runtimev1.ModelDone, error)
-	Invoke(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
-	LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error)
-	Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
-	Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error)
 	// Reach says what an agent could reach now.
 	Reach(ctx context.Context, req *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
+	// CallModel streams text deltas to onDelta and returns the whole answer.
+	CallModel(ctx context.Context, req *brokerv1.CallModelRequest, onDelta func(string)) (*runtimev1.ModelDone, error)
+}
+
+// Calls are gateway tools, and what the call log knows of them.
+type Calls interface {
+	Invoke(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
+	LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv1.LookupActionResponse, error)
+}
+
+// Slices are the parts of budgets that the broker draws down.
+type Slices interface {
+	// Usage reads slices, and with closeThem ends them.
+	Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
+}
+
+// Authority is grants, and the proof of what was taken back.
+type Authority interface {
 	CreateGrant(ctx context.Context, req *brokerv1.CreateGrantRequest) ([]byte, error)
 	RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error)
+	Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error)
 	SignReceipt(ctx context.Context, receipt []byte) (string, error)
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 
-	"connectrpc.com/connect"
-
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
@@ -21,29 +19,11 @@ import (
 // every runner: a certificate proves a key, not that it is still welcome.
 type gate struct{ store *store.Store }
 
-func (g gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		if err := g.admit(ctx, req.Spec().Procedure); err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}
+func (g gate) admit(ctx context.Context, c intercept.Call) (context.Context, error) {
+	return ctx, g.check(ctx, c.Procedure)
 }
 
-func (g gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (g gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		if err := g.admit(ctx, conn.Spec().Procedure); err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
-}
-
-func (g gate) admit(ctx context.Context, procedure string) error {
+func (g gate) check(ctx context.Context, procedure string) error {
 	peer, err := link.PeerFrom(ctx)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func Handler(c Config) http.Handler {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	opts := intercept.Options(c.UnaryTimeout, gate{c.Store})
+	opts := intercept.Options(c.UnaryTimeout, intercept.Guard(gate{c.Store}.admit))
 	mux.Handle(runnerv1connect.NewRunnerServiceHandler(runners{c, identity.NewChallenges(challengeTTL)}, opts...))
 	mux.Handle(brokerv1connect.NewFeedServiceHandler(feeds{c}, opts...))
 	return intercept.Handler(c.Log, withTransport(mux))
