@@ -10,8 +10,12 @@
 //   - an event is in the journal before the worker is told so, and a request for
 //     a server's tool, a checkpoint and the result are on the disk (INV-4);
 //   - authority is counted by a clock that includes suspend, is read before every
-//     call, and when it is over the relay closes and every process is killed
-//     (INV-20); a result is never made up for an attempt that lost it;
+//     call, and when it is over the relay closes and every process is frozen until
+//     the lease is renewed under the same fence, or its retention is over; then, or
+//     where nothing can freeze, every process is killed (INV-20); a result is never
+//     made up for an attempt that lost it;
+//   - what sandboxed code may write has a size, by a file system of its own where one
+//     can be mounted, and package caches are read by it and never written (INV-12);
 //   - Stop answers when no process is left, setsid and double fork included;
 //   - what it made is removed when the result is acknowledged (INV-18).
 //

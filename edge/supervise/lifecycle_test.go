@@ -131,8 +131,8 @@ func TestStop(t *testing.T) {
 	r.acknowledge(all)
 }
 
-// workerPIDs are processes on this machine that run the attempt's worker binary
-// as a worker.
+// workerPIDs are processes below this one that run the attempt's worker binary as a
+// worker: others may be tested on this machine at the same time.
 func workerPIDs(t *testing.T) (pids []int) {
 	entries, err := os.ReadDir("/proc")
 	must(t, err)
@@ -142,11 +142,27 @@ func workerPIDs(t *testing.T) (pids []int) {
 			continue
 		}
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if string(args) == WorkerInside+"\x00" {
+		if string(args) == WorkerInside+"\x00" && below(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// below reports a descendant of this process.
+func below(pid int) bool {
+	for pid > 1 {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		_, rest, ok := strings.Cut(string(stat), ") ")
+		var state string
+		if _, serr := fmt.Sscan(rest, &state, &pid); err != nil || !ok || serr != nil {
+			return false
+		}
+		if pid == os.Getpid() {
+			return true
+		}
+	}
+	return false
 }
 
 // A killed worker is a known end: nothing runs, and the last checkpoint is there

@@ -11,6 +11,7 @@
 //     and Run returns only when the kernel has reaped all of them;
 //   - a process is limited before it executes anything: bwrap waits at a gate
 //     while limits are set;
+//   - a frozen group does nothing, starts nothing and loses no time of its limits;
 //   - nothing of ours is inherited but what Process names, and bwrap itself gets
 //     an empty environment, because it runs outside;
 //   - sandbox A (RoleWorker) has no /proc, no /dev and no writable place, so the

@@ -4,8 +4,9 @@
 // but can still kill.
 //
 // It guarantees that memory (swap included), processes and CPU are limited over
-// all processes of a group or that Create fails, that Kill leaves none behind
-// (session leaders, double forks and daemons included), and that counters say
+// all processes of a group or that Create fails, that Freeze and Thaw, where the
+// kernel can, stop and continue all of them, that Kill leaves none behind (session
+// leaders, double forks, daemons and frozen ones included), and that counters say
 // which limit was hit. It refuses partial limits. Kernel objects are real in
 // its tests; without the right to make groups they skip and say so.
 package cgroup

@@ -59,12 +59,13 @@ func Mount(ctx context.Context, scratch, dir string, bytes int64) (*Volume, erro
 
 // features are ext4's, whatever the machine's mke2fs.conf says: group descriptors
 // with checksums, so that nothing but a few blocks is written for an empty one. There
-// is no journal: nothing of a volume outlives the machine.
+// is no journal: nothing of a volume outlives the machine. Inodes of 256 bytes tell
+// times to the nanosecond, by which changes of files are found.
 const features = "none,extent,flex_bg,uninit_bg,sparse_super,dir_index,filetype,large_file,huge_file,64bit"
 
 // format writes an empty ext4.
 func format(ctx context.Context, file string) error {
-	cmd := exec.CommandContext(ctx, mkfs(), "-q", "-F", "-m", "0", "-i", "8192", "-O", features,
+	cmd := exec.CommandContext(ctx, mkfs(), "-q", "-F", "-m", "0", "-i", "8192", "-I", "256", "-O", features,
 		"-E", "lazy_itable_init=1,nodiscard,packed_meta_blocks=1", file)
 	cmd.Env = []string{"MKE2FS_CONFIG=/dev/null"}
 	if out, err := cmd.CombinedOutput(); err != nil {

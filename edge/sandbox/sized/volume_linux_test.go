@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -70,6 +71,27 @@ func TestVolumeHoldsWhatItSaysAndNoMore(t *testing.T) {
 	}
 	if err := os.Remove(filepath.Join(dir, "greedy")); err != nil || v.Full() {
 		t.Errorf("after tidying: %v, full %t", err, v.Full())
+	}
+}
+
+// A file that is written again at once, with as many bytes, has another time.
+func TestVolumeTellsTimesApart(t *testing.T) {
+	_, dir := mounted(t, 16<<20)
+	name := filepath.Join(dir, "f")
+	seen := map[int64]bool{}
+	for range 3 {
+		if err := os.WriteFile(name, []byte("same size"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[st.ModTime().UnixNano()] = true
+		time.Sleep(20 * time.Millisecond) // more than a tick of the kernel
+	}
+	if len(seen) != 3 {
+		t.Errorf("three writes have %d times", len(seen))
 	}
 }
 
