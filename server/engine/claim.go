@@ -113,13 +113,14 @@ func (w *turnTx) claimed(a execution.Attempt) (*authority, error) {
 }
 
 // attemptAuthority is what the capabilities of an attempt may say; a device
-// action needs none, and gets none. INV-7, INV-12.
+// action needs none, and gets none, and neither does an attempt that is to end
+// while a person decides. INV-7, INV-12.
 func (w *turnTx) attemptAuthority(a execution.Attempt) (*authority, error) {
 	if a.SubjectKind != execution.SubjectTurn {
 		return nil, nil
 	}
 	auth, err := w.authority()
-	if err != nil {
+	if err != nil || w.turn.State == session.WaitingApproval {
 		return nil, err
 	}
 	r, err := w.tx.Runner(a.Runner)

@@ -34,6 +34,8 @@ type held struct {
 	authority *authority
 	// short: its runner waits for a larger or a newer slice.
 	short bool
+	// unsure: what a report changed may be committed or not; the reap tick reads.
+	unsure bool
 }
 
 func newLeases(e lease.Elapsed) *leases {
@@ -83,7 +85,7 @@ func (l *leases) state(id protocol.AttemptID) (state execution.LeaseState, known
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.held[id]
-	if h == nil {
+	if h == nil || h.unsure {
 		return "", false
 	}
 	return h.clock.State(l.elapsed()), true
@@ -106,6 +108,26 @@ func (l *leases) useSlice(id protocol.AttemptID, s policy.Slice, whole bool) {
 		a := *h.authority
 		a.slice, a.whole = s, whole
 		h.authority = &a
+	}
+}
+
+// disarm makes later renewals bring no capability: the attempt is to end while a
+// person decides. INV-7.
+func (l *leases) disarm(id protocol.AttemptID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[id]; h != nil {
+		h.authority = nil
+	}
+}
+
+// doubt makes the reap tick read anew what an attempt may do, and gives it nothing
+// meanwhile.
+func (l *leases) doubt(id protocol.AttemptID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.held[id]; h != nil {
+		h.authority, h.unsure = nil, true
 	}
 }
 

@@ -18,12 +18,14 @@ import (
 // After the decision, and after the outcome of what was approved, the result is
 // put into the transcript here, and a new attempt goes on from it. INV-6, INV-7.
 
-// park tells the attempt that asked to end.
+// park tells the attempt that asked to end. Until it has, its lease brings no
+// capability. INV-7.
 func (w *turnTx) park(callID string) error {
 	a, err := w.tx.Attempt(w.turn.Attempt)
 	if err != nil || a.State.Terminal() {
 		return err
 	}
+	w.afterCommit(func() { w.e.leases.disarm(a.ID) })
 	return w.e.mail(w.tx, a.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_ToolAnswer{
 		ToolAnswer: &runnerv1.ToolAnswer{AttemptId: a.ID.String(), CallId: callID, Park: true}}})
 }

@@ -52,6 +52,9 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 		}
 		return w.close()
 	})
+	if protocol.CodeOf(err) == protocol.CodeOutcomeUnknown {
+		e.leases.doubt(id)
+	}
 	if err != nil {
 		return nil, err
 	}
