@@ -25,8 +25,29 @@ func (e *Engine) tickSeal(ctx context.Context) (bool, error) {
 	if !e.pauses.over(sealOp, now) {
 		return false, nil
 	}
-	sealed := 0
-	err := e.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
+	sealed, err := e.sealAll(ctx)
+	if err != nil {
+		return false, err
+	}
+	if sealed == sealBatch {
+		return true, nil // there is more
+	}
+	e.pauses.set(sealOp, now.Add(e.Limits.SealEvery))
+	return e.signLedgers(ctx)
+}
+
+// sealAll makes one batch of segments. It looks first: an idle server writes
+// nothing.
+func (e *Engine) sealAll(ctx context.Context) (sealed int, err error) {
+	err = e.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
+		open, err := tx.Unsealed(1)
+		sealed = len(open)
+		return err
+	})
+	if err != nil || sealed == 0 {
+		return 0, err
+	}
+	err = e.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
 		sealed = 0
 		if err := e.guardLead(tx); err != nil {
 			return err
@@ -38,14 +59,7 @@ func (e *Engine) tickSeal(ctx context.Context) (bool, error) {
 		sealed = len(open)
 		return seal(tx, open)
 	})
-	if err != nil {
-		return false, err
-	}
-	if sealed == sealBatch {
-		return true, nil // there is more
-	}
-	e.pauses.set(sealOp, now.Add(e.Limits.SealEvery))
-	return e.signLedgers(ctx)
+	return sealed, err
 }
 
 // seal adds segments to their tenants' trees; they come sorted by tenant.
