@@ -20,8 +20,10 @@ import (
 type request struct {
 	peer  identity.Peer
 	token string
-	// what is asked: a model route, or an http tool with its action.
+	// what is asked: a model route, an http tool with its action, or the name of a
+	// destination that sandboxed code reads from.
 	model     string
+	egress    string
 	tool      *brokerv1.HttpTool
 	action    string
 	arguments string
@@ -32,6 +34,14 @@ type request struct {
 	// wire is the HTTP request that this becomes, once it is prepared. Until then
 	// paths are asked whether any request could be allowed.
 	wire atomic.Pointer[consul.Request]
+}
+
+// destination that is asked for; empty for a model route.
+func (r *request) destination() string {
+	if r.egress != "" {
+		return r.egress
+	}
+	return r.tool.GetDestination()
 }
 
 // admit is every check, in order, of every request. The first that fails is the
@@ -157,12 +167,15 @@ func (b *Broker) checkGrant(ctx context.Context, r *request) error {
 }
 
 func (b *Broker) checkCaps(_ context.Context, r *request) error {
-	return b.caps.Load().allow(r.claims, r.model, r.tool.GetDestination())
+	return b.caps.Load().allow(r.claims, r.model, r.destination())
 }
 
 // checkSubject holds the request against what the capability names. INV-10.
 func (b *Broker) checkSubject(_ context.Context, r *request) error {
 	c := r.claims
+	if r.egress != "" {
+		return b.checkEgress(r)
+	}
 	if r.tool == nil {
 		if !slices.Contains(c.Models, r.model) {
 			return denied("the capability does not name the model route %q", r.model)
@@ -221,8 +234,8 @@ func (b *Broker) checkPath(_ context.Context, r *request) error {
 }
 
 func (b *Broker) pathDestination(r *request) (string, error) {
-	if r.tool != nil {
-		name := r.tool.GetDestination()
+	if r.tool != nil || r.egress != "" {
+		name := r.destination()
 		if b.destinations[name] == nil {
 			return "", protocol.Errorf(protocol.CodeNotFound, "the broker has no destination %q: add it to broker.hcl", name)
 		}
@@ -238,8 +251,8 @@ func (b *Broker) pathDestination(r *request) (string, error) {
 func (b *Broker) checkBoundary(_ context.Context, r *request) error {
 	var what string
 	var admits []string
-	if r.tool != nil {
-		what, admits = "destination "+r.tool.GetDestination(), b.destinations[r.tool.GetDestination()].boundaries
+	if r.tool != nil || r.egress != "" {
+		what, admits = "destination "+r.destination(), b.destinations[r.destination()].boundaries
 		if len(admits) == 0 {
 			return nil
 		}

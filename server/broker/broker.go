@@ -66,6 +66,7 @@ type Broker struct {
 	spend        *budget.Spend
 	calls        *calllog.Log
 	flows        *flows
+	moved        *moved
 	leaf         *leaf
 	caps         atomic.Pointer[Caps] // SetCaps replaces them
 	retired      *retired
@@ -92,7 +93,7 @@ func New(cfg Config, p Ports) (*Broker, error) {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root key is not Ed25519")
 	}
 	b := &Broker{
-		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(),
+		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), moved: newMoved(p.Elapsed),
 		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), routes: map[string]*route{}, destinations: map[string]*outlet{},
 	}
 	b.caps.Store(b.cfg.Caps)
@@ -218,7 +219,7 @@ func (b *Broker) close() error {
 		r.close()
 	}
 	for _, d := range b.destinations {
-		d.Close()
+		d.close()
 	}
 	return errors.Join(b.ledger.Stop(), b.calls.Close())
 }
@@ -232,5 +233,6 @@ func (b *Broker) Handler() http.Handler {
 	mux.Handle(brokerv1connect.NewBrokerServiceHandler(brokerService{b}, options()))
 	mux.Handle(brokerv1connect.NewAuthorityServiceHandler(authorityService{b}, options()))
 	mux.Handle(brokerv1connect.NewTrustServiceHandler(trustService{b}, options()))
+	mux.HandleFunc(protocol.EgressPath, b.serveEgress)
 	return intercept.Handler(b.log, mux)
 }

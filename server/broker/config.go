@@ -104,7 +104,24 @@ type Destination struct {
 	DataBoundaries []string `hcl:"data_boundaries,optional"`
 	// Credentials that may be sent there, by name.
 	Credentials []Credential `hcl:"credential,block"`
-	Range       hcl.Range    `hcl:",def_range"`
+	// Egress lets sandboxed code read packages from it; without the block it cannot.
+	Egress *Egress   `hcl:"egress,block"`
+	Range  hcl.Range `hcl:",def_range"`
+}
+
+// Egress makes a destination a registry of packages for sandboxed code. It needs
+// data_boundaries: what is asked for is said to whoever runs it.
+type Egress struct {
+	// Protocol is "go" (a module proxy), "npm" (a registry) or "git" (over HTTPS). It
+	// decides the verbs: what reads, and nothing else.
+	Protocol string `hcl:"protocol"`
+	// Credential of the destination that goes along; empty: none does. It needs no
+	// grant: as with a model route, the operator bound it.
+	Credential string `hcl:"credential,optional"`
+	// MaxMiBPerTurn that one turn may move, in both directions. Default 2048.
+	MaxMiBPerTurn int64 `hcl:"max_mib_per_turn,optional"`
+	// MaxOpen requests of one turn at a time. Default 16.
+	MaxOpen int `hcl:"max_open,optional"`
 }
 
 // Credential binds a credential of the asking tenant to a destination.
@@ -177,8 +194,23 @@ func (c Config) withDefaults() Config {
 			or(&d.Credentials[j].Header, "Authorization")
 			or(&d.Credentials[j].Format, "Bearer {value}")
 		}
+		d.Egress = d.Egress.withDefaults()
 	}
 	return c
+}
+
+func (e *Egress) withDefaults() *Egress {
+	if e == nil {
+		return nil
+	}
+	out := *e
+	if out.MaxMiBPerTurn == 0 {
+		out.MaxMiBPerTurn = 2048
+	}
+	if out.MaxOpen == 0 {
+		out.MaxOpen = 16
+	}
+	return &out
 }
 
 func (m Model) withDefaults() Model {

@@ -14,6 +14,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/egress"
+	"bivouac/server/broker/forward"
 	"bivouac/server/broker/gateway"
 	"bivouac/server/broker/provider"
 	"bivouac/server/broker/secret"
@@ -149,6 +150,25 @@ func (k *check) destination(d Destination) {
 		seen[c.Name] = true
 		k.err(c.Range, "credential", authority.CheckName(c.Name))
 		k.err(c.Range, fmt.Sprintf("credential %q", c.Name), gateway.Binding{Header: c.Header, Format: c.Format}.Check())
+	}
+	if d.Egress != nil {
+		k.egress(d)
+	}
+}
+
+func (k *check) egress(d Destination) {
+	e := d.Egress
+	if !forward.Known(e.Protocol) {
+		k.bad(d.Range, "egress: protocol %q is not known: use one of %s", e.Protocol, strings.Join(forward.Protocols(), ", "))
+	}
+	if len(d.DataBoundaries) == 0 {
+		k.bad(d.Range, "egress: data_boundaries is empty: say whose turns may tell this registry what they look for")
+	}
+	if e.Credential != "" && !slices.ContainsFunc(d.Credentials, func(c Credential) bool { return c.Name == e.Credential }) {
+		k.bad(d.Range, "egress: credential %q has no block in destination %q", e.Credential, d.Name)
+	}
+	if e.MaxMiBPerTurn < 1 || e.MaxMiBPerTurn > 1<<20 || e.MaxOpen < 1 || e.MaxOpen > 256 {
+		k.bad(d.Range, "egress: max_mib_per_turn must be 1 to %d, and max_open 1 to 256", 1<<20)
 	}
 }
 

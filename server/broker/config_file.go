@@ -96,6 +96,14 @@ paths   = "paths"             # who may reach what: service-intentions files
 #   }
 # }
 #
+# destination "go-proxy" {            # packages for sandboxed code: egress = ["go-proxy"] in an agent
+#   url             = "https://proxy.golang.org"
+#   data_boundaries = ["personal", "internal"]
+#   egress {
+#     protocol = "go"                 # or "npm" (https://registry.npmjs.org), "git" (https://github.com)
+#   }
+# }
+#
 # destination "weather" {
 #   url     = "https://api.weather.example/v1"
 #   methods = ["GET"]

@@ -80,7 +80,7 @@ func TestExampleConfig(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, src)
 		}
-		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 1) {
+		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 2) {
 			t.Errorf("%d models, %d destinations", len(c.Models), len(c.Destinations))
 		}
 	}
@@ -103,6 +103,7 @@ func TestConfigProblems(t *testing.T) {
 		"caps":        {replace(`["weather"]`, `["wether"]`, "2.5", "-1"), []string{"there is no destination \"wether\"", "spend_usd_per_hour -1"}},
 		"listen":      {replace("127.0.0.1:7402", "7402"), []string{`listen: "7402"`}},
 		"format":      {replace("{value}", "token"), []string{"{value} exactly once"}},
+		"egress":      {replace("  methods = [\"GET\"]", "  egress {\n    protocol = \"pypi\"\n    credential = \"other\"\n    max_open = 1000\n  }"), []string{"b.hcl:12: egress: protocol \"pypi\" is not known: use one of git, go, npm", "data_boundaries is empty", "credential \"other\" has no block", "max_open 1 to 256"}},
 		"wire":        {replace("model           = ", "format = \"openai\"\n  model = "), []string{"b.hcl:2: format \"openai\"", "openai-chat, openai-responses, anthropic"}},
 		"key header":  {replace("model           = ", "credential_header = \"Host\"\n  model = "), []string{"b.hcl:2: credential_header"}},
 		"timeouts":    {replace("model           = ", "idle_timeout = \"fast\"\n  first_timeout = \"2h\"\n  model = "), []string{"idle_timeout \"fast\"", "first_timeout \"2h\""}},

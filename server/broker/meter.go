@@ -14,7 +14,7 @@ import (
 // Meter is told how requests under a capability end, by whoever watches a
 // deployment. It must not wait, and is never told what was in a request.
 type Meter interface {
-	// Ended: a model call or an http tool's call ended. by names what refused it,
+	// Ended: a model call, an http tool's call or a package request ended. by names what refused it,
 	// empty where nothing did; code is empty for success.
 	Ended(kind string, by Refusal, code protocol.Code)
 }
@@ -23,6 +23,8 @@ type Meter interface {
 const (
 	KindModel = "model"
 	KindTool  = "tool"
+	// KindEgress is a package request of sandboxed code.
+	KindEgress = "egress"
 )
 
 // kinds of the procedures that are metered.
@@ -36,7 +38,13 @@ type metered struct{ meter Meter }
 
 func (m metered) ended(procedure string, err error) {
 	kind := kinds[procedure]
-	if m.meter == nil || kind == "" {
+	if kind != "" {
+		m.count(kind, err)
+	}
+}
+
+func (m metered) count(kind string, err error) {
+	if m.meter == nil {
 		return
 	}
 	var r *refusalError

@@ -52,7 +52,7 @@ func (b *Broker) callModel(ctx context.Context, in *brokerv1.CallModelRequest, s
 func annotate(ctx context.Context, r *request) {
 	if r.known {
 		intercept.Annotate(ctx, slog.String("turn", r.claims.Turn.String()), slog.String("attempt", r.claims.Attempt.String()),
-			slog.String("agent", r.claims.Agent), slog.String("model", r.model), slog.String("destination", r.tool.GetDestination()))
+			slog.String("agent", r.claims.Agent), slog.String("model", r.model), slog.String("destination", r.destination()))
 	}
 }
 

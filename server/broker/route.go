@@ -7,6 +7,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/egress"
+	"bivouac/server/broker/forward"
 	"bivouac/server/broker/gateway"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/provider"
@@ -25,6 +26,16 @@ type route struct {
 type outlet struct {
 	*gateway.Destination
 	boundaries []string
+	// packages is the way of sandboxed code; nil where there is none.
+	packages *forward.Upstream
+	bounds   Egress
+}
+
+func (o *outlet) close() {
+	o.Close()
+	if o.packages != nil {
+		o.packages.Close()
+	}
 }
 
 func (c Config) openRoute(m Model, n egress.Network) (*route, error) {
@@ -72,9 +83,19 @@ func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error
 	for _, b := range d.Credentials {
 		bindings[b.Name] = gateway.Binding{Header: b.Header, Format: b.Format}
 	}
-	return &outlet{boundaries: d.DataBoundaries, Destination: gateway.New(gateway.Config{
+	out := &outlet{boundaries: d.DataBoundaries, Destination: gateway.New(gateway.Config{
 		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client,
-	})}, nil
+	})}
+	if d.Egress == nil {
+		return out, nil
+	}
+	// Connections of its own: what a sandbox asks for shares none with a tool.
+	packages, err := egress.NewClient(egress.Config{Name: "destination " + d.Name, Base: base, AllowPrivate: d.AllowPrivate, CA: ca, Network: n, HeaderTimeout: forward.Idle})
+	out.bounds = *d.Egress
+	out.packages = forward.New(forward.Config{
+		Name: d.Name, Base: base, Protocol: d.Egress.Protocol, Credential: d.Egress.Credential, Binding: bindings[d.Egress.Credential], Client: packages,
+	})
+	return out, err
 }
 
 func (c Config) readCA(name string) ([]byte, error) {

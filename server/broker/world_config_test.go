@@ -65,6 +65,49 @@ destination "weather" {
   methods = ["GET", "POST"]
   credential "weather-key" {}
 }
+destination "modules" {
+  url = "http://tools.example/mod"
+  allow_private = true
+  data_boundaries = ["personal"]
+  egress {
+    protocol = "go"
+    max_mib_per_turn = 1
+    max_open = 2
+  }
+}
+destination "forge" {
+  url = "http://tools.example/git"
+  allow_private = true
+  data_boundaries = ["personal"]
+  credential "weather-key" {}
+  egress {
+    protocol = "git"
+    credential = "weather-key"
+  }
+}
+destination "hidden" {
+  url = "https://tools.example"
+  data_boundaries = ["personal"]
+  egress {
+    protocol = "npm"
+  }
+}
+destination "unlisted" {
+  url = "http://tools.example"
+  allow_private = true
+  data_boundaries = ["personal"]
+  egress {
+    protocol = "npm"
+  }
+}
+destination "elsewhere" {
+  url = "http://tools.example/other"
+  allow_private = true
+  data_boundaries = ["business"]
+  egress {
+    protocol = "go"
+  }
+}
 destination "inside" {
   url = "https://tools.example"
 }

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,7 +73,8 @@ type world struct {
 	grant                  authority.Grant
 	sealed                 []byte
 	dials                  map[netip.Addr]*linktest.Listener
-	uncertified            bool // the server starts without a certified key
+	uncertified            bool         // the server starts without a certified key
+	resolved               atomic.Int64 // names that the broker asked for
 
 	frontMu sync.Mutex
 	front   []http.HandlerFunc // answer the next requests to the provider, one each
@@ -162,7 +164,8 @@ func (w *world) must(err error) {
 
 func (w *world) allowAll() {
 	w.paths.Set(consul.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consul.Allow("model-unpriced", "*"), consul.Allow("model-claude", "*"), consul.Allow("model-responses", "*"), consul.Allow("model-public", "*"),
-		consul.Allow("weather", "agent-assistant", "capped--agent-assistant"), consul.Allow("inside", "agent-assistant"))
+		consul.Allow("weather", "agent-assistant", "capped--agent-assistant"), consul.Allow("inside", "agent-assistant"),
+		consul.Allow("modules", "agent-assistant"), consul.Allow("forge", "agent-assistant"), consul.Allow("hidden", "agent-assistant"), consul.Allow("elsewhere", "agent-assistant"))
 }
 
 func (w *world) makeKeys() {
@@ -272,6 +275,7 @@ func (w *world) startUpstreams(ctx context.Context, g *errgroup.Group) {
 func (w *world) egress() egress.Network {
 	return egress.Network{
 		Resolve: func(_ context.Context, host string) ([]netip.Addr, error) {
+			w.resolved.Add(1)
 			switch host {
 			case "provider.example":
 				return []netip.Addr{providerIP}, nil

@@ -36,6 +36,7 @@ type Claims struct {
 	Models       []string              `json:"mdl,omitempty"`
 	Destinations []string              `json:"dst,omitempty"`
 	Tools        []string              `json:"tls,omitempty"`
+	Egress       []string              `json:"egr,omitempty"` // destinations that the attempt's sandboxed code may read packages from
 	Slice        protocol.SliceID      `json:"slc,omitempty"`
 	SliceBoot    string                `json:"slb,omitempty"`
 	SliceCeiling int64                 `json:"slm,omitempty"` // cumulative, millionths of a US dollar

@@ -30,7 +30,7 @@ func claims() Claims {
 		ID: "cap_01jdv3k8x0q6v9w2m4t7y5z1ab", Audience: "default", Tenant: "ten_01jdv3k8x0q6v9w2m4t7y5z1ab", TenantName: "local", Principal: "prn_01jdv3k8x0q6v9w2m4t7y5z1ab",
 		Agent: "assistant", AgentDigest: "sha256:a", Instance: "ins_01jdv3k8x0q6v9w2m4t7y5z1ab", Generation: 3, Session: "ses_01jdv3k8x0q6v9w2m4t7y5z1ab",
 		Turn: "trn_01jdv3k8x0q6v9w2m4t7y5z1ab", Action: "act_01jdv3k8x0q6v9w2m4t7y5z1ab", Fence: 1<<32 | 7, Grant: "grt_01jdv3k8x0q6v9w2m4t7y5z1ab", SealedGrant: []byte{1, 2, 3},
-		Presenter: "thumb", Models: []string{"m"}, Destinations: []string{"d"}, Tools: []string{"http:x"},
+		Presenter: "thumb", Models: []string{"m"}, Destinations: []string{"d"}, Tools: []string{"http:x"}, Egress: []string{"p"},
 		Slice: "slc_01jdv3k8x0q6v9w2m4t7y5z1ab", SliceBoot: "b", SliceCeiling: 5, PolicyDigest: "p", ArgsDigest: "sha256:z",
 		DataBoundary: "eu", TraceParent: "00-1-2-01",
 		IssuedAt: t0, ExpiresAt: t0.Add(time.Minute), Deadline: t0.Add(time.Hour),

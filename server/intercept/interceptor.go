@@ -80,6 +80,17 @@ func guard(fn func() error) (err error) {
 	return fn()
 }
 
+// End notes how a request ended that no interceptor sees.
+func End(ctx context.Context, err error) {
+	if c := callOf(ctx); c != nil && err != nil {
+		var fault error
+		if protocol.CodeOf(err) == protocol.CodeInternal {
+			fault = err
+		}
+		c.end(protocol.CodeOf(err), fault)
+	}
+}
+
 func finish(ctx context.Context) {
 	if c := callOf(ctx); c != nil {
 		c.end("ok", nil)

@@ -22,7 +22,7 @@ import (
 type Broker struct {
 	*metric.Page
 
-	requests, tools, denials metric.Counter
+	requests, tools, packages, denials metric.Counter
 }
 
 const ok = "ok"
@@ -43,6 +43,7 @@ func New(version string) *Broker {
 		Page:     p,
 		requests: p.Counter("bivouac_broker_model_calls_total", "Model calls that ended, by their code.", "code", codes...),
 		tools:    p.Counter("bivouac_broker_tool_calls_total", "Calls of http tools that ended, by their code.", "code", codes...),
+		packages: p.Counter("bivouac_broker_package_requests_total", "Package requests of sandboxed code that ended, by their code.", "code", codes...),
 		denials:  p.Counter("bivouac_broker_denials_total", "Requests that were refused, by what refused them.", "by", by...),
 	}
 }
@@ -50,8 +51,11 @@ func New(version string) *Broker {
 // Ended is broker.Meter's.
 func (b *Broker) Ended(kind string, by broker.Refusal, code protocol.Code) {
 	counter := b.requests
-	if kind == broker.KindTool {
+	switch kind {
+	case broker.KindTool:
 		counter = b.tools
+	case broker.KindEgress:
+		counter = b.packages
 	}
 	counter.Add(cmp.Or(string(code), ok))
 	if by != "" {
