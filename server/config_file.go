@@ -25,7 +25,8 @@ import (
 //	blobs   { dir = "/srv/bivouac/blobs" }
 //	trace   { endpoint = "http://127.0.0.1:4318" }
 //	metrics { address = "127.0.0.1:7409" }
-//	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100 }
+//	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100
+//	          max_session_idle = "24h"  max_session_lifetime = "720h"  max_approval_wait = "1h" }
 type file struct {
 	DataDir  *string      `hcl:"data_dir"`
 	Grace    *string      `hcl:"grace"`
@@ -78,6 +79,10 @@ type limitsFile struct {
 	MaxBlobBytes       *int64 `hcl:"max_blob_bytes"`
 	MaxQueuedTenant    *int   `hcl:"max_queued_tenant"`
 	MaxQueuedPrincipal *int   `hcl:"max_queued_principal"`
+	// These narrow what agents allow; absent: the agent's own.
+	MaxSessionIdle     *string `hcl:"max_session_idle"`
+	MaxSessionLifetime *string `hcl:"max_session_lifetime"`
+	MaxApprovalWait    *string `hcl:"max_approval_wait"`
 }
 
 // LoadFile reads server.hcl over c. Errors name file, line and reason, all of
@@ -109,12 +114,8 @@ func listed(diags hcl.Diagnostics) error {
 // over lays what the file says over c.
 func (f file) over(c Config) (Config, error) {
 	set(&c.DataDir, f.DataDir)
-	if f.Grace != nil {
-		d, err := time.ParseDuration(*f.Grace)
-		if err != nil {
-			return c, protocol.Errorf(protocol.CodeInvalidArgument, `grace: %q is no duration: write it as "3s"`, *f.Grace)
-		}
-		c.Grace = d
+	if err := setDuration("grace", &c.Grace, f.Grace); err != nil {
+		return c, err
 	}
 	if p := f.Public; p != nil {
 		set(&c.PublicAddress, p.Address)
@@ -148,8 +149,36 @@ func (f file) over(c Config) (Config, error) {
 		set(&c.MaxBlobBytes, l.MaxBlobBytes)
 		set(&c.Limits.MaxQueuedTenant, l.MaxQueuedTenant)
 		set(&c.Limits.MaxQueuedPrincipal, l.MaxQueuedPrincipal)
+		return c, errors.Join(
+			setLimit("limits.max_session_idle", &c.Limits.MaxSessionIdle, l.MaxSessionIdle),
+			setLimit("limits.max_session_lifetime", &c.Limits.MaxSessionLifetime, l.MaxSessionLifetime),
+			setLimit("limits.max_approval_wait", &c.Limits.MaxApprovalWait, l.MaxApprovalWait))
 	}
 	return c, nil
+}
+
+func setDuration(field string, dst *time.Duration, v *string) error {
+	if v == nil {
+		return nil
+	}
+	d, err := time.ParseDuration(*v)
+	if err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, `%s: %q is no duration: write it as "3s"`, field, *v)
+	}
+	*dst = d
+	return nil
+}
+
+// setLimit is a duration that is there to narrow: none that is too short to live
+// under, and none that would mean no limit.
+func setLimit(field string, dst *time.Duration, v *string) error {
+	if err := setDuration(field, dst, v); err != nil || v == nil {
+		return err
+	}
+	if *dst < time.Second {
+		return protocol.Errorf(protocol.CodeInvalidArgument, `%s: %q is less than a second: leave it out for no limit of the server's`, field, *v)
+	}
+	return nil
 }
 
 func set[T any](dst *T, v *T) {

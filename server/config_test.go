@@ -72,7 +72,12 @@ broker {
   address   = "10.0.0.7:7402"
   code_file = "/run/code"
 }
-limits { max_queued_tenant = 5 }
+limits {
+  max_queued_tenant    = 5
+  max_session_idle     = "24h"
+  max_session_lifetime = "720h"
+  max_approval_wait    = "1h"
+}
 database = "host=db dbname=bivouac passfile=/etc/pgpass"
 store { max_connections = 9 }
 blobs { dir = "/srv/blobs" }
@@ -83,6 +88,7 @@ blobs { dir = "/srv/blobs" }
 	want := Default()
 	want.DataDir, want.Grace, want.PublicAddress, want.TLSCertFile, want.TLSKeyFile = "/var/lib/bivouac", 7*time.Second, "0.0.0.0:443", "c.pem", "k.pem"
 	want.AdvertiseRunner, want.BrokerAddress, want.BrokerCodeFile, want.Limits.MaxQueuedTenant = "bivouac.example:7401", "10.0.0.7:7402", "/run/code", 5
+	want.Limits.MaxSessionIdle, want.Limits.MaxSessionLifetime, want.Limits.MaxApprovalWait = 24*time.Hour, 720*time.Hour, time.Hour
 	if c.Database != "host=db dbname=bivouac passfile=/etc/pgpass" || c.MaxConnections != 9 || c.BlobDir != "/srv/blobs" {
 		t.Errorf("the database is %q with %d connections, artifacts are in %q", c.Database, c.MaxConnections, c.BlobDir)
 	}
@@ -97,10 +103,12 @@ blobs { dir = "/srv/blobs" }
 func TestFileErrorsNameThePlace(t *testing.T) {
 	for text, want := range map[string]string{
 		"data_dir = \"x\"\npublic {\n  address = \"a:1\" tls_cert = \"b\"\n}\n": "server.hcl:3",
-		"data_dir = 5 5":                 "server.hcl:1",
-		"\n\nport = 7\n":                 "server.hcl:3",
-		"grace = \"soon\"\n":             "grace",
-		"limits { max_blob_bytes = {} }": "server.hcl:1",
+		"data_dir = 5 5":                       "server.hcl:1",
+		"\n\nport = 7\n":                       "server.hcl:3",
+		"grace = \"soon\"\n":                   "grace",
+		"limits { max_blob_bytes = {} }":       "server.hcl:1",
+		`limits { max_session_idle = "soon" }`: "limits.max_session_idle",
+		`limits { max_approval_wait = "0s" }`:  "limits.max_approval_wait",
 	} {
 		_, err := LoadFile(Default(), write(t, text))
 		if protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), want) {

@@ -96,7 +96,11 @@ func (s sessions) CloseSession(ctx context.Context, r *apiv1.CloseSessionRequest
 	if err != nil {
 		return nil, err
 	}
-	ses, err := s.Engine.CloseSession(ctx, callerOf(ctx), id)
+	end := s.Engine.CloseSession
+	if r.GetNow() {
+		end = s.Engine.EndSession
+	}
+	ses, err := end(ctx, callerOf(ctx), id)
 	if err != nil {
 		return nil, err
 	}

@@ -104,6 +104,9 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 		if err := route(desc, w.snap.Agent.Model.Route, w.snap.DataBoundary); err != nil {
 			return w.failed(routeReasons[protocol.CodeOf(err)], err.Error())
 		}
+		if _, err := registries(desc, w.snap.Agent.Egress); err != nil {
+			return w.failed(reasonPolicy, err.Error())
+		}
 		return w.start(s)
 	})
 }
@@ -157,6 +160,7 @@ func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) erro
 		return err
 	}
 	w.snap = &snap
+	snap.Egress, _ = registries(desc, agent.Egress) // what is missing ends the turn, see activate
 	w.turn.Snapshot, w.turn.SnapshotDigest, err = snap.Encode()
 	return err
 }

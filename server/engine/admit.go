@@ -119,7 +119,7 @@ func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
 		return err
 	}
 	if digest != a.Turn.MessageDigest && planted.Chosen != planted.Duplicate {
-		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace, or not to the same end (turn %s): use a new message id", p.MessageID, a.Turn.ID)
+		return protocol.Errorf(protocol.CodeConflict, "message %q was sent before with another prompt or workspace (turn %s), or only one of the two replaces a turn: use a new message id", p.MessageID, a.Turn.ID)
 	}
 	if p.Instead {
 		if a.Replaced, err = replacedBy(tx, a.Turn.ID); err != nil {
@@ -153,12 +153,8 @@ func (e *Engine) mayQueue(tx *store.Tx, s session.Session) (policy.Agent, error)
 	if s.State == session.Open && s.LastSeq >= int64(e.Limits.MaxSessionEvents) {
 		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s has %d events, and at most %d are taken: begin a new one with bivouac chat --new", s.ID, s.LastSeq, e.Limits.MaxSessionEvents)
 	}
-	if s.Due(tx.Now) || s.State != session.Open {
-		state := s.State
-		if s.State == session.Open {
-			state = session.Expired
-		}
-		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s is %s: begin a new one with `bivouac chat --agent %s`", s.ID, state, s.Agent)
+	if over := overFor(s, tx.Now); over != "" {
+		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s %s: begin a new one with `bivouac chat --agent %s`", s.ID, over, s.Agent)
 	}
 	_, agent, err := e.definition(tx, s.Tenant, s.Agent, s.AgentDigest)
 	if err != nil {

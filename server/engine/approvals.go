@@ -95,7 +95,8 @@ func (w *turnTx) askApproval(a session.Action) error {
 	if err := w.tx.InsertAction(a); err != nil {
 		return err
 	}
-	expires := w.tx.Now.Add(snap.Agent.Approvals.TTL)
+	ttl := narrowed(snap.Agent.Approvals.TTL, w.e.Limits.MaxApprovalWait)
+	expires := w.tx.Now.Add(ttl)
 	approval := session.Approval{
 		ID: newID[protocol.ApprovalKind](w.e, w.tx.Now), Action: a.ID, Turn: a.Turn, Session: a.Session,
 		Tenant: a.Tenant, Principal: a.Principal, State: session.ApprovalPending, Tool: a.Tool,
@@ -113,7 +114,7 @@ func (w *turnTx) askApproval(a session.Action) error {
 			return err
 		}
 	}
-	w.turn.Deadline = w.turn.Deadline.Add(snap.Agent.Approvals.TTL)
+	w.turn.Deadline = w.turn.Deadline.Add(ttl)
 	w.event(session.Event{Type: session.ApprovalAsked, Action: a.ID, Approval: approval.ID, Data: map[string]string{
 		session.DataCallID: a.CallID, "tool": a.Tool, "digest": approval.Digest}})
 	if w.turn.Placement == session.PlacementRunner {

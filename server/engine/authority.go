@@ -77,6 +77,7 @@ var (
 	grantRevoked      = &taken{"grant_revoked", "The grant that the turn stood on was revoked."}
 	principalDisabled = &taken{"principal_disabled", "The principal was disabled."}
 	sessionRevoked    = &taken{"session_revoked", "The session was revoked."}
+	sessionExpired    = &taken{"session_expired", "The session reached its maximum lifetime."}
 	instanceRecreated = &taken{"instance_recreated", "The agent's instance was recreated: what ran under the earlier generation ended."}
 	runnerRevoked     = &taken{"runner_revoked", "The runner was revoked."}
 	workTakenOver     = &taken{"stale_fence", "Another took the work over."}
@@ -114,6 +115,9 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 	}
 	if s.State == session.Revoked {
 		return sessionRevoked
+	}
+	if s.State == session.Expired || s.Outlived(tx.Now) {
+		return sessionExpired
 	}
 	if snap == nil {
 		return nil

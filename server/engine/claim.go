@@ -162,6 +162,7 @@ func (e *Engine) termsOf(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, e
 	t.Capability, err = e.mint(h.authority, time.Now(), func(c *capability.Claims) {
 		h.authority.forModel(c)
 		c.Attempt, c.Fence = id, h.fence
+		c.Egress = h.authority.snap.Agent.Egress // of turns that have a sandbox, and of their attempt alone
 	})
 	if s := h.authority.slice; s.ID != "" {
 		t.Slice = &runnerv1.Slice{Id: s.ID.String(), CeilingMicroUsd: s.CeilingMicroUSD, Whole: h.authority.whole}

@@ -29,6 +29,8 @@ func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 			return false, nil
 		case "attempt":
 			return e.cleanAttempt(ctx, c)
+		case "sessions":
+			return true, e.cleanSessions(ctx, c)
 		}
 		return true, e.cleaned(ctx, c, "", protocol.Errorf(protocol.CodeInternal, "nothing cleans up a %s", c.Kind))
 	})

@@ -78,7 +78,26 @@ func (v *view) lacks(agent policy.Agent, now time.Time) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("the broker has no destination %q, which the tool %s calls: its calls will fail until broker.hcl names it", t.HTTP.Destination, t.Alias))
 		}
 	}
+	if _, err := registries(d, agent.Egress); err != nil {
+		warnings = append(warnings, err.Error()+" Until then its turns will fail.")
+	}
 	return warnings
+}
+
+// registries finds what sandboxed code may read packages from.
+func registries(d *brokerv1.DescribeResponse, names []string) ([]policy.Registry, error) {
+	var out []policy.Registry
+	for _, name := range names {
+		i := slices.IndexFunc(d.GetDestinations(), func(to *brokerv1.Destination) bool { return to.GetName() == name })
+		switch {
+		case i < 0:
+			return nil, protocol.Errorf(protocol.CodeNotFound, "The broker has no destination %q, which the agent names in egress: add it to broker.hcl.", name)
+		case d.Destinations[i].GetEgress() == "":
+			return nil, protocol.Errorf(protocol.CodePolicyDenied, "The destination %q is not for sandboxed code: give it an egress block in broker.hcl.", name)
+		}
+		out = append(out, policy.Registry{Name: name, Protocol: d.Destinations[i].GetEgress(), URL: d.Destinations[i].GetUrl()})
+	}
+	return out, nil
 }
 
 func (v *view) set(d *brokerv1.DescribeResponse, err error, at time.Time) {

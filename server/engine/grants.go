@@ -118,8 +118,10 @@ func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, er
 		probe = r.e.probeToken(ctx, r.grant)
 	}
 	err = r.e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorGrant, ID: r.id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {
-		r.grant, err = tx.RevokeGrant(r.id)
-		return err
+		if r.grant, err = tx.RevokeGrant(r.id); err != nil || r.before {
+			return err
+		}
+		return r.e.asksSessions(tx, r.grant.Tenant, r.id.String())
 	})
 	if err != nil {
 		return "", err

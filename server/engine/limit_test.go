@@ -292,7 +292,7 @@ func TestMachineArgument(t *testing.T) {
 func TestSessionExpires(t *testing.T) {
 	inWorld(t, func(w *et.World, _ *et.Runner) {
 		applied(t, w, `limits    { max_queued = 3 }`, `limits { session_idle = "1h" }`)
-		w.Broker.Say(et.Script(et.Text("hi")))
+		w.Broker.Say(et.Script(et.Text("hi"), et.Text("yes")))
 		s := w.Session("assistant")
 		w.Submit(s, "hello")
 		w.Settle()

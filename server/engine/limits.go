@@ -10,6 +10,12 @@ type Limits struct {
 	MaxQueuedPrincipal int
 	// MaxPrompt bounds a prompt in bytes.
 	MaxPrompt int
+	// MaxSessionIdle and MaxSessionLifetime narrow what agents allow to the sessions
+	// that begin from now on; MaxApprovalWait narrows how long a question may wait for
+	// a person. Zero: the agent's own.
+	MaxSessionIdle     time.Duration
+	MaxSessionLifetime time.Duration
+	MaxApprovalWait    time.Duration
 	// OwnerTTL is how long a replica that says nothing keeps its turns.
 	OwnerTTL time.Duration
 	// ReplicaTTL is how long a replica may give no sign of life before others take
@@ -58,6 +64,14 @@ func DefaultLimits() Limits {
 		SweepEvery:         time.Hour,
 		Poll:               time.Second,
 	}
+}
+
+// narrowed is a duration of an agent under a limit of the server. INV-10.
+func narrowed(agent, server time.Duration) time.Duration {
+	if server > 0 && server < agent {
+		return server
+	}
+	return agent
 }
 
 // orDefault fills zero fields in.

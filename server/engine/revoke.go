@@ -158,8 +158,10 @@ func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protoc
 		if err := tx.DisablePrincipal(id); err != nil {
 			return err
 		}
-		p, err = tx.Principal(id)
-		return err
+		if p, err = tx.Principal(id); err != nil {
+			return err
+		}
+		return e.asksSessions(tx, p.Tenant, id.String())
 	})
 	return p, err
 }
@@ -197,7 +199,7 @@ func (e *Engine) revokeSessions(ctx context.Context, owner store.Caller, agent, 
 			return err
 		}
 		for _, s := range page {
-			if s.Agent == agent && !s.State.Terminal() {
+			if (agent == "" || s.Agent == agent) && !s.State.Terminal() {
 				if err := e.revokeSession(ctx, s.ID, reason, message); err != nil && !lost(err) {
 					return err
 				}
@@ -211,24 +213,28 @@ func (e *Engine) revokeSessions(ctx context.Context, owner store.Caller, agent, 
 
 func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reason, message string) error {
 	var ended []*turnTx
-	err := e.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
+	raised := raising{floors: e.floors, floor: policy.Floor{Kind: policy.FloorSession, ID: id.String(), Minimum: noFloor}}
+	err := raised.settle(e.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
 		ended = nil
 		s, err := tx.Session(id)
 		if err != nil || s.State.Terminal() {
 			return err
 		}
-		if err := move(tx, &s, session.SessionRevoke); err != nil {
+		if ended, err = e.endTurns(tx, id, &taken{reason, message}); err != nil {
 			return err
 		}
-		if _, err := tx.AddFloor(policy.Floor{Kind: policy.FloorSession, ID: id.String(), Minimum: noFloor, ExpiresAt: tx.Now.Add(floorTTL)}); err != nil {
+		if s, err = tx.Session(id); err != nil {
+			return err
+		}
+		if err := move(tx, &s, session.SessionRevoke); err != nil {
 			return err
 		}
 		if _, err := tx.AppendEvents(id, session.Event{Type: session.SessionRevoked, Data: map[string]string{"reason": reason}}); err != nil {
 			return err
 		}
-		ended, err = e.cancelQueued(tx, id, reason, message)
-		return err
-	})
+		raised.floor.ExpiresAt = tx.Now.Add(floorTTL)
+		return raised.add(tx)
+	}))
 	if err != nil {
 		return err
 	}

@@ -89,6 +89,9 @@ func (w *turnTx) turnWork(a *execution.Attempt, s session.Session, resume *runti
 		return err
 	}
 	work := &runnerv1.TurnWork{Spec: spec, Trust: snap.Agent.Trust, Limits: snap.Agent.Sandbox.Limits()}
+	for _, r := range snap.Egress {
+		work.Egress = append(work.Egress, &runnerv1.Egress{Name: r.Name, Protocol: r.Protocol, Url: r.URL})
+	}
 	if work.WorkspaceDigest, work.PatchDigests, err = w.tx.AcceptedPatches(s.ID); err != nil {
 		return err
 	}

@@ -39,7 +39,9 @@ func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession
 			ID: newID[protocol.SessionKind](e, tx.Now), Tenant: c.Tenant(), Principal: c.Principal(),
 			Instance: inst.ID, Generation: inst.Generation, Agent: def.Name, AgentDigest: def.Digest, State: session.Open,
 			DataBoundary: agent.DataBoundary, CreatedAt: tx.Now, LastActiveAt: tx.Now,
-			ExpiresAt: tx.Now.Add(agent.Limits.SessionMax), IdleTTL: agent.Limits.SessionIdle, IdempotencyKey: p.IdempotencyKey,
+			ExpiresAt:      tx.Now.Add(narrowed(agent.Limits.SessionMax, e.Limits.MaxSessionLifetime)),
+			IdleTTL:        narrowed(agent.Limits.SessionIdle, e.Limits.MaxSessionIdle),
+			IdempotencyKey: p.IdempotencyKey,
 		}
 		if err := tx.InsertSession(s); err != nil {
 			return err
@@ -144,64 +146,4 @@ func (e *Engine) cancelQueued(tx *store.Tx, id protocol.SessionID, reason, messa
 			return ended, nil
 		}
 	}
-}
-
-// tickSessions expires sessions that are idle or old, and closes closing ones
-// whose last turn has ended.
-func (e *Engine) tickSessions(ctx context.Context) (bool, error) {
-	var over, empty []session.Session
-	err := e.Store.View(ctx, store.AsLoop("sessions"), func(tx *store.Tx) (err error) {
-		if over, err = tx.SessionsPastExpiry(100); err != nil {
-			return err
-		}
-		empty, err = tx.SessionsDrained(100)
-		return err
-	})
-	if err != nil {
-		return false, err
-	}
-	expired, err := each(over, func(s session.Session) (bool, error) { return e.expireSession(ctx, s.ID) })
-	if err != nil {
-		return expired, err
-	}
-	closed, err := each(empty, func(s session.Session) (bool, error) {
-		return true, e.Store.Update(ctx, store.AsLoop("sessions"), func(tx *store.Tx) error {
-			s, err := tx.Session(s.ID)
-			if err != nil || s.State != session.Closing {
-				return err
-			}
-			return drained(tx, &s)
-		})
-	})
-	return expired || closed, err
-}
-
-// expireSession ends a session that nothing works in; turns that wait or run
-// keep it alive until they end.
-func (e *Engine) expireSession(ctx context.Context, id protocol.SessionID) (worked bool, err error) {
-	err = e.Store.Update(ctx, store.AsLoop("sessions"), func(tx *store.Tx) error {
-		worked = false
-		s, err := tx.Session(id)
-		if err != nil || !s.Due(tx.Now) {
-			return err
-		}
-		waiting, err := tx.QueueDepth(s.Tenant, s.Principal, id)
-		if err != nil || waiting > 0 {
-			return err
-		}
-		if _, err := tx.ActiveTurn(id); !absent(err) {
-			return err
-		}
-		worked = true
-		return expire(tx, &s)
-	})
-	return worked, err
-}
-
-func expire(tx *store.Tx, s *session.Session) error {
-	if err := move(tx, s, session.SessionExpire); err != nil {
-		return err
-	}
-	_, err := tx.AppendEvents(s.ID, session.Event{Type: session.SessionClosed, Data: map[string]string{"state": string(s.State)}})
-	return err
 }

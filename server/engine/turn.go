@@ -131,6 +131,9 @@ func (w *turnTx) close() error {
 	}
 	for _, ev := range w.events {
 		if ev.Type == session.TurnEnded {
+			if err := w.rests(); err != nil {
+				return err
+			}
 			return w.project()
 		}
 	}

@@ -19,6 +19,7 @@ const (
 	reasonNotPlaced      = "not_placed"
 	reasonInterrupted    = protocol.ResultInterrupted
 	reasonSessionClosed  = "session_closed"
+	reasonEnded          = "session_ended"
 	reasonApprovalDenied = "approval_denied"
 	reasonPolicy         = "policy_denied"
 	reasonAgent          = "invalid_agent"

@@ -18,10 +18,10 @@ import (
 func ctx() context.Context { return context.Background() }
 
 // inWorld runs a test in virtual time, in a world with one connected runner.
-func inWorld(t *testing.T, fn func(w *et.World, r *et.Runner)) {
+func inWorld(t *testing.T, fn func(w *et.World, r *et.Runner), options ...et.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := et.New(t)
+		w := et.New(t, options...)
 		r := w.Join("laptop", "files.list", "files.read", "files.write")
 		r.Files["home/todo.txt"] = "buy milk"
 		w.Broker.Serve("http:forecast", reply("sunny"))

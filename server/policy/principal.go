@@ -111,7 +111,7 @@ type Floor struct {
 type Cleanup struct {
 	ID        protocol.CleanupID
 	Tenant    protocol.TenantID
-	Kind      string // "attempt", "slice", "blob", "flows"
+	Kind      string // "attempt", "slice", "sessions", "blob", "flows"
 	Subject   string
 	CreatedAt time.Time
 	Tries     int

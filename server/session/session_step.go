@@ -58,13 +58,26 @@ func (s Session) Step(ev SessionEvent, now time.Time) (Session, error) {
 	return s, nil
 }
 
+// Ends is when an open session reaches its idle or its maximum lifetime, and
+// whether it is the idle one that comes first; zero for never.
+func (s Session) Ends() (at time.Time, idle bool) {
+	if s.IdleTTL > 0 {
+		at, idle = s.LastActiveAt.Add(s.IdleTTL), true
+	}
+	if !s.ExpiresAt.IsZero() && (at.IsZero() || !at.Before(s.ExpiresAt)) {
+		at, idle = s.ExpiresAt, false
+	}
+	return at, idle
+}
+
 // Due reports that an open session reached its idle or maximum lifetime.
 func (s Session) Due(now time.Time) bool {
-	if s.State != Open {
-		return false
-	}
-	if !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt) {
-		return true
-	}
-	return s.IdleTTL > 0 && !now.Before(s.LastActiveAt.Add(s.IdleTTL))
+	at, _ := s.Ends()
+	return s.State == Open && !at.IsZero() && !now.Before(at)
+}
+
+// Outlived reports that an open session reached its maximum lifetime: not even a
+// turn that is at work keeps it.
+func (s Session) Outlived(now time.Time) bool {
+	return s.State == Open && !s.ExpiresAt.IsZero() && !now.Before(s.ExpiresAt)
 }

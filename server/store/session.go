@@ -37,16 +37,10 @@ func (tx *Tx) InsertSession(s session.Session) error {
 	return err
 }
 
-// dueAt is when a session reaches its idle or its maximum lifetime, whichever
-// comes first; zero for never.
-func dueAt(s session.Session) (due time.Time) {
-	if s.IdleTTL > 0 {
-		due = s.LastActiveAt.Add(s.IdleTTL)
-	}
-	if !s.ExpiresAt.IsZero() && (due.IsZero() || s.ExpiresAt.Before(due)) {
-		due = s.ExpiresAt
-	}
-	return due
+// dueAt is when the session ends by time alone; zero for never.
+func dueAt(s session.Session) time.Time {
+	at, _ := s.Ends()
+	return at
 }
 
 var (

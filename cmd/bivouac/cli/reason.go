@@ -35,6 +35,8 @@ var reasonCode = map[string]protocol.Code{
 	"instance_recreated": protocol.CodePermissionDenied,
 	"runner_revoked":     protocol.CodePermissionDenied,
 	"session_closed":     protocol.CodeFailedPrecondition,
+	"session_ended":      protocol.CodeCancelled,
+	"session_expired":    protocol.CodeFailedPrecondition,
 	"invalid_agent":      protocol.CodeFailedPrecondition,
 }
 

@@ -102,20 +102,23 @@ func (a *app) sessionsCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().Int32Var(&limit, "limit", 20, "how many")
+	var now bool
 	closeCmd := &cobra.Command{
 		Use:   "close SESSION",
-		Short: "Take no more turns, and end when the queue is empty",
-		Long: `What is queued still runs. Then the session ends, and with it everything that was
-kept ready for it; its record stays: bivouac events SESSION.`,
+		Short: "Take no more turns, and end with the one that runs",
+		Long: `What waits is cancelled; the turn that runs goes on to its end, and the session ends
+with it. With --now that turn ends at once, wherever it runs, and nothing that was
+allowed to the session is admitted any more. The record stays: bivouac events SESSION.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			res, err := c.Sessions.CloseSession(ctx, &apiv1.CloseSessionRequest{SessionId: args[0]})
+			res, err := c.Sessions.CloseSession(ctx, &apiv1.CloseSessionRequest{SessionId: args[0], Now: now})
 			if err != nil {
 				return err
 			}
 			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is %s\n", args[0], res.GetSession().GetState()) })
 		}),
 	}
+	closeCmd.Flags().BoolVar(&now, "now", false, "end the turn that runs, too")
 	cmd.AddCommand(closeCmd, a.eraseSession())
 	return cmd
 }

@@ -477,8 +477,11 @@ func (x *ListSessionsResponse) GetNextCursor() string {
 }
 
 type CloseSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Ends the turn that runs, too, and with it every capability of the session: the
+	// session is REVOKED. Without it the turn goes on to its end.
+	Now           bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -518,6 +521,13 @@ func (x *CloseSessionRequest) GetSessionId() string {
 		return x.SessionId
 	}
 	return ""
+}
+
+func (x *CloseSessionRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
 }
 
 type CloseSessionResponse struct {
@@ -6733,10 +6743,11 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x14ListSessionsResponse\x12/\n" +
 	"\bsessions\x18\x01 \x03(\v2\x13.bivouac.v1.SessionR\bsessions\x12\x1f\n" +
 	"\vnext_cursor\x18\x02 \x01(\tR\n" +
-	"nextCursor\"4\n" +
+	"nextCursor\"F\n" +
 	"\x13CloseSessionRequest\x12\x1d\n" +
 	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\"E\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x10\n" +
+	"\x03now\x18\x02 \x01(\bR\x03now\"E\n" +
 	"\x14CloseSessionResponse\x12-\n" +
 	"\asession\x18\x01 \x01(\v2\x13.bivouac.v1.SessionR\asession\"4\n" +
 	"\x13EraseSessionRequest\x12\x1d\n" +

@@ -293,7 +293,8 @@ func (b *Broker) Describe(context.Context) (*brokerv1.DescribeResponse, error) {
 			{Name: "scripted", DataBoundaries: []string{"personal", "internal"}, InputMicroUsdPerMtok: 1, OutputMicroUsdPerMtok: 1, Priced: true},
 			{Name: "public", DataBoundaries: []string{"public"}, Priced: true},
 		},
-		Destinations:   []*brokerv1.Destination{{Name: "mail"}, {Name: "notes"}, {Name: "shop"}, {Name: "weather"}},
+		Destinations: []*brokerv1.Destination{{Name: "mail"}, {Name: "notes"}, {Name: "shop"}, {Name: "weather"},
+			{Name: "modules", Url: "https://modules.example", Egress: "go"}},
 		PathsDirectory: "/etc/paths",
 	}, nil
 }
