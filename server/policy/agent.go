@@ -17,10 +17,13 @@ type Agent struct {
 	DataBoundary string
 	// Trust of the code a runner-placed turn executes: "untrusted" (default) or
 	// "trusted". Untrusted code needs cgroup limits.
-	Trust     string
-	Adapter   string // of protocol.Adapters; native by default
-	Boundary  string // weakest sandbox class: "process" (default), …
-	Runners   []string
+	Trust    string
+	Adapter  string // of protocol.Adapters; native by default
+	Boundary string // weakest sandbox class: "process" (default), …
+	Runners  []string
+	// Egress names destinations of the broker that sandboxed code may read packages
+	// from; none: it has no network at all.
+	Egress    []string `json:",omitempty"`
 	Tools     []Tool
 	Limits    Limits
 	Sandbox   Sandbox
@@ -115,6 +118,14 @@ type Approvals struct {
 	OnDenied string
 }
 
+// Registry is a destination of the broker that sandboxed code may read packages
+// from, and how projects know it.
+type Registry struct {
+	Name     string `json:"name"`
+	Protocol string `json:"protocol"`
+	URL      string `json:"url"`
+}
+
 // Snapshot is what activation froze for one turn. Later changes may narrow a
 // running turn, never widen it. INV-10.
 type Snapshot struct {
@@ -124,7 +135,9 @@ type Snapshot struct {
 	Generation   int64             `json:"generation"`
 	Grant        string            `json:"grant,omitempty"`
 	DataBoundary string            `json:"data_boundary"`
-	PolicyDigest string            `json:"policy_digest"`
+	// Egress is what the broker said of the definition's registries. INV-10.
+	Egress       []Registry `json:"egress,omitempty"`
+	PolicyDigest string     `json:"policy_digest"`
 	// Broker pool and boot that the budget slice was cut for.
 	BrokerPool string `json:"broker_pool"`
 	BrokerBoot string `json:"broker_boot"`

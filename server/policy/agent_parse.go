@@ -55,7 +55,7 @@ func ParseAgent(filename string, src []byte) (Agent, error) {
 func (r *reader) agent(b *hcl.Block) Agent {
 	c := r.content(b.Body,
 		[]string{"profile", "placement", "data_boundary", "instructions", "trust", "adapter",
-			"runners", "device_tools", "sandbox_tools"},
+			"runners", "device_tools", "sandbox_tools", "egress"},
 		hcl.BlockHeaderSchema{Type: "model"}, hcl.BlockHeaderSchema{Type: "tool", LabelNames: []string{"name"}},
 		hcl.BlockHeaderSchema{Type: "limits"}, hcl.BlockHeaderSchema{Type: "sandbox"},
 		hcl.BlockHeaderSchema{Type: "lease"}, hcl.BlockHeaderSchema{Type: "approvals"})
@@ -75,6 +75,7 @@ func (r *reader) agent(b *hcl.Block) Agent {
 	s.text("instructions", &a.Instructions)
 	s.text("data_boundary", &a.DataBoundary)
 	s.texts("runners", &a.Runners)
+	r.egress(s, &a)
 	a.Instructions = strings.TrimSpace(a.Instructions)
 	if a.Instructions == "" {
 		r.refuse(s.rangeOf("instructions"), "instructions are missing: they are the agent's only system text")
@@ -199,6 +200,30 @@ func (r *reader) tools(s section, c *hcl.BodyContent, p Profile, a *Agent) {
 	}
 	if a.Placement == "runner" && !slices.ContainsFunc(a.Tools, Tool.inSandbox) {
 		r.refuse(s.rangeOf("placement"), "placement \"runner\" needs sandbox_tools: without a workspace the turn belongs in the service")
+	}
+}
+
+// maxEgress registries of one definition: each is a door of its own in the sandbox.
+const maxEgress = 16
+
+// egress reads the registries of sandboxed code.
+func (r *reader) egress(s section, a *Agent) {
+	s.texts("egress", &a.Egress)
+	seen := map[string]bool{}
+	for _, name := range a.Egress {
+		switch {
+		case !plainName.MatchString(name):
+			r.refuse(s.rangeOf("egress"), "egress: %q is no name of a destination in the broker's file", name)
+		case seen[name]:
+			r.refuse(s.rangeOf("egress"), "egress: %q stands twice", name)
+		}
+		seen[name] = true
+	}
+	if len(a.Egress) > maxEgress {
+		r.refuse(s.rangeOf("egress"), "egress: at most %d destinations", maxEgress)
+	}
+	if len(a.Egress) > 0 && a.Placement == "service" {
+		r.refuse(s.rangeOf("egress"), "egress needs placement = \"runner\": a service-placed turn has no sandbox")
 	}
 }
 

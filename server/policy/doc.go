@@ -25,6 +25,7 @@
 //
 //	  device_tools  = ["files.list", "files.read", "files.write"]
 //	  sandbox_tools = ["read", "write", "list", "search", "shell"]
+//	  egress        = ["go-proxy"]   # destinations with an egress block in the broker's file
 //
 //	  tool "forecast" {              # one block a tool
 //	    kind        = "http"         # or "device", to set approval of a fixed one

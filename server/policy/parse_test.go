@@ -205,6 +205,8 @@ func TestRefusals(t *testing.T) {
 		"input no schema":     {change("input", `input = { type = "objekt" }`), with(httpTool), "no JSON Schema"},
 		"input remote":        {change("input", `input = { type = "object", "$ref" = "https://example.com/s" }`), with(httpTool), "stands alone"},
 		"input text":          {change("input", `input = "{"`), change("input", `input = "{\"type\":\"object\"}"`), "no JSON Schema"},
+		"egress in service":   {with(`egress = ["go-proxy"]`), with(`egress = []`), "needs placement = \"runner\""},
+		"egress by address":   {with(`egress = ["https://proxy.example"]`), with(`egress = []`), "no name of a destination"},
 		"fixed description":   {with(`tool "files.read" {` + "\n kind = \"device\"\n description = \"x\"\n }"), with(`tool "files.read" {` + "\n kind = \"device\"\n approval = \"always\"\n }"), "fixed for a device action"},
 		"not a device action": {with(`tool "files.rm" { kind = "device" }`), with(`tool "files.list" { kind = "device" }`), `no device action "files.rm"`},
 	} {
