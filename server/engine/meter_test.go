@@ -78,3 +78,23 @@ func TestMeterOfApprovals(t *testing.T) {
 		}
 	})
 }
+
+// A capability that cannot be signed is told with its code, and one that can be.
+func TestMeterOfDenials(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		begun(t, w, r)
+		certify := w.RestartUncertified()
+		m := &tally{refused: map[string]int{}, minted: map[protocol.Code]int{}, decided: map[string]time.Duration{}}
+		w.Engine.Meter = m
+		r.Connect()
+		r.Renew()
+		if m.minted[protocol.CodeUnavailable] == 0 || m.minted[""] != 0 {
+			t.Errorf("without a key: %v", m.minted)
+		}
+		certify()
+		r.Renew()
+		if m.minted[""] == 0 {
+			t.Errorf("with one: %v", m.minted)
+		}
+	})
+}
