@@ -91,15 +91,19 @@ func TestClosedSlice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Usage{Slice: slice, Drawn: 27, Reserved: 20, Largest: 20, Tokens: Tokens{1, 2}, Open: 1}
+	want := Usage{Slice: slice, Drawn: 27, Reserved: 20, Largest: 20, Tokens: Tokens{1, 2}, Calls: 2, Open: 1}
 	for range 2 { // a repeated close answers the same
 		if got := l.Close(slice)[0]; got != want {
 			t.Errorf("close: %+v, want %+v", got, want)
 		}
 	}
-	late.Settle(1, Tokens{})
-	if got := l.Usage(slice)[0]; got != want {
-		t.Errorf("usage after close: %+v", got)
+	// INV-19: what was open when it was closed still settles, and then it is final.
+	late.Settle(1, Tokens{3, 0})
+	want = Usage{Slice: slice, Drawn: 8, Largest: 20, Tokens: Tokens{4, 2}, Calls: 2}
+	for _, got := range []Usage{l.Usage(slice)[0], l.Close(slice)[0]} {
+		if got != want {
+			t.Errorf("usage after close: %+v, want %+v", got, want)
+		}
 	}
 	if _, err := l.Reserve(s, 1); protocol.CodeOf(err) != protocol.CodeBudgetExhausted {
 		t.Errorf("a closed slice was drawn: %v", err)

@@ -42,7 +42,9 @@ type Usage struct {
 	// Largest reservation that was asked of it, granted or refused.
 	Largest int64
 	Tokens
-	Open int // calls with a reservation
+	// Calls that used something, open ones too.
+	Calls int64
+	Open  int // calls with a reservation
 }
 
 // Ledger of one boot.
@@ -61,15 +63,16 @@ type Ledger struct {
 }
 
 // tomb keeps what a closed slice had drawn, so that a repeated question gets the
-// same answer.
+// same answer. Calls that were open when it was closed still settle.
 type tomb struct {
-	at   time.Duration
-	last Usage
+	at  time.Duration
+	acc *account
 }
 
 type account struct {
 	drawn, reserved, largest int64
 	tokens                   Tokens
+	calls                    int64
 	open                     map[int64]int64 // reservations by call
 }
 
@@ -148,6 +151,15 @@ func (a *account) settle(call, cost int64, t Tokens) {
 	a.drawn += cost
 	a.tokens.Input += t.Input
 	a.tokens.Output += t.Output
+	if cost > 0 || t != (Tokens{}) {
+		a.calls++
+	}
+}
+
+// usage counts what is open as spent.
+func (a *account) usage(id protocol.SliceID) Usage {
+	return Usage{Slice: id, Drawn: a.drawn + a.reserved, Reserved: a.reserved, Largest: a.largest, Tokens: a.tokens,
+		Calls: a.calls + int64(len(a.open)), Open: len(a.open)}
 }
 
 // Amount that is reserved.
@@ -167,13 +179,13 @@ func (l *Ledger) Usage(ids ...protocol.SliceID) []Usage {
 
 func (l *Ledger) usageLocked(id protocol.SliceID) Usage {
 	if t, gone := l.closed[id]; gone {
-		return t.last
+		return t.acc.usage(id)
 	}
-	acc := l.slices[id]
-	if acc == nil {
-		return Usage{Slice: id, Drawn: l.past.slices[id].drawn, Tokens: l.past.slices[id].tokens}
+	if acc := l.slices[id]; acc != nil {
+		return acc.usage(id)
 	}
-	return Usage{Slice: id, Drawn: acc.drawn + acc.reserved, Reserved: acc.reserved, Largest: acc.largest, Tokens: acc.tokens, Open: len(acc.open)}
+	old := l.past.slices[id]
+	return Usage{Slice: id, Drawn: old.drawn, Tokens: old.tokens, Calls: old.calls}
 }
 
 // Boots are the earlier starts of which every draw is known.
@@ -183,8 +195,8 @@ func (l *Ledger) Boots() []string {
 	return l.past.known()
 }
 
-// Close refuses further draws and reports the last usage, an open reservation
-// as spent.
+// Close refuses further draws and reports the usage, an open reservation as spent.
+// What is said of a slice with no open call is final.
 func (l *Ledger) Close(ids ...protocol.SliceID) []Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,10 +208,17 @@ func (l *Ledger) Close(ids ...protocol.SliceID) []Usage {
 	}
 	out := make([]Usage, 0, len(ids))
 	for _, id := range ids {
-		last := l.usageLocked(id)
-		out = append(out, last)
+		out = append(out, l.usageLocked(id))
+		if _, gone := l.closed[id]; gone {
+			continue
+		}
+		acc := l.slices[id]
+		if acc == nil {
+			old := l.past.slices[id]
+			acc = &account{drawn: old.drawn, tokens: old.tokens, calls: old.calls}
+		}
 		delete(l.slices, id)
-		l.closed[id] = tomb{at: now, last: last}
+		l.closed[id] = tomb{at: now, acc: acc}
 	}
 	return out
 }

@@ -75,6 +75,7 @@ type note struct {
 	Cost   int64            `json:"c,omitempty"`
 	Input  int64            `json:"i,omitempty"`
 	Output int64            `json:"o,omitempty"`
+	Calls  int64            `json:"m,omitempty"`
 	AtUs   int64            `json:"t,omitempty"`
 }
 
@@ -165,17 +166,25 @@ func (l *Ledger) allLocked() []note {
 		out = append(out, note{Kind: notePast, Boot: boot, AtUs: ended.UnixMicro()})
 	}
 	for id, s := range l.past.slices {
-		out = append(out, note{Kind: noteSum, Boot: s.boot, Slice: id, Cost: s.drawn, Input: s.tokens.Input, Output: s.tokens.Output})
+		out = append(out, note{Kind: noteSum, Boot: s.boot, Slice: id, Cost: s.drawn, Input: s.tokens.Input, Output: s.tokens.Output, Calls: s.calls})
 	}
 	out = append(out, note{Kind: noteBoot, Boot: l.boot})
 	for id, t := range l.closed {
-		out = append(out, note{Kind: noteSum, Boot: l.boot, Slice: id, Cost: t.last.Drawn, Input: t.last.Input, Output: t.last.Output})
+		if _, earlier := l.past.slices[id]; !earlier {
+			out = append(out, t.acc.notes(l.boot, id)...)
+		}
 	}
 	for id, a := range l.slices {
-		out = append(out, note{Kind: noteSum, Boot: l.boot, Slice: id, Cost: a.drawn, Input: a.tokens.Input, Output: a.tokens.Output})
-		for call, amount := range a.open {
-			out = append(out, note{Kind: noteHold, Slice: id, Call: call, Cost: amount})
-		}
+		out = append(out, a.notes(l.boot, id)...)
+	}
+	return out
+}
+
+// notes of what a slice drew, and of its open calls.
+func (a *account) notes(boot string, id protocol.SliceID) []note {
+	out := []note{{Kind: noteSum, Boot: boot, Slice: id, Cost: a.drawn, Input: a.tokens.Input, Output: a.tokens.Output, Calls: a.calls}}
+	for call, amount := range a.open {
+		out = append(out, note{Kind: noteHold, Slice: id, Call: call, Cost: amount})
 	}
 	return out
 }

@@ -25,6 +25,7 @@ type spent struct {
 	boot   string
 	drawn  int64
 	tokens Tokens
+	calls  int64
 }
 
 func newPast() past {
@@ -61,11 +62,11 @@ func (r *reading) apply(n note) {
 		r.boot = n.Boot
 	case noteSum:
 		if n.Boot != r.boot {
-			r.past.slices[n.Slice] = spent{boot: n.Boot, drawn: n.Cost, tokens: Tokens{n.Input, n.Output}}
+			r.past.slices[n.Slice] = spent{boot: n.Boot, drawn: n.Cost, tokens: Tokens{n.Input, n.Output}, calls: n.Calls}
 			return
 		}
 		a := r.account(n.Slice)
-		a.drawn, a.tokens = n.Cost, Tokens{n.Input, n.Output}
+		a.drawn, a.tokens, a.calls = n.Cost, Tokens{n.Input, n.Output}, n.Calls
 	case noteHold:
 		a := r.account(n.Slice)
 		a.open[n.Call], a.reserved = n.Cost, a.reserved+n.Cost
@@ -91,7 +92,8 @@ func (r *reading) end(now time.Time) past {
 	if r.boot != "" {
 		r.past.boots[r.boot] = now
 		for id, a := range r.live {
-			r.past.slices[id] = spent{boot: r.boot, drawn: a.drawn + a.reserved, tokens: a.tokens}
+			u := a.usage(id)
+			r.past.slices[id] = spent{boot: r.boot, drawn: u.Drawn, tokens: u.Tokens, calls: u.Calls}
 		}
 	}
 	r.past.forget(now)
