@@ -107,9 +107,6 @@ func (p *person) chat(i int, c chat, tries int) {
 		if p.s.chance(p.s.plan.closes) {
 			p.after(p.s.between(0, p.s.plan.heal), "", func() { p.close(ses.ID) })
 		}
-		if p.s.chance(p.s.plan.recreates) {
-			p.after(p.s.between(0, p.s.plan.heal), "", func() { p.recreate(c.agent) })
-		}
 	})
 }
 
@@ -146,6 +143,9 @@ func (p *person) follow(id protocol.SessionID, message, text string, turn protoc
 	}
 	if s.chance(0.05) {
 		p.after(s.between(0, 30*time.Second), "", func() { p.submit(id, message, text+" ", false) })
+	}
+	if s.chance(s.plan.recreates) { // while it works
+		p.after(s.between(0, 15*time.Second), "", func() { p.recreate(pick(s, "assistant", "coder", "coder")) })
 	}
 	if s.chance(s.plan.cancels) {
 		p.after(s.between(0, 40*time.Second), "", func() { p.cancel(turn) })

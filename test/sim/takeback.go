@@ -15,7 +15,9 @@ import (
 func (p *person) takeBack() {
 	s := p.s
 	if s.plan.grants && s.chance(s.plan.revokes) {
-		p.after(s.between(0, s.plan.heal), "", func() { p.revokeGrant(pick(s, "assistant", "coder")) })
+		for range 2 {
+			p.after(s.between(0, s.plan.heal), "", func() { p.revokeGrant(pick(s, "assistant", "coder")) })
+		}
 	}
 	if s.chance(s.plan.revokes / 2) {
 		mine := s.machines[:2]
