@@ -21,7 +21,7 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of the binaries")
 	turns := flag.Int("turns", 60, "turns for each latency")
 	streams := flag.Int("streams", 1000, "open streams from which authority is taken")
-	only := flag.String("only", "", `"system", "sandbox", "broker", "tunnel" or "ledger"; all when empty`)
+	only := flag.String("only", "", `"system", "sandbox", "broker", "tunnel", "ledger" or "sim"; all when empty`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -42,6 +42,9 @@ func main() {
 	}
 	if wanted("ledger") {
 		err = ledgerFigures()
+	}
+	if wanted("sim") {
+		err = simFigures(ctx, 60)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench failed:", err)
