@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
+	"bivouac/server/policy"
 	"bivouac/server/trace"
 	"bivouac/server/transfer"
 )
@@ -66,6 +67,8 @@ type Config struct {
 	Grace time.Duration
 	// Limits of the engine; zero fields mean its defaults.
 	Limits engine.Limits
+	// Quotas of tenants, principals and agents; the zero value has none.
+	Quotas policy.Quotas
 	// Version of the binary, for people.
 	Version string
 

@@ -27,6 +27,7 @@ import (
 //	metrics { address = "127.0.0.1:7409" }
 //	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100
 //	          max_session_idle = "24h"  max_session_lifetime = "720h"  max_approval_wait = "1h" }
+//	quota "principal" { max_active_turns = 4  max_turns_per_minute = 30 }
 type file struct {
 	DataDir  *string      `hcl:"data_dir"`
 	Grace    *string      `hcl:"grace"`
@@ -39,6 +40,7 @@ type file struct {
 	Metrics  *metricsFile `hcl:"metrics,block"`
 	Trace    *traceFile   `hcl:"trace,block"`
 	Limits   *limitsFile  `hcl:"limits,block"`
+	Quotas   []*quotaFile `hcl:"quota,block"`
 }
 
 type publicFile struct {
@@ -144,6 +146,10 @@ func (f file) over(c Config) (Config, error) {
 	}
 	if m := f.Metrics; m != nil {
 		set(&c.MetricsAddress, m.Address)
+	}
+	var err error
+	if c.Quotas, err = quotasOver(c.Quotas, f.Quotas); err != nil {
+		return c, err
 	}
 	if l := f.Limits; l != nil {
 		set(&c.MaxBlobBytes, l.MaxBlobBytes)

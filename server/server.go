@@ -173,7 +173,7 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	p.meter = metric.NewServer(c.Version, st, func() (time.Duration, bool) { return p.engine.FeedAge() })
 	p.engine = engine.New(engine.Config{
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
-		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Meter: p.meter,
+		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Quotas: c.Quotas, Meter: p.meter,
 		Alone: !st.Shared(), Blobs: place, EndedFunc: p.ended, Bytes: blobs{dir},
 	})
 	p.shared = runnerapi.Share(runnerapi.SharedConfig{Store: st, Own: p.broker, Replica: rep, EndsAt: p.endsAt, Log: c.Log})

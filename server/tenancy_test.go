@@ -225,6 +225,9 @@ var crossings = []crossing{
 	{method: "PrincipalService.ListPrincipals", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Principals.ListPrincipals, &apiv1.ListPrincipalsRequest{})(ctx)
 	}},
+	{method: "PrincipalService.ListQuotas", own: true, empty: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
+		return do(c.Principals.ListQuotas, &apiv1.ListQuotasRequest{})(ctx)
+	}},
 	{method: "PrincipalService.WhoAmI", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Principals.WhoAmI, &apiv1.WhoAmIRequest{})(ctx)
 	}},

@@ -31,7 +31,12 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 	}
 	var queued []session.Turn
 	err = e.Store.View(ctx, store.AsLoop("activate"), func(tx *store.Tx) (err error) {
-		if queued, err = tx.Activatable(activateBatch); err == nil && planted.Chosen == planted.Order {
+		if e.Quotas.HoldActivation() {
+			queued, err = e.withinActive(tx)
+		} else {
+			queued, err = tx.Activatable(activateBatch)
+		}
+		if err == nil && planted.Chosen == planted.Order {
 			queued, err = newestFirst(tx, queued)
 		}
 		return err
@@ -132,6 +137,9 @@ func (w *turnTx) mayActivate() (session.Session, error) {
 func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) error {
 	_, agent, err := w.e.definition(w.tx, s.Tenant, s.Agent, s.AgentDigest)
 	if err != nil {
+		return err
+	}
+	if err := w.mayBegin(s, &agent.Limits); err != nil {
 		return err
 	}
 	inst, err := w.tx.EnsureInstance(s.Tenant, s.Principal, s.Agent)

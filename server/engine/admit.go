@@ -179,7 +179,7 @@ func (e *Engine) mayQueue(tx *store.Tx, s session.Session) (policy.Agent, error)
 			return agent, e.queueFull(tx, s, bound.what, depth)
 		}
 	}
-	return agent, nil
+	return agent, e.withinQuotas(tx, s)
 }
 
 func (e *Engine) queueFull(tx *store.Tx, s session.Session, what string, depth int) error {

@@ -12,6 +12,7 @@ import (
 	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
 	"bivouac/server/capability"
+	"bivouac/server/policy"
 	"bivouac/server/store"
 )
 
@@ -51,6 +52,8 @@ type Config struct {
 	// Meter counts what happens; nil: nobody does.
 	Meter  Meter
 	Limits Limits
+	// Quotas of tenants, principals and agents; the zero value has none.
+	Quotas policy.Quotas
 	// Entropy of identifiers; nil: crypto/rand. A simulation seeds it.
 	Entropy io.Reader
 }

@@ -183,6 +183,19 @@ func (e *Engine) explainQueued(tx *store.Tx, t session.Turn, x *Explanation) err
 		x.Remedies = []string{"bivouac-broker run"}
 		return nil
 	}
+	s, err := tx.Session(t.Session)
+	if err != nil {
+		return err
+	}
+	uses, err := e.quotasOf(tx, t.Tenant, t.Principal, s.Agent)
+	if err != nil {
+		return err
+	}
+	if held := e.heldBy(uses, tx); held != "" {
+		x.WaitingFor = held
+		x.Remedies = []string{"bivouac quota", "bivouac cancel " + t.ID.String()}
+		return nil
+	}
 	x.WaitingFor = fmt.Sprintf("its activation; it is number %d in the queue", position)
 	return nil
 }

@@ -24,6 +24,9 @@ const (
 	sweepBatch = 500
 )
 
+// usageTTL is how long what a day used is kept: quotas ask for the present one.
+const usageTTL = 32 * 24 * time.Hour
+
 // tickSweep removes what nobody uses and nobody may read: uploads of which no turn
 // came, and the bytes of artifacts without a row, such as those of erased
 // sessions. INV-18.
@@ -35,6 +38,9 @@ func (e *Engine) tickSweep(ctx context.Context) (bool, error) {
 	e.pauses.set(sweepKey, now.Add(e.Limits.SweepEvery))
 	err := e.Store.Update(ctx, store.AsLoop(sweepKey), func(tx *store.Tx) error {
 		if err := e.guardLead(tx); err != nil {
+			return err
+		}
+		if _, err := tx.DropUsage(tx.Now.Add(-usageTTL)); err != nil {
 			return err
 		}
 		_, err := tx.DropUnusedUploads(tx.Now.Add(-e.Limits.UploadTTL))

@@ -24,11 +24,13 @@ type turnTx struct {
 	tx   *store.Tx
 	turn session.Turn
 	// prior and fence are what the store holds now.
-	prior  session.TurnState
-	fence  protocol.Fence
-	dirty  bool
-	events []session.Event
-	after  []func()
+	prior session.TurnState
+	fence protocol.Fence
+	dirty bool
+	// counted are the tokens of the turn that the day has.
+	counted int64
+	events  []session.Event
+	after   []func()
 
 	snap *policy.Snapshot
 	loop *runtimev1.LoopState
@@ -48,7 +50,7 @@ func (e *Engine) openTurn(tx *store.Tx, id protocol.TurnID) (*turnTx, error) {
 }
 
 func (e *Engine) holdTurn(tx *store.Tx, t session.Turn) *turnTx {
-	return &turnTx{e: e, tx: tx, turn: t, prior: t.State, fence: t.OwnerFence}
+	return &turnTx{e: e, tx: tx, turn: t, prior: t.State, fence: t.OwnerFence, counted: tokensOf(t)}
 }
 
 // onTurn changes one turn in a transaction of its own.
@@ -104,7 +106,7 @@ func (w *turnTx) flush() error {
 		return err
 	}
 	w.prior, w.fence, w.dirty = w.turn.State, w.turn.OwnerFence, false
-	return nil
+	return w.count()
 }
 
 // event notes what happened, in order.

@@ -26,7 +26,7 @@ const (
 	DataCallID = "call_id"
 	// DataInstead is the turn that was cancelled for a queued one.
 	DataInstead = "instead_of"
-	DataAlias  = "alias"
+	DataAlias   = "alias"
 )
 
 // Tombstone is what an erased payload projects to: always the same text, so

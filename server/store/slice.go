@@ -47,8 +47,11 @@ func (tx *Tx) SaveSlice(s policy.Slice) error {
 		return err
 	}
 	n, err := tx.exec(saveSlice, s.ID, s.CeilingMicroUSD, s.DrawnMicroUSD, s.ClosedAt)
-	if err != nil || n == 1 {
+	if err != nil {
 		return err
+	}
+	if n == 1 {
+		return tx.addUsage(now.Turn, 0, s.DrawnMicroUSD-now.DrawnMicroUSD)
 	}
 	if now == s {
 		return nil // the same end again

@@ -48,6 +48,7 @@ var idempotent = map[string]bool{
 	apiv1connect.PrincipalServiceListPrincipalsProcedure:    true,
 	apiv1connect.PrincipalServiceDisablePrincipalProcedure:  true,
 	apiv1connect.PrincipalServiceWhoAmIProcedure:            true,
+	apiv1connect.PrincipalServiceListQuotasProcedure:        true,
 	apiv1connect.RunnerAdminServiceCreateJoinCodeProcedure:  false, // the code is in one answer
 	apiv1connect.RunnerAdminServiceListRunnersProcedure:     true,
 	apiv1connect.RunnerAdminServiceListCleanupsProcedure:    true,

@@ -47,6 +47,7 @@ type World struct {
 	key     *capability.Key
 	signer  *capability.Signer
 	begun   time.Time
+	quotas  policy.Quotas
 	limits  engine.Limits
 	replica protocol.ReplicaID
 }
@@ -59,6 +60,9 @@ func WithEntropy(r io.Reader) Option { return func(w *World) { w.entropy = r } }
 
 // WithLimits sets the engine's limits.
 func WithLimits(l engine.Limits) Option { return func(w *World) { w.limits = l } }
+
+// WithQuotas sets the quotas of tenants, principals and agents.
+func WithQuotas(q policy.Quotas) Option { return func(w *World) { w.quotas = q } }
 
 // New makes a world with one tenant, one person and both agents.
 func New(t testing.TB, options ...Option) *World {
@@ -160,7 +164,7 @@ func (w *World) config(ops engine.Ops) engine.Config {
 	return engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
-		Ops: ops, Limits: limits, Entropy: w.entropy,
+		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: w.entropy,
 	}
 }
 

@@ -355,6 +355,21 @@ var authorityProbes = map[string]probe{
 		g, err := tx.Gauges()
 		return g.Queued > 0, err
 	}},
+	"AddUsage": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.AddUsage(x.Active, 1)) }},
+	"Consumption": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		c, err := tx.Consumption(policy.Scope{Tenant: x.Tenant, Principal: x.User})
+		return c.Queued > 0, err
+	}},
+	"DropUsage": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		if _, err := tx.DropUsage(tx.Now); err != nil {
+			return false, err
+		}
+		if err := tx.AddUsage(x.Active, 1); err != nil {
+			return false, err
+		}
+		n, err := tx.DropUsage(tx.Now.Add(48 * time.Hour))
+		return n > 0, err
+	}},
 	"CleanupDebt": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		n, err := tx.CleanupDebt()
 		return n > 0, err

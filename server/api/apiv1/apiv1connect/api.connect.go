@@ -134,6 +134,9 @@ const (
 	PrincipalServiceDisablePrincipalProcedure = "/bivouac.v1.PrincipalService/DisablePrincipal"
 	// PrincipalServiceWhoAmIProcedure is the fully-qualified name of the PrincipalService's WhoAmI RPC.
 	PrincipalServiceWhoAmIProcedure = "/bivouac.v1.PrincipalService/WhoAmI"
+	// PrincipalServiceListQuotasProcedure is the fully-qualified name of the PrincipalService's
+	// ListQuotas RPC.
+	PrincipalServiceListQuotasProcedure = "/bivouac.v1.PrincipalService/ListQuotas"
 	// RunnerAdminServiceCreateJoinCodeProcedure is the fully-qualified name of the RunnerAdminService's
 	// CreateJoinCode RPC.
 	RunnerAdminServiceCreateJoinCodeProcedure = "/bivouac.v1.RunnerAdminService/CreateJoinCode"
@@ -1225,6 +1228,8 @@ type PrincipalServiceClient interface {
 	ListPrincipals(context.Context, *apiv1.ListPrincipalsRequest) (*apiv1.ListPrincipalsResponse, error)
 	DisablePrincipal(context.Context, *apiv1.DisablePrincipalRequest) (*apiv1.DisablePrincipalResponse, error)
 	WhoAmI(context.Context, *apiv1.WhoAmIRequest) (*apiv1.WhoAmIResponse, error)
+	// The quotas that the caller runs into, with what is used of them.
+	ListQuotas(context.Context, *apiv1.ListQuotasRequest) (*apiv1.ListQuotasResponse, error)
 }
 
 // NewPrincipalServiceClient constructs a client for the bivouac.v1.PrincipalService service. By
@@ -1262,6 +1267,12 @@ func NewPrincipalServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(principalServiceMethods.ByName("WhoAmI")),
 			connect.WithClientOptions(opts...),
 		),
+		listQuotas: connect.NewClient[apiv1.ListQuotasRequest, apiv1.ListQuotasResponse](
+			httpClient,
+			baseURL+PrincipalServiceListQuotasProcedure,
+			connect.WithSchema(principalServiceMethods.ByName("ListQuotas")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -1271,6 +1282,7 @@ type principalServiceClient struct {
 	listPrincipals   *connect.Client[apiv1.ListPrincipalsRequest, apiv1.ListPrincipalsResponse]
 	disablePrincipal *connect.Client[apiv1.DisablePrincipalRequest, apiv1.DisablePrincipalResponse]
 	whoAmI           *connect.Client[apiv1.WhoAmIRequest, apiv1.WhoAmIResponse]
+	listQuotas       *connect.Client[apiv1.ListQuotasRequest, apiv1.ListQuotasResponse]
 }
 
 // AddPrincipal calls bivouac.v1.PrincipalService.AddPrincipal.
@@ -1309,6 +1321,15 @@ func (c *principalServiceClient) WhoAmI(ctx context.Context, req *apiv1.WhoAmIRe
 	return nil, err
 }
 
+// ListQuotas calls bivouac.v1.PrincipalService.ListQuotas.
+func (c *principalServiceClient) ListQuotas(ctx context.Context, req *apiv1.ListQuotasRequest) (*apiv1.ListQuotasResponse, error) {
+	response, err := c.listQuotas.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // PrincipalServiceHandler is an implementation of the bivouac.v1.PrincipalService service.
 type PrincipalServiceHandler interface {
 	// The token is in this answer and nowhere else.
@@ -1316,6 +1337,8 @@ type PrincipalServiceHandler interface {
 	ListPrincipals(context.Context, *apiv1.ListPrincipalsRequest) (*apiv1.ListPrincipalsResponse, error)
 	DisablePrincipal(context.Context, *apiv1.DisablePrincipalRequest) (*apiv1.DisablePrincipalResponse, error)
 	WhoAmI(context.Context, *apiv1.WhoAmIRequest) (*apiv1.WhoAmIResponse, error)
+	// The quotas that the caller runs into, with what is used of them.
+	ListQuotas(context.Context, *apiv1.ListQuotasRequest) (*apiv1.ListQuotasResponse, error)
 }
 
 // NewPrincipalServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -1349,6 +1372,12 @@ func NewPrincipalServiceHandler(svc PrincipalServiceHandler, opts ...connect.Han
 		connect.WithSchema(principalServiceMethods.ByName("WhoAmI")),
 		connect.WithHandlerOptions(opts...),
 	)
+	principalServiceListQuotasHandler := connect.NewUnaryHandlerSimple(
+		PrincipalServiceListQuotasProcedure,
+		svc.ListQuotas,
+		connect.WithSchema(principalServiceMethods.ByName("ListQuotas")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.v1.PrincipalService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PrincipalServiceAddPrincipalProcedure:
@@ -1359,6 +1388,8 @@ func NewPrincipalServiceHandler(svc PrincipalServiceHandler, opts ...connect.Han
 			principalServiceDisablePrincipalHandler.ServeHTTP(w, r)
 		case PrincipalServiceWhoAmIProcedure:
 			principalServiceWhoAmIHandler.ServeHTTP(w, r)
+		case PrincipalServiceListQuotasProcedure:
+			principalServiceListQuotasHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1382,6 +1413,10 @@ func (UnimplementedPrincipalServiceHandler) DisablePrincipal(context.Context, *a
 
 func (UnimplementedPrincipalServiceHandler) WhoAmI(context.Context, *apiv1.WhoAmIRequest) (*apiv1.WhoAmIResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.PrincipalService.WhoAmI is not implemented"))
+}
+
+func (UnimplementedPrincipalServiceHandler) ListQuotas(context.Context, *apiv1.ListQuotasRequest) (*apiv1.ListQuotasResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.PrincipalService.ListQuotas is not implemented"))
 }
 
 // RunnerAdminServiceClient is a client for the bivouac.v1.RunnerAdminService service.
