@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/assembly"
 	"bivouac/server/broker/keyring"
@@ -33,7 +34,7 @@ func main() {
 		os.Exit(int(over))
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bivouac-broker:", err)
+		fmt.Fprintf(os.Stderr, "bivouac-broker: %s [%s]\n", legible.Text(err.Error()), protocol.CodeOf(err))
 		os.Exit(protocol.CodeOf(err).ExitCode())
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge"
+	"bivouac/edge/legible"
 	"bivouac/edge/metric"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
@@ -35,7 +36,7 @@ func main() {
 		os.Exit(int(over))
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bivouac-edge:", err)
+		fmt.Fprintf(os.Stderr, "bivouac-edge: %s [%s]\n", legible.Text(err.Error()), protocol.CodeOf(err))
 		os.Exit(protocol.CodeOf(err).ExitCode())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge"
+	"bivouac/edge/legible"
 	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
 )
@@ -78,7 +79,7 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	if s.LastError != "" {
 		line("last error", "%s (%s)", s.LastError, s.LastErrorAt.Local().Format(time.RFC1123))
 	}
-	_, err := io.WriteString(out, b.String())
+	_, err := io.WriteString(out, legible.Text(b.String()))
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 	"bivouac/server"
 )
@@ -29,7 +30,7 @@ func main() {
 		os.Exit(int(over))
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bivouac-server:", err)
+		fmt.Fprintf(os.Stderr, "bivouac-server: %s [%s]\n", legible.Text(err.Error()), protocol.CodeOf(err))
 		os.Exit(protocol.CodeOf(err).ExitCode())
 	}
 }

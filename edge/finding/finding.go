@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 )
 
@@ -135,7 +136,7 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	bad, warned := r.count(Problem), r.count(Warning)
 	fmt.Fprintf(&b, "%d checked, %d problem(s), %d warning(s)\n", len(r.All), bad, warned)
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, legible.Text(b.String()))
 	return err
 }
 

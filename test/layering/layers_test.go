@@ -30,7 +30,7 @@ var layers = []layer{
 	// what a process shows of itself
 	{"edge/metric", []string{"edge/protocol"}, []string{"github.com/prometheus/client_golang", "golang.org/x/sync"}, "a page of numbers knows nobody's numbers"},
 
-	{"edge/finding", []string{"edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
+	{"edge/finding", []string{"edge/legible", "edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
 	{"edge/finding/reach", []string{"edge/finding", "edge/link", "edge/protocol"}, []string{}, "the way to a peer, over each transport"},
 
 	// the edge: never server/**, except the generated broker contract in the relay
@@ -43,6 +43,7 @@ var layers = []layer{
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
 	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault"}, nil, "a supervisor owns one attempt"},
 	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
+	{"edge/legible", []string{}, []string{}, "what a person sees is text"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
 	{"edge/state", []string{"edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
 	{"edge/service", []string{"edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
@@ -92,9 +93,9 @@ var layers = []layer{
 	{"server", []string{"edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"edge/finding", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
-	{"cmd/bivouac-server", []string{"edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-broker", []string{"edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac", []string{"edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
+	{"cmd/bivouac-server", []string{"edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker"}, nil, "one inherited socket, and the tools of sandbox B"},
 

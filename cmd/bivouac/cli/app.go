@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/client"
 )
@@ -31,19 +32,20 @@ var version = "dev"
 
 // app is one run of the command line.
 type app struct {
-	in       *input
-	out, err io.Writer
-	json     bool
-	config   string // directory of login and remembered sessions
-	server   string // overrides the login's address
-	api      *client.Client
-	login    login
-	lost     bool // a watch is without its connection
+	in     *input
+	out    io.Writer // as it is: an answer, JSON, a patch
+	err    io.Writer // for people, who see every rune of it
+	json   bool
+	config string // directory of login and remembered sessions
+	server string // overrides the login's address
+	api    *client.Client
+	login  login
+	lost   bool // a watch is without its connection
 }
 
 // Main runs one command and returns the exit code.
 func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: newInput(in), out: out, err: errOut}
+	a := &app{in: newInput(in), out: out, err: legible.Writer{W: errOut}}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -84,11 +86,25 @@ func (a *app) exit(err error) int {
 			e.RetryAfter = pe.RetryAfter.String()
 		}
 		b, _ := json.Marshal(map[string]any{"error": e})
-		fmt.Fprintln(a.err, string(b))
+		fmt.Fprintln(bare(a.err), string(b))
 		return code.ExitCode()
 	}
-	fmt.Fprintf(a.err, "bivouac: %s\n", err)
+	fmt.Fprintf(a.err, "bivouac: %s\n", withCode(code, err.Error()))
 	return code.ExitCode()
+}
+
+// withCode ends a message with the stable code that documents and scripts know.
+func withCode(code protocol.Code, message string) string {
+	return message + " [" + string(code) + "]"
+}
+
+// bare is the writer behind one for people: for JSON, and for what a terminal is
+// to obey.
+func bare(w io.Writer) io.Writer {
+	if l, ok := w.(legible.Writer); ok {
+		return l.W
+	}
+	return w
 }
 
 // exitError ends with a code and without another line: the command has said
@@ -179,7 +195,7 @@ func (a *app) call(fn func(ctx context.Context, c *client.Client, args []string)
 // print writes a message as JSON, or lets text write it for people.
 func (a *app) print(m proto.Message, text func(w io.Writer)) error {
 	if !a.json {
-		text(a.out)
+		text(legible.Writer{W: a.out})
 		return nil
 	}
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)

@@ -40,8 +40,8 @@ func showApproval(w io.Writer, ap *apiv1.Approval) {
 	if ap.GetRunnerName() != "" {
 		where = ap.GetRunnerName()
 	}
-	fmt.Fprintf(w, "%s  %s  %s on %s, effect %s\n", ap.GetId(), ap.GetState(), plain(ap.GetTool()), plain(where), ap.GetEffect())
-	fmt.Fprintf(w, "  arguments %s\n  digest    %s\n", harmless(ap.GetArguments()), ap.GetDigest())
+	fmt.Fprintf(w, "%s  %s  %s on %s, effect %s\n", ap.GetId(), ap.GetState(), plain(ap.GetTool()), plain(where), plain(ap.GetEffect()))
+	fmt.Fprintf(w, "  arguments %s\n  digest    %s\n", plain(ap.GetArguments()), plain(ap.GetDigest()))
 	if ap.GetDecidedByName() != "" {
 		fmt.Fprintf(w, "  decided by %s", plain(ap.GetDecidedByName()))
 		if ap.GetReason() != "" {

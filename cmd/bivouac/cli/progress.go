@@ -21,8 +21,8 @@ type progress struct {
 
 // progress of a command; none with --json.
 func (a *app) progress() *progress {
-	p := &progress{w: a.err, every: 5 * time.Second, last: time.Now()}
-	if f, ok := a.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	p := &progress{w: bare(a.err), every: 5 * time.Second, last: time.Now()}
+	if f, ok := p.w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.tty, p.every = true, 200*time.Millisecond
 	}
 	if a.json {
@@ -38,10 +38,10 @@ func (p *progress) say(format string, args ...any) {
 	}
 	p.last, p.shown = time.Now(), true
 	if p.tty {
-		fmt.Fprintf(p.w, "\r\x1b[K"+format, args...)
+		fmt.Fprint(p.w, "\r\x1b[K"+plain(fmt.Sprintf(format, args...)))
 		return
 	}
-	fmt.Fprintf(p.w, format+"\n", args...)
+	fmt.Fprintln(p.w, plain(fmt.Sprintf(format, args...)))
 }
 
 // done takes the line back.

@@ -16,6 +16,7 @@ func TestEveryReasonHasAnExitCode(t *testing.T) {
 	for file, pattern := range map[string]string{
 		"edge/runtime/loop/finish.go": `(?m)^\s+(?:Reason|Limit)\w+\s+= "([a-z_]+)"`,
 		"server/engine/turn_end.go":   `(?m)^\s+reason\w+\s+= "([a-z_]+)"`,
+		"server/engine/rewind.go":     `(?m)^\s+reason\w+\s+= "([a-z_]+)"`,
 		"server/engine/authority.go":  `&taken\{"([a-z_]+)"`,
 		"edge/protocol/result.go":     `ResultInterrupted = "([a-z_]+)"`,
 	} {

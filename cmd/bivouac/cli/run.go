@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 	"bivouac/edge/workspace"
 	"bivouac/server/api/apiv1"
@@ -217,8 +218,7 @@ and applies all of it or nothing. --show prints it instead.`,
 				return a.printJSON(map[string]any{"turn": t.GetId(), "patch_digest": t.GetPatchDigest(), "patch": patch}) // bytes: base64
 			}
 			if show {
-				_, err := a.out.Write(patch)
-				return err
+				return a.showPatch(patch)
 			}
 			if dir == "" {
 				if dir, err = a.rememberedDir(t.GetId()); err != nil {
@@ -256,6 +256,17 @@ func (a *app) patch(ctx context.Context, c *client.Client, id string) (*apiv1.Tu
 		return nil, nil, err
 	}
 	return t, b.Bytes(), nil
+}
+
+// showPatch prints a patch: as it is for another program, and with every rune of
+// it visible to a person, who decides on it.
+func (a *app) showPatch(patch []byte) error {
+	out := a.out
+	if a.outIsTerminal() {
+		out = legible.Writer{W: a.out}
+	}
+	_, err := out.Write(patch)
+	return err
 }
 
 func (a *app) rememberedDir(id string) (string, error) {

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"bivouac/edge/legible"
 )
 
-// table prints columns for people. What came from elsewhere (names, reasons) is
-// stripped of control characters: a terminal obeys them.
+// table prints columns for people. In what came from elsewhere (names, reasons)
+// what a terminal obeys, or nobody sees, is escaped.
 type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer, head ...string) table {
@@ -31,25 +33,12 @@ func (t table) row(cells ...string) {
 
 func (t table) flush() { t.w.Flush() } // the terminal is gone then
 
-// plain makes one line of harmless text.
-func plain(s string) string { return clean(s, "\n\t") }
+// plain makes one line in which every rune is seen.
+func plain(s string) string { return legible.Line(s) }
 
-// harmless keeps the lines of a text and drops what a terminal would obey.
-func harmless(s string) string { return clean(s, "") }
-
-func clean(s, also string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case strings.ContainsRune(also, r):
-			return ' '
-		case r == '\n' || r == '\t':
-			return r
-		case r < 0x20, r >= 0x7f && r < 0xa0, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
-			return -1
-		}
-		return r
-	}, s)
-}
+// harmless keeps the lines of a text and escapes what a terminal would obey, or a
+// person not see.
+func harmless(s string) string { return legible.Text(s) }
 
 func yes(b bool) string {
 	if b {

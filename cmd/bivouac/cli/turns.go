@@ -72,7 +72,7 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 		if ac.GetDeniedBy() != "" {
 			reason = "denied by " + plain(ac.GetDeniedBy())
 		}
-		fmt.Fprintf(w, "action  %s  %s  %s %s  %s\n", ac.GetId(), ac.GetState(), ac.GetTool(), clip(ac.GetArguments(), 80), reason)
+		fmt.Fprintf(w, "action  %s  %s  %s %s  %s\n", ac.GetId(), ac.GetState(), plain(ac.GetTool()), clip(ac.GetArguments(), 80), reason)
 	}
 	fmt.Fprintf(w, "usage   %d tokens in, %d out, %.6f USD\n", t.GetInputTokens(), t.GetOutputTokens(), float64(t.GetCostMicroUsd())/1e6)
 	if t.GetPatchDigest() != "" {
@@ -162,23 +162,30 @@ broker's paths refused something.`,
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) {
-				fmt.Fprintf(w, "%s  %s, for %.1f s\n%s\n", args[0], res.GetState(), float64(res.GetWaitedMs())/1e3, harmless(res.GetWaitingFor()))
-				if len(res.GetRunners()) > 0 {
-					t := newTable(w, "RUNNER", "NAME", "FITS", "WHY NOT")
-					for _, r := range res.GetRunners() {
-						t.row(r.GetRunnerId(), r.GetName(), yes(r.GetEligible()), strings.Join(r.GetReasons(), "; "))
-					}
-					t.flush()
-				}
-				for _, r := range res.GetRemedies() {
-					fmt.Fprintf(w, "try: %s\n", plain(r))
-				}
-				for _, p := range res.GetPastes() {
-					fmt.Fprintf(w, "to allow it, put this into %s (it counts at once):\n\n%s\n", plain(p.GetWhere()), harmless(p.GetText()))
-				}
-			})
+			return a.print(res, func(w io.Writer) { showExplained(w, args[0], res) })
 		}),
+	}
+}
+
+// showExplained prints why something waits, or how it ended.
+func showExplained(w io.Writer, id string, x *apiv1.ExplainResponse) {
+	fmt.Fprintf(w, "%s  %s", id, plain(x.GetState()))
+	if x.GetWaitedMs() > 0 {
+		fmt.Fprintf(w, ", for %.1f s", float64(x.GetWaitedMs())/1e3)
+	}
+	fmt.Fprintf(w, "\n%s\n", harmless(x.GetWaitingFor()))
+	if len(x.GetRunners()) > 0 {
+		t := newTable(w, "RUNNER", "NAME", "FITS", "WHY NOT")
+		for _, r := range x.GetRunners() {
+			t.row(r.GetRunnerId(), r.GetName(), yes(r.GetEligible()), strings.Join(r.GetReasons(), "; "))
+		}
+		t.flush()
+	}
+	for _, r := range x.GetRemedies() {
+		fmt.Fprintf(w, "try: %s\n", plain(r))
+	}
+	for _, p := range x.GetPastes() {
+		fmt.Fprintf(w, "to allow it, put this into %s (it counts at once):\n\n%s\n", plain(p.GetWhere()), harmless(p.GetText()))
 	}
 }
 
@@ -225,7 +232,7 @@ same effect is refused in all your sessions.`,
 
 func showUnknown(w io.Writer, u *apiv1.UnknownAction) {
 	ac := u.GetAction()
-	fmt.Fprintf(w, "%s  %s %s\n  turn %s, session %s, sent %s\n  evidence: %s\n", ac.GetId(), ac.GetTool(), clip(ac.GetArguments(), 120),
+	fmt.Fprintf(w, "%s  %s %s\n  turn %s, session %s, sent %s\n  evidence: %s\n", ac.GetId(), plain(ac.GetTool()), clip(ac.GetArguments(), 120),
 		ac.GetTurnId(), u.GetSessionId(), ago(ac.GetIntentAt()), harmless(u.GetEvidence()))
 	if u.GetResolution() != "" {
 		fmt.Fprintf(w, "  resolved: %s by %s %s  %s\n", u.GetResolution(), plain(u.GetResolvedBy()), ago(u.GetResolvedAt()), plain(u.GetResolutionNote()))
