@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -57,6 +58,36 @@ func TestWaitingAttemptGetsNoCapability(t *testing.T) {
 		if resp := r.Renew(); len(resp.GetLeases()) != 1 || resp.Leases[0].Terms.GetCapability() != "" {
 			t.Errorf("a turn that waits is renewed with %v", resp)
 		}
+	})
+}
+
+// A server that starts while its database is away tries to give its first sign now
+// and then, and not as fast as it can.
+func TestFirstSignIsNotHammered(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		other, _ := w.Beside(otherReplica)
+		away, cancel := context.WithCancel(ctx())
+		cancel()
+		for _, tick := range other.Ticks() {
+			if tick.Name != "owners" {
+				continue
+			}
+			if in := tick.Due(); in > 0 {
+				t.Errorf("the first sign is due in %s", in)
+			}
+			if _, err := tick.Do(away); err == nil {
+				t.Fatal("a sign was given without a database")
+			}
+			if in := tick.Due(); in < 50*time.Millisecond || in > 5*time.Second {
+				t.Errorf("it is tried again in %s", in)
+			}
+			time.Sleep(5 * time.Second)
+			if worked, err := tick.Do(ctx()); err != nil || !worked {
+				t.Errorf("with the database back: %t, %v", worked, err)
+			}
+			return
+		}
+		t.Error("no tick gives signs")
 	})
 }
 

@@ -54,20 +54,17 @@ func newReplicas(c Config, boot string) *replicas {
 // beats of one ttl: as many may be lost, less one.
 const beatsPerTTL = 4
 
-// due reports that a sign is due, and whether rows are to be renewed with it.
+// due reports that a sign is due, the first one at once, and whether rows are to be renewed with it.
 func (r *replicas) due() (sign, renew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.elapsed()
-	return !r.entered || now >= r.nextAt, !r.entered || now >= r.renewAt
+	return now >= r.nextAt, !r.entered || now >= r.renewAt
 }
 
 func (r *replicas) dueIn() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.entered {
-		return 0
-	}
 	return r.nextAt - r.elapsed()
 }
 

@@ -33,7 +33,22 @@ type host struct {
 // ticker is one loop of the engine and its next pass.
 type ticker struct {
 	engine.Tick
-	next *event
+	next  *event
+	since time.Duration // of the looks that are counted
+	looks int
+}
+
+// mostLooks of a tick that finds nothing, or fails, in one second: more is as fast
+// as it can.
+const mostLooks = 100
+
+// idle counts a look that found nothing, and reports one too many.
+func (t *ticker) idle(now time.Duration) bool {
+	if now-t.since > time.Second {
+		t.since, t.looks = now, 0
+	}
+	t.looks++
+	return t.looks > mostLooks
 }
 
 // hint is the wake-up of one topic in one life of a host.
@@ -119,6 +134,10 @@ func (h *host) pass(t *ticker) {
 		h.s.note("tick %s of %s fails: %v", t.Name, h.name, err)
 	case worked:
 		h.s.note("tick %s of %s", t.Name, h.name)
+	}
+	if !worked && t.idle(h.s.now()) {
+		h.s.violate("liveness: tick %s of %s looks %d times a second and finds nothing: %v", t.Name, h.name, t.looks, err)
+		return
 	}
 	if t.Name == "activate" && worked && !h.reach(fault.ServerTurnActivated) {
 		return
