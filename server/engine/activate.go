@@ -156,13 +156,13 @@ func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) erro
 	if err != nil {
 		return err
 	}
-	grant, err := grantFor(w.tx, s.Principal, s.Agent)
+	grants, err := grantsFor(w.tx, s.Principal, s.Agent)
 	if err != nil {
 		return err
 	}
 	snap, err := policy.NewSnapshot(policy.SnapshotParams{
 		Agent: agent, AgentDigest: s.AgentDigest, Machines: machines, Generation: inst.Generation,
-		Grant: grant.ID, BrokerPool: desc.Pool, BrokerBoot: desc.BootNonce,
+		Grants: grants, BrokerPool: desc.Pool, BrokerBoot: desc.BootNonce,
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -18,6 +19,8 @@ type authority struct {
 	snap       *policy.Snapshot
 	tenant     string
 	instance   protocol.InstanceID
+	grant      protocol.GrantID // the turn's own, or the one that gives an action its credential
+	credential string           // that it is to give; empty: none
 	sealed     []byte
 	slice      policy.Slice
 	whole      bool   // all that is left of the budget is in the slice
@@ -54,7 +57,7 @@ func readAuthority(tx *store.Tx, t session.Turn, snap *policy.Snapshot) (*author
 		if err != nil {
 			return nil, err
 		}
-		a.sealed = g.Sealed
+		a.grant, a.sealed = g.ID, g.Sealed
 	}
 	if t.Slice == "" { // it waits for a person: nothing may be spent under it
 		return a, nil
@@ -74,7 +77,6 @@ func (t *taken) Error() string { return t.message }
 // By what authority is taken back. The store (standing) and this replica's floors
 // (covers) say it in the same words.
 var (
-	grantRevoked      = &taken{"grant_revoked", "The grant that the turn stood on was revoked."}
 	principalDisabled = &taken{"principal_disabled", "The principal was disabled."}
 	sessionRevoked    = &taken{"session_revoked", "The session was revoked."}
 	sessionExpired    = &taken{"session_expired", "The session reached its maximum lifetime."}
@@ -82,6 +84,11 @@ var (
 	runnerRevoked     = &taken{"runner_revoked", "The runner was revoked."}
 	workTakenOver     = &taken{"stale_fence", "Another took the work over."}
 )
+
+// grantRevoked says that of the grant that a turn stood on.
+func grantRevoked(id protocol.GrantID) *taken {
+	return &taken{reasonGrant, fmt.Sprintf("The grant %s, which the turn stood on, was revoked.", id)}
+}
 
 // turnTakenOver is a lost race and ends nothing: whoever holds the higher fence
 // drives the turn on.
@@ -137,7 +144,7 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 		return err
 	}
 	if !g.RevokedAt.IsZero() {
-		return grantRevoked
+		return grantRevoked(g.ID)
 	}
 	return nil
 }
@@ -150,7 +157,7 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 		Tenant: a.turn.Tenant, TenantName: a.tenant, Principal: a.turn.Principal,
 		Agent: a.snap.Agent.Name, AgentDigest: a.snap.AgentDigest, Instance: a.instance, Generation: a.snap.Generation,
 		Session: a.turn.Session, Turn: a.turn.ID, Fence: a.turn.OwnerFence,
-		Grant: protocol.GrantID(a.snap.Grant), SealedGrant: a.sealed, Presenter: e.Thumbprint,
+		Grant: a.grant, SealedGrant: a.sealed, Presenter: e.Thumbprint,
 		Slice: a.slice.ID, SliceBoot: a.slice.BrokerBoot, SliceCeiling: a.slice.CeilingMicroUSD,
 		PolicyDigest: a.snap.PolicyDigest, DataBoundary: a.snap.DataBoundary, TraceParent: traceOf(a.turn),
 		IssuedAt: now, ExpiresAt: now.Add(e.Limits.CapabilityTTL), Deadline: a.turn.Deadline,
@@ -159,9 +166,27 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 		c.Presenter = a.thumbprint
 	}
 	narrow(&c)
-	token, err := e.signFor(c)
+	token, err := e.signUnder(a, c)
 	e.minted(err)
 	return token, err
+}
+
+// signUnder signs for an action's grant only while the turn's own stands, and says
+// which of the two was taken back. INV-13.
+func (e *Engine) signUnder(a *authority, c capability.Claims) (string, error) {
+	own := protocol.GrantID(a.snap.Grant)
+	if c.Grant == own {
+		return e.signFor(c)
+	}
+	under := c
+	under.Grant = own
+	if t := e.floors.covers(under); t != nil {
+		return "", t
+	}
+	if e.floors.revoked(c.Grant) {
+		return "", &ungranted{c.Grant, a.snap.Agent.Name, a.credential}
+	}
+	return e.signFor(c)
 }
 
 func (e *Engine) signFor(c capability.Claims) (string, error) {

@@ -78,7 +78,7 @@ func (w *turnTx) dispatch(a session.Action) (*call, error) {
 			return nil, err
 		}
 	} else if send, err = w.prepareCall(next); err != nil {
-		return nil, err
+		return nil, w.withoutGrant(a, err)
 	}
 	if err := w.tx.SaveAction(next, a.State, a.Fence); err != nil {
 		return nil, err
@@ -88,8 +88,11 @@ func (w *turnTx) dispatch(a session.Action) (*call, error) {
 			return nil, err
 		}
 	}
-	w.event(session.Event{Type: session.ToolDispatched, Action: a.ID, Attempt: next.Attempt, Approval: a.Approval,
-		Data: map[string]string{session.DataCallID: a.CallID, session.DataAlias: a.Alias, "tool": a.Tool, "destination": a.Destination}})
+	told := map[string]string{session.DataCallID: a.CallID, session.DataAlias: a.Alias, "tool": a.Tool, "destination": a.Destination}
+	if send != nil && send.grant != "" {
+		told["grant"] = send.grant.String()
+	}
+	w.event(session.Event{Type: session.ToolDispatched, Action: a.ID, Attempt: next.Attempt, Approval: a.Approval, Data: told})
 	w.afterCommit(func() {
 		w.e.Log.Info("action dispatched", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "attempt", next.Attempt)
 	})

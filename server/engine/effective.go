@@ -60,7 +60,7 @@ type effective struct {
 	agent    policy.Agent
 	digest   string
 	tenant   policy.Tenant
-	grant    policy.Grant
+	grants   []policy.Grant // in force
 	noGrant  error
 	bound    []bound
 	machines []policy.Machine
@@ -115,7 +115,7 @@ func (e *Engine) gather(tx *store.Tx, c store.Caller, agent, sessionID string, f
 	if f.tenant, err = tx.Tenant(c.Tenant()); err != nil {
 		return err
 	}
-	if f.grant, err = grantFor(tx, c.Principal(), agent); protocol.CodeOf(err) == protocol.CodePolicyDenied {
+	if f.grants, err = grantsFor(tx, c.Principal(), agent); protocol.CodeOf(err) == protocol.CodePolicyDenied {
 		f.noGrant, err = err, nil
 	}
 	if err != nil {
@@ -170,7 +170,7 @@ func (f effective) judge(t policy.Tool, offered []*runtimev1.Tool) EffectiveTool
 	if device {
 		f.live(&out)
 	}
-	if t.HTTP != nil && t.HTTP.Credential != "" && !slices.Contains(f.grant.Credentials, t.HTTP.Credential) {
+	if t.HTTP != nil && t.HTTP.Credential != "" && !slices.ContainsFunc(f.grants, func(g policy.Grant) bool { return slices.Contains(g.Credentials, t.HTTP.Credential) }) {
 		out.State, out.By = ToolRefused, byAuthority
 		out.Why = fmt.Sprintf("no grant of yours gives the agent the credential %q: bivouac grant create --agent %s --credential %s", t.HTTP.Credential, f.agent.Name, t.HTTP.Credential)
 	}

@@ -42,7 +42,7 @@ type RunnerVerdict struct {
 	Reasons  []string
 }
 
-// Explain takes the id of a turn or of an attempt.
+// Explain takes the id of a turn, of an attempt or of a grant.
 func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explanation, error) {
 	kind, _, _ := strings.Cut(id, "_")
 	var x Explanation
@@ -73,8 +73,15 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 			}
 			x, err = explainAttempt(tx, a)
 			return err
+		case "grt":
+			grant, err := protocol.ParseID[protocol.GrantKind](id)
+			if err != nil {
+				return err
+			}
+			x, err = explainGrant(tx, grant)
+			return err
 		}
-		return protocol.Errorf(protocol.CodeInvalidArgument, "%q is neither a turn (trn_…) nor an attempt (att_…)", id)
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%q is neither a turn (trn_…) nor an attempt (att_…) nor a grant (grt_…)", id)
 	})
 	return x, err
 }
@@ -262,6 +269,7 @@ func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 		if a.Reason != "" {
 			x.WaitingFor += " with " + a.Reason + ": " + a.Message
 		}
+		return x, explainTurnsEnd(tx, a, &x)
 	}
 	return x, nil
 }

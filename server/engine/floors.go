@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/capability"
 	"bivouac/server/policy"
 	"bivouac/server/session"
@@ -77,7 +78,7 @@ func (f *floors) covers(c capability.Claims) error {
 	defer f.mu.Unlock()
 	switch {
 	case f.below(policy.FloorGrant, c.Grant.String(), 0):
-		return grantRevoked
+		return grantRevoked(c.Grant)
 	case f.below(policy.FloorPrincipal, c.Principal.String(), 0):
 		return principalDisabled
 	case f.below(policy.FloorSession, c.Session.String(), 0):
@@ -92,6 +93,13 @@ func (f *floors) covers(c capability.Claims) error {
 		return workTakenOver
 	}
 	return nil
+}
+
+// revoked reports a grant that was taken back.
+func (f *floors) revoked(id protocol.GrantID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.below(policy.FloorGrant, id.String(), 0)
 }
 
 func (f *floors) position() int64 {

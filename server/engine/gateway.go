@@ -26,12 +26,13 @@ func invokeOp(id protocol.ActionID) string { return "invoke/" + id.String() }
 // call is what a gateway action needs once its dispatch is durable.
 type call struct {
 	action  session.Action
+	grant   protocol.GrantID // under which it goes out
 	request *brokerv1.InvokeRequest
 }
 
 // prepareCall mints the action's capability and makes its request.
 func (w *turnTx) prepareCall(a session.Action) (*call, error) {
-	auth, err := w.authority()
+	auth, err := w.actionAuthority(a)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (w *turnTx) prepareCall(a session.Action) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &call{action: a, request: &brokerv1.InvokeRequest{
+	return &call{action: a, grant: auth.grant, request: &brokerv1.InvokeRequest{
 		Capability: token, ActionId: a.ID.String(), Tool: httpTool(tool), Arguments: a.Arguments,
 		IdempotencyKey: a.IdempotencyKey, MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes,
 	}}, nil

@@ -31,6 +31,7 @@ type Layer struct {
 type Revocation struct {
 	Grant   policy.Grant
 	Layers  []Layer
+	Ended   Ended
 	Receipt string // JWS by the broker's receipt key; empty while it is unreachable
 	// Before: it was revoked already, at Grant.RevokedAt; the layers were probed again.
 	Before bool
@@ -60,33 +61,37 @@ func (e *Engine) CreateGrant(ctx context.Context, c store.Caller, p NewGrant) (p
 	return g, err
 }
 
-// grantFor is the grant under which an agent works for a principal. An agent that
-// was never given one works without credentials; one whose grant was taken back
-// does not work until it is given another.
-func grantFor(tx *store.Tx, p protocol.PrincipalID, agent string) (policy.Grant, error) {
+// grantsFor are the grants under which an agent works for a principal, the newest
+// first. An agent that was never given one works without credentials; one whose
+// grants were all taken back does not work until it is given another.
+func grantsFor(tx *store.Tx, p protocol.PrincipalID, agent string) ([]policy.Grant, error) {
+	all, err := tx.GrantsInForce(p, agent)
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
 	g, err := tx.StandingGrant(p, agent)
 	switch {
 	case absent(err):
-		return policy.Grant{}, nil
+		return nil, nil
 	case err == nil && !g.RevokedAt.IsZero():
-		return g, protocol.Errorf(protocol.CodePolicyDenied,
+		return nil, protocol.Errorf(protocol.CodePolicyDenied,
 			"the grant %s of agent %s was revoked: give it a new one with bivouac grant create --agent %s", g.ID, agent, agent)
 	}
-	return g, err
+	return all, err
 }
 
-// RevokeGrant ends a grant and all work under it, in every layer, and says per
-// layer what the probe found and when. INV-13.
+// RevokeGrant ends a grant and all work that stands on it, in every layer, and says
+// per layer what the probe found and when. Work under another grant goes on. INV-13.
 func (e *Engine) RevokeGrant(ctx context.Context, c store.Caller, id protocol.GrantID, reason string) (Revocation, error) {
 	r := revoking{e: e, begun: time.Now(), id: id, reason: reason}
 	probe, err := r.record(ctx, c)
 	if err != nil {
 		return Revocation{}, err
 	}
-	r.endWork(ctx)
+	ended := r.endWork(ctx)
 	r.revokeAtBroker(ctx)
 	r.probe(ctx, probe)
-	return Revocation{Grant: r.grant, Before: r.before, Layers: r.layers, Receipt: r.receipt(ctx)}, nil
+	return Revocation{Grant: r.grant, Before: r.before, Layers: r.layers, Ended: ended, Receipt: r.receipt(ctx, ended)}, nil
 }
 
 // revoking is one revocation under way. Once it is recorded nothing undoes it;
@@ -130,19 +135,30 @@ func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, er
 	return probe, nil
 }
 
-// endWork ends conversations and turns under the grant. takeBack ended the
-// active turns of this replica already.
-func (r *revoking) endWork(ctx context.Context) {
-	owner := store.AsPrincipal(r.grant.Tenant, r.grant.Principal, false)
-	err := r.e.revokeSessions(ctx, owner, r.grant.Agent, grantRevoked.reason, "The grant was revoked: "+r.reason)
+// endWork ends conversations and turns under the grant, and says which they were.
+// takeBack ended the active turns of this replica already.
+func (r *revoking) endWork(ctx context.Context) Ended {
+	f := onGrant(r.grant)
+	if r.reason != "" {
+		f.why = &taken{f.why.reason, fmt.Sprintf("The grant %s was revoked: %s", r.id, r.reason)}
+	}
+	err := r.e.revokeSessions(ctx, f)
 	if err == nil {
 		_, err = r.e.endTaken(ctx)
 	}
-	detail := "turns ended, attempts told to stop, sessions revoked"
+	var ended Ended
+	if err == nil {
+		err = r.e.Store.View(ctx, f.owner, func(tx *store.Tx) (err error) {
+			ended, err = endedUnder(tx, r.grant)
+			return err
+		})
+	}
+	detail := ended.String()
 	if err != nil {
 		detail = "not all ended yet: " + err.Error()
 	}
 	r.layer("turns", "no active turn under the grant", err == nil, detail)
+	return ended
 }
 
 func (r *revoking) revokeAtBroker(ctx context.Context) {
@@ -175,10 +191,10 @@ func (r *revoking) probe(ctx context.Context, token string) {
 }
 
 // receipt has the layers signed by the broker's receipt key.
-func (r *revoking) receipt(ctx context.Context) string {
+func (r *revoking) receipt(ctx context.Context, ended Ended) string {
 	body, err := canonical.Marshal(map[string]any{
 		"kind": "revocation", "grant": r.id, "tenant": r.grant.Tenant, "principal": r.grant.Principal, "agent": r.grant.Agent,
-		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers})
+		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers, "ended": ended})
 	if err == nil {
 		var jws string
 		if jws, err = r.e.Broker.SignReceipt(ctx, body); err == nil {

@@ -42,7 +42,7 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 	var request *brokerv1.InvokeRequest
 	var tool policy.Tool
 	err := e.onTurn(ctx, "inspect", a.Turn, func(w *turnTx) error {
-		auth, err := w.authority()
+		auth, err := w.actionAuthority(a)
 		if err != nil {
 			return err
 		}
@@ -65,8 +65,8 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 			}}
 		return nil
 	})
-	if isTaken(err) {
-		return nil // the turn ends by its own tick, and nobody looks any more
+	if isTaken(err) || isUngranted(err) {
+		return nil // nobody may look any more: the turn ends by its own tick, or the time passes
 	} else if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (e *Engine) EndSession(ctx context.Context, c store.Caller, id protocol.Ses
 	if err := e.mySession(ctx, c, id); err != nil {
 		return session.Session{}, err
 	}
-	err := e.revokeSession(ctx, id, reasonEnded, "The session was ended by its person.")
+	err := e.revokeSession(ctx, id, foundation{why: &taken{reasonEnded, "The session was ended by its person."}})
 	var s session.Session
 	if err == nil {
 		err = e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
@@ -172,29 +172,28 @@ func (e *Engine) EndSession(ctx context.Context, c store.Caller, id protocol.Ses
 // taken back: the request was made with the revocation, so that no crash between
 // the two leaves a session open. INV-13, INV-18.
 func (e *Engine) cleanSessions(ctx context.Context, c policy.Cleanup) error {
-	owner, agent, why, err := e.stoodOn(ctx, c)
+	f, err := e.stoodOn(ctx, c)
 	if err == nil {
-		err = e.revokeSessions(ctx, owner, agent, why.reason, why.message)
+		err = e.revokeSessions(ctx, f)
 	}
 	return e.cleaned(ctx, c, "its sessions are revoked", err)
 }
 
-// stoodOn is whose sessions end with the subject of a cleanup; an empty agent
-// means all.
-func (e *Engine) stoodOn(ctx context.Context, c policy.Cleanup) (owner store.Caller, agent string, why *taken, err error) {
+// stoodOn is what the subject of a cleanup was to the sessions that end with it.
+func (e *Engine) stoodOn(ctx context.Context, c policy.Cleanup) (foundation, error) {
 	if id, wrong := protocol.ParseID[protocol.PrincipalKind](c.Subject); wrong == nil {
-		return store.AsPrincipal(c.Tenant, id, false), "", principalDisabled, nil
+		return foundation{owner: store.AsPrincipal(c.Tenant, id, false), why: principalDisabled}, nil
 	}
 	id, err := protocol.ParseID[protocol.GrantKind](c.Subject)
 	if err != nil {
-		return owner, "", nil, err
+		return foundation{}, err
 	}
 	var g policy.Grant
 	err = e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) (err error) {
 		g, err = tx.Grant(id)
 		return err
 	})
-	return store.AsPrincipal(c.Tenant, g.Principal, false), g.Agent, grantRevoked, err
+	return onGrant(g), err
 }
 
 // asksSessions asks, in the transaction of a revocation, for the end of the

@@ -232,7 +232,8 @@ func (e *Engine) resend(ctx context.Context, seen session.Action) (bool, error) 
 			send = nil
 			return w.failed(t.reason, t.message)
 		} else if err != nil {
-			return err
+			send = nil
+			return w.withoutGrant(a, err)
 		}
 		return w.tx.SaveAction(next, a.State, a.Fence)
 	})

@@ -186,23 +186,26 @@ func keepsAdmin(tx *store.Tx, id protocol.PrincipalID) error {
 		"%s is the last admin of this tenant, which nobody could manage any more: make another first with `bivouac principal add NAME --admin --token-file FILE`", p.Name)
 }
 
-// revokeSessions ends the conversations that stood on an authority: queued turns
-// are cancelled, nothing new is taken.
-func (e *Engine) revokeSessions(ctx context.Context, owner store.Caller, agent, reason, message string) error {
+// revokeSessions ends the conversations that stand on an authority: queued turns
+// are cancelled, nothing new is taken. Other conversations go on.
+func (e *Engine) revokeSessions(ctx context.Context, f foundation) error {
 	for cursor := ""; ; {
-		var page []session.Session
-		err := e.Store.View(ctx, owner, func(tx *store.Tx) (err error) {
+		var under []protocol.SessionID
+		err := e.Store.View(ctx, f.owner, func(tx *store.Tx) (err error) {
+			var page []session.Session
 			page, cursor, err = tx.Sessions(0, cursor)
+			if err != nil {
+				return err
+			}
+			under, err = f.carries(tx, page)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		for _, s := range page {
-			if (agent == "" || s.Agent == agent) && !s.State.Terminal() {
-				if err := e.revokeSession(ctx, s.ID, reason, message); err != nil && !lost(err) {
-					return err
-				}
+		for _, id := range under {
+			if err := e.revokeSession(ctx, id, f); err != nil && !lost(err) {
+				return err
 			}
 		}
 		if cursor == "" {
@@ -211,7 +214,7 @@ func (e *Engine) revokeSessions(ctx context.Context, owner store.Caller, agent, 
 	}
 }
 
-func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reason, message string) error {
+func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, f foundation) error {
 	var ended []*turnTx
 	raised := raising{floors: e.floors, floor: policy.Floor{Kind: policy.FloorSession, ID: id.String(), Minimum: noFloor}}
 	err := raised.settle(e.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
@@ -220,7 +223,7 @@ func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reaso
 		if err != nil || s.State.Terminal() {
 			return err
 		}
-		if ended, err = e.endTurns(tx, id, &taken{reason, message}); err != nil {
+		if ended, err = e.endTurns(tx, id, f.why); err != nil {
 			return err
 		}
 		if s, err = tx.Session(id); err != nil {
@@ -229,7 +232,7 @@ func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, reaso
 		if err := move(tx, &s, session.SessionRevoke); err != nil {
 			return err
 		}
-		if _, err := tx.AppendEvents(id, session.Event{Type: session.SessionRevoked, Data: map[string]string{"reason": reason}}); err != nil {
+		if _, err := tx.AppendEvents(id, session.Event{Type: session.SessionRevoked, Data: f.event()}); err != nil {
 			return err
 		}
 		raised.floor.ExpiresAt = tx.Now.Add(floorTTL)

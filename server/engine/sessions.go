@@ -28,7 +28,7 @@ func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession
 		if err != nil {
 			return err
 		}
-		if _, err := grantFor(tx, c.Principal(), p.Agent); err != nil {
+		if _, err := grantsFor(tx, c.Principal(), p.Agent); err != nil {
 			return err
 		}
 		inst, err := tx.EnsureInstance(c.Tenant(), c.Principal(), p.Agent)

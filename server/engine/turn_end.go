@@ -20,6 +20,7 @@ const (
 	reasonInterrupted    = protocol.ResultInterrupted
 	reasonSessionClosed  = "session_closed"
 	reasonEnded          = "session_ended"
+	reasonGrant          = "grant_revoked"
 	reasonApprovalDenied = "approval_denied"
 	reasonPolicy         = "policy_denied"
 	reasonAgent          = "invalid_agent"

@@ -126,15 +126,25 @@ type Registry struct {
 	URL      string `json:"url"`
 }
 
+// Given is a grant and the credentials that it gives.
+type Given struct {
+	Grant       string   `json:"grant"`
+	Credentials []string `json:"credentials,omitempty"`
+}
+
 // Snapshot is what activation froze for one turn. Later changes may narrow a
 // running turn, never widen it. INV-10.
 type Snapshot struct {
-	Agent        Agent             `json:"agent"`
-	AgentDigest  string            `json:"agent_digest"`
-	Tools        []*runtimev1.Tool `json:"tools"` // the accepted set
-	Generation   int64             `json:"generation"`
-	Grant        string            `json:"grant,omitempty"`
-	DataBoundary string            `json:"data_boundary"`
+	Agent       Agent             `json:"agent"`
+	AgentDigest string            `json:"agent_digest"`
+	Tools       []*runtimev1.Tool `json:"tools"` // the accepted set
+	Generation  int64             `json:"generation"`
+	// Grant is the turn's own: it ends with it, and models are asked under it.
+	Grant string `json:"grant,omitempty"`
+	// Grants are all that were in force, the newest first, Grant among them: an
+	// action that needs a credential goes out under the newest that gives it.
+	Grants       []Given `json:"grants,omitempty"`
+	DataBoundary string  `json:"data_boundary"`
 	// Egress is what the broker said of the definition's registries. INV-10.
 	Egress       []Registry `json:"egress,omitempty"`
 	PolicyDigest string     `json:"policy_digest"`

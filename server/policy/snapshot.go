@@ -16,9 +16,10 @@ type SnapshotParams struct {
 	AgentDigest string
 	Machines    []Machine
 	Generation  int64
-	Grant       protocol.GrantID
-	BrokerPool  string
-	BrokerBoot  string
+	// Grants in force, the newest first: that one is the turn's own.
+	Grants     []Grant
+	BrokerPool string
+	BrokerBoot string
 }
 
 // NewSnapshot freezes one turn's policy. PolicyDigest covers everything that
@@ -28,9 +29,17 @@ func NewSnapshot(p SnapshotParams) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
+	var own string
+	var given []Given
+	for i, g := range p.Grants {
+		if i == 0 {
+			own = g.ID.String()
+		}
+		given = append(given, Given{Grant: g.ID.String(), Credentials: g.Credentials})
+	}
 	s := Snapshot{
 		Agent: p.Agent, AgentDigest: p.AgentDigest, Tools: tools, Generation: p.Generation,
-		Grant: p.Grant.String(), DataBoundary: p.Agent.DataBoundary,
+		Grant: own, Grants: given, DataBoundary: p.Agent.DataBoundary,
 		BrokerPool: p.BrokerPool, BrokerBoot: p.BrokerBoot,
 	}
 	b, err := json.Marshal(struct {
@@ -39,8 +48,9 @@ func NewSnapshot(p SnapshotParams) (Snapshot, error) {
 		DataBoundary string
 		Generation   int64
 		Grant        string
+		Grants       []Given
 		Tools        []*runtimev1.Tool
-	}{s.AgentDigest, s.Agent.Profile, s.DataBoundary, s.Generation, s.Grant, s.Tools})
+	}{s.AgentDigest, s.Agent.Profile, s.DataBoundary, s.Generation, s.Grant, s.Grants, s.Tools})
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -77,6 +87,18 @@ func (s Snapshot) Tool(ref string) (Tool, bool) {
 		return Tool{}, false
 	}
 	return s.Agent.Tools[i], true
+}
+
+// Giving are the frozen grants that give a credential, the newest first. A grant
+// that came after the activation is not among them. INV-10.
+func (s Snapshot) Giving(credential string) []protocol.GrantID {
+	var out []protocol.GrantID
+	for _, g := range s.Grants {
+		if slices.Contains(g.Credentials, credential) {
+			out = append(out, protocol.GrantID(g.Grant))
+		}
+	}
+	return out
 }
 
 // Accepted finds a tool of the accepted set by alias.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"bivouac/edge/protocol"
@@ -14,7 +15,7 @@ func snapshot(t *testing.T, change func(*SnapshotParams)) Snapshot {
 	t.Helper()
 	src := example(t, "assistant")
 	p := SnapshotParams{Agent: parse(t, src), AgentDigest: DefinitionDigest([]byte(src)), Machines: []Machine{laptop, desk},
-		Generation: 1, Grant: "grt_1", BrokerPool: "default", BrokerBoot: "boot-1"}
+		Generation: 1, Grants: []Grant{{ID: "grt_1", Credentials: []string{"a"}}}, BrokerPool: "default", BrokerBoot: "boot-1"}
 	if change != nil {
 		change(&p)
 	}
@@ -61,7 +62,10 @@ func TestPolicyDigest(t *testing.T) {
 		"definition": func(p *SnapshotParams) { p.AgentDigest = "sha256:other" },
 		"machines":   func(p *SnapshotParams) { p.Machines = []Machine{laptop} },
 		"generation": func(p *SnapshotParams) { p.Generation = 2 },
-		"grant":      func(p *SnapshotParams) { p.Grant = "grt_2" },
+		"grant":      func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_2", Credentials: []string{"a"}}} },
+		"credential": func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_1", Credentials: []string{"b"}}} },
+		"one more":   func(p *SnapshotParams) { p.Grants = append(p.Grants, Grant{ID: "grt_0"}) },
+		"none":       func(p *SnapshotParams) { p.Grants = nil },
 		"boundary":   func(p *SnapshotParams) { p.Agent.DataBoundary = "work" },
 		"profile":    func(p *SnapshotParams) { p.Agent.Profile = "enterprise" },
 		"approval":   func(p *SnapshotParams) { p.Agent.Tools[0].Approval = "always" },
@@ -74,6 +78,25 @@ func TestPolicyDigest(t *testing.T) {
 	}
 	if got := snapshot(t, func(p *SnapshotParams) { p.BrokerBoot = "boot-2" }).PolicyDigest; seen[got] != "base" {
 		t.Error("another boot of the broker is another policy")
+	}
+}
+
+// TestGiving: the newest grant is the turn's own, and each credential comes from the
+// newest that gives it; what was not frozen gives nothing. INV-10.
+func TestGiving(t *testing.T) {
+	s := snapshot(t, func(p *SnapshotParams) {
+		p.Grants = []Grant{{ID: "grt_3"}, {ID: "grt_2", Credentials: []string{"b"}}, {ID: "grt_1", Credentials: []string{"a", "b"}}}
+	})
+	if s.Grant != "grt_3" {
+		t.Errorf("the turn's own is %s", s.Grant)
+	}
+	for credential, want := range map[string][]protocol.GrantID{"a": {"grt_1"}, "b": {"grt_2", "grt_1"}, "c": nil} {
+		if got := s.Giving(credential); !slices.Equal(got, want) {
+			t.Errorf("%s is given by %v, not %v", credential, got, want)
+		}
+	}
+	if none := snapshot(t, func(p *SnapshotParams) { p.Grants = nil }); none.Grant != "" || none.Giving("a") != nil {
+		t.Errorf("without a grant: %+v", none)
 	}
 }
 

@@ -19,6 +19,8 @@ var (
 	standingGrant = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
 		AND g.principal = $4 AND g.agent = $5
 		ORDER BY CASE WHEN g.revoked_at = 0 THEN 0 ELSE 1 END, g.created_at DESC, g.id DESC LIMIT 1`)
+	grantsInForce = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
+		AND g.principal = $4 AND g.agent = $5 AND g.revoked_at = 0 ORDER BY g.created_at DESC, g.id DESC`)
 	grantsOf = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
 		AND ($4 = 1 OR g.revoked_at = 0) ORDER BY g.created_at, g.id`)
 	revokeGrant = define(`UPDATE grants SET revoked_at = $2 WHERE id = $1 AND revoked_at = 0`)
@@ -47,6 +49,12 @@ func (tx *Tx) Grant(id protocol.GrantID) (policy.Grant, error) {
 // or the newest revoked one when none is: "never given" and "taken back" differ.
 func (tx *Tx) StandingGrant(p protocol.PrincipalID, agent string) (policy.Grant, error) {
 	return one(tx, "grant to agent", agent, scanGrant, standingGrant, tx.managing(p, agent))
+}
+
+// GrantsInForce are all grants of a principal to an agent that are in force, the
+// newest first.
+func (tx *Tx) GrantsInForce(p protocol.PrincipalID, agent string) ([]policy.Grant, error) {
+	return list(tx, scanGrant, grantsInForce, tx.managing(p, agent))
 }
 
 // Grants of the caller, and of its tenant for an admin.

@@ -28,6 +28,22 @@ func grants(t *testing.T, s *store.Store) {
 	if g, err := standing(); err != nil || g.ID != newer {
 		t.Errorf("the newest: %s, %v", g.ID, err)
 	}
+	inForce := func(when string, agent string, want ...protocol.GrantID) {
+		t.Helper()
+		view(t, s, x.user(), func(tx *store.Tx) error {
+			all, err := tx.GrantsInForce(x.User, agent)
+			var got []protocol.GrantID
+			for _, g := range all {
+				got = append(got, g.ID)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: in force are %v, not %v", when, got, want)
+			}
+			return err
+		})
+	}
+	inForce("two", "assistant", newer, x.Grant)
+	inForce("another agent", "another")
 	revoke := func(g protocol.GrantID) (out policy.Grant) {
 		update(t, s, x.user(), func(tx *store.Tx) (err error) { out, err = tx.RevokeGrant(g); return err })
 		return out
@@ -39,6 +55,7 @@ func grants(t *testing.T, s *store.Store) {
 	if g, err := standing(); err != nil || g.ID != x.Grant {
 		t.Errorf("the one before: %s, %v", g.ID, err)
 	}
+	inForce("one", "assistant", x.Grant)
 	revoke(x.Grant)
 	if g, err := standing(); err != nil || g.ID != newer || g.RevokedAt.IsZero() {
 		t.Errorf("none in force: %s revoked at %v, %v", g.ID, g.RevokedAt, err)

@@ -317,6 +317,10 @@ var authorityProbes = map[string]probe{
 	}},
 	"Grant":         {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Grant(x.Grant)) }},
 	"StandingGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.StandingGrant(x.User, "assistant")) }},
+	"GrantsInForce": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.GrantsInForce(x.User, "assistant")
+		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
+	}},
 	"Grants": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.Grants(false)
 		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
