@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -140,6 +142,8 @@ func (a *app) session(ctx context.Context, c *client.Client, agent, id, messageI
 		switch code := protocol.CodeOf(err); {
 		case err == nil && got.GetSession().GetState() == "OPEN" && got.GetSession().GetAgent() == agent:
 			return got.GetSession(), nil
+		case err == nil && got.GetSession().GetAgent() == agent:
+			a.tellEnded(ctx, c, got.GetSession())
 		case err != nil && code != protocol.CodeNotFound && code != protocol.CodeInvalidArgument:
 			return nil, err // a conversation is not given up because the server is away
 		}
@@ -149,6 +153,33 @@ func (a *app) session(ctx context.Context, c *client.Client, agent, id, messageI
 		return nil, err
 	}
 	return s, writePrivate(memory, []byte(s.GetId()+"\n"))
+}
+
+// tellEnded says that the conversation before is over, and why.
+func (a *app) tellEnded(ctx context.Context, c *client.Client, s *apiv1.Session) {
+	if a.json {
+		return
+	}
+	why := "it is " + s.GetState()
+	res, err := c.Events.ListEvents(ctx, &apiv1.ListEventsRequest{SessionId: s.GetId(), AfterSeq: max(0, s.GetLastSeq()-64), Limit: 64})
+	if err == nil { // this is a courtesy
+		for _, e := range res.GetEvents() {
+			if e.GetType() != "session.revoked" && e.GetType() != "session.closed" {
+				continue
+			}
+			var end struct{ Reason, Message string }
+			if json.Unmarshal([]byte(e.GetData()), &end) == nil && end.Message+end.Reason != "" {
+				why = cmp.Or(end.Message, endings[end.Reason], end.Reason)
+			}
+		}
+	}
+	fmt.Fprintf(a.err, "note: the conversation %s has ended: %s\n", s.GetId(), harmless(why))
+}
+
+// endings are reasons of a session's end in words.
+var endings = map[string]string{
+	"idle":     "it was idle for too long",
+	"lifetime": "it reached its maximum lifetime",
 }
 
 // newSession starts a session. One that begins with a message of the caller's own

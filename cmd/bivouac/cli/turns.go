@@ -150,12 +150,13 @@ listed by bivouac unknown.`,
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain TURN|ATTEMPT",
+		Use:   "explain TURN|ATTEMPT|GRANT",
 		Short: "Why something waits, and what would change that",
 		Long: `Says what a turn or an attempt waits for and how long it has; for one that waits for
 a machine, why each of yours does not fit, and the commands that would change it. Of
 one that ended: why, who denied what, and what to write into which file where the
-broker's paths refused something.`,
+broker's paths refused something. Of a grant that was revoked: which sessions, turns
+and attempts ended with it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Turns.Explain(ctx, &apiv1.ExplainRequest{Id: args[0]})
