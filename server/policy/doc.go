@@ -55,7 +55,9 @@
 //	}
 //
 // Durations are text such as "90s", sizes numbers or text such as "512MiB". A
-// value above the profile's ceiling is refused.
+// value above the profile's ceiling is refused: enterprise lets a question wait for
+// a day and a session live for 30 days, the others for 7 and 365. What a server's own
+// limits say narrows further.
 //
 // # Approvals
 //

@@ -60,13 +60,15 @@ func ProfileOf(name string) (Profile, bool) {
 		p.NeverApprove = runtimev1.Effect_EFFECT_OUTBOUND
 		p.Default.Lease.Retention = 2 * time.Minute
 		p.Default.Limits.SessionIdle, p.Default.Limits.SessionMax = 8*time.Hour, day
+		p.Ceiling.Limits.SessionIdle, p.Ceiling.Limits.SessionMax = 7*day, 30*day
+		p.Ceiling.Approvals.TTL = day
 	default:
 		return Profile{}, false
 	}
 	return p, true
 }
 
-// ceiling is the most that any definition may ask for.
+// ceiling is the most that any definition may ask for; a profile may have less.
 var ceiling = Agent{
 	Model: Model{MaxOutputTokens: 1 << 17},
 	Limits: Limits{
