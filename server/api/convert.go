@@ -37,7 +37,7 @@ func turnOut(t session.Turn) *apiv1.Turn {
 		Message: t.Message, Prompt: t.Prompt, Answer: t.Answer, Placement: string(t.Placement),
 		WorkspaceDigest: t.WorkspaceDigest, InputTokens: t.InputTokens, OutputTokens: t.OutputTokens,
 		CostMicroUsd: t.CostMicroUSD, QueuedAt: at(t.QueuedAt), ActivatedAt: at(t.ActivatedAt),
-		EndedAt: at(t.EndedAt), MessageId: t.MessageID,
+		EndedAt: at(t.EndedAt), MessageId: t.MessageID, UsageFinal: !t.UsageSettledAt.IsZero(), ModelCalls: t.ModelCalls,
 	}
 	if t.State == session.Completed {
 		// A patch of a turn that goes on is a checkpoint, not a result.

@@ -60,7 +60,7 @@ func (s brokerService) Usage(_ context.Context, in *brokerv1.UsageRequest) (*bro
 	for _, u := range usages {
 		out.Slices = append(out.Slices, &brokerv1.SliceUsage{
 			SliceId: u.Slice.String(), DrawnMicroUsd: u.Drawn, ReservedMicroUsd: u.Reserved, LargestMicroUsd: u.Largest,
-			InputTokens: u.Input, OutputTokens: u.Output, OpenFlows: int32(u.Open),
+			InputTokens: u.Input, OutputTokens: u.Output, OpenFlows: int32(u.Open), Calls: u.Calls,
 		})
 	}
 	return out, nil

@@ -35,6 +35,8 @@ type draw struct {
 	known []string // earlier boots of which it knows every draw
 	// total counts open reservations, of which reserved is the sum.
 	total, reserved, largest int64
+	input, output, calls     int64
+	open                     int32 // calls
 }
 
 // drawOf reads it; a slice that is not named drew nothing.
@@ -43,6 +45,7 @@ func drawOf(u *brokerv1.UsageResponse, id protocol.SliceID) draw {
 	for _, s := range u.Slices {
 		if s.SliceId == id.String() {
 			d.total, d.reserved, d.largest = s.DrawnMicroUsd, s.ReservedMicroUsd, s.LargestMicroUsd
+			d.input, d.output, d.calls, d.open = s.InputTokens, s.OutputTokens, s.Calls, s.OpenFlows
 		}
 	}
 	return d
@@ -120,17 +123,20 @@ func (w *turnTx) topUp(d draw, force bool) (bool, error) {
 	if planted.Chosen == planted.Budget {
 		most = 1 << 62
 	}
-	before := s.CeilingMicroUSD
-	s.DrawnMicroUSD = max(s.DrawnMicroUSD, d.total-d.reserved)
+	known, before := s, s.CeilingMicroUSD
+	s = d.take(s)
 	s.CeilingMicroUSD = nextCeiling(before, max(s.DrawnMicroUSD, d.total), portion(budget, d.largest), most)
 	if force {
 		s.CeilingMicroUSD = max(s.CeilingMicroUSD, min(most, 2*before))
 	}
 	w.carry(s, most)
-	if s.CeilingMicroUSD == before {
-		return false, nil // the top-up is the only write
+	if s == known {
+		return false, nil
 	}
-	return true, w.tx.SaveSlice(s)
+	if err := w.tx.SaveSlice(s); err != nil {
+		return false, err
+	}
+	return s.CeilingMicroUSD != before, w.tally()
 }
 
 // renewSlice replaces the slice of a broker that restarted by one of what is left
@@ -144,8 +150,11 @@ func (w *turnTx) renewSlice(d draw) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	old.DrawnMicroUSD, old.ClosedAt = d.spent(old), w.tx.Now
+	old = d.end(old, w.tx.Now)
 	if err := w.tx.SaveSlice(old); err != nil {
+		return false, err
+	}
+	if err := w.tally(); err != nil {
 		return false, err
 	}
 	left := most - old.DrawnMicroUSD

@@ -18,8 +18,10 @@ func (w *turnTx) feed(in loop.Input) error {
 	if err != nil {
 		return err
 	}
+	before.Settled = settled(w.turn)
 	after, commands := loop.Step(before, in)
 	w.loop, w.dirty = after, true
+	w.used(0, 0, 0, int64(after.ModelCalls))
 	w.spend(after.Usage)
 	if err := w.recordAdded(before, after); err != nil {
 		return err
@@ -107,14 +109,6 @@ func (w *turnTx) aliasOf(callID string) string {
 		}
 	}
 	return ""
-}
-
-// spend takes the loop's own count: it is the one that its limits are held to.
-func (w *turnTx) spend(u *runtimev1.Usage) {
-	if u == nil {
-		return
-	}
-	w.turn.InputTokens, w.turn.OutputTokens, w.turn.CostMicroUSD = u.InputTokens, u.OutputTokens, u.CostMicroUsd
 }
 
 // callModel makes the next model call the one in flight; the model tick starts

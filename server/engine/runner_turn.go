@@ -80,7 +80,7 @@ func (w *turnTx) turnWork(a *execution.Attempt, s session.Session, resume *runti
 	if err != nil {
 		return err
 	}
-	full := snap.Spec(policy.SpecParams{Attempt: a.ID, Conversation: conversation, Prompt: w.turn.Prompt, Resume: resume})
+	full := snap.Spec(policy.SpecParams{Attempt: a.ID, Conversation: conversation, Prompt: w.turn.Prompt, Resume: resume, Settled: settled(w.turn)})
 	if left := w.wallLeft(a.QueuedAt, snap).Milliseconds(); left < full.Limits.MaxWallMs {
 		full.Limits.MaxWallMs = max(1, left) // a turn that waited goes on with what it had left
 	}
@@ -123,6 +123,7 @@ func (w *turnTx) goOn(a execution.Attempt, why string) error {
 	if !w.turn.State.Active() || w.turn.Attempt != a.ID {
 		return nil
 	}
+	w.watchUsage()
 	if w.turn.State == session.WaitingApproval {
 		w.afterCommit(w.e.rested.ring) // the approvals tick asks again, once there is a slice
 		return nil

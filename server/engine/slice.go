@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
@@ -37,52 +38,77 @@ func (e *Engine) closeSlices(due []policy.Cleanup) bool {
 // slicesClosed records the broker's answer, and wakes those that waited for it:
 // a turn that rests, and the slices that came meanwhile.
 func (e *Engine) slicesClosed(ctx context.Context, due []policy.Cleanup, u *brokerv1.UsageResponse, failure error) error {
-	drawn := map[string]int64{}
-	for _, s := range u.GetSlices() {
-		drawn[s.SliceId] = s.DrawnMicroUsd
+	if failure != nil {
+		return e.notClosed(ctx, due, failure)
 	}
-	rests := false
-	err := e.Store.Update(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
-		rests = false
+	_, err := each(due, func(c policy.Cleanup) (bool, error) { return true, e.sliceClosed(ctx, c, u) })
+	if err != nil {
+		return err
+	}
+	e.closed.ring()
+	return nil
+}
+
+// notClosed has slices closed later.
+func (e *Engine) notClosed(ctx context.Context, due []policy.Cleanup, failure error) error {
+	return e.Store.Update(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
 		for _, c := range due {
-			var evidence string
-			if failure == nil {
-				turn, drew, err := endSlice(tx, protocol.SliceID(c.Subject), drawn[c.Subject], u.BootNonce)
-				if err != nil {
-					return err
-				}
-				t, err := tx.Turn(turn)
-				if err != nil {
-					return err
-				}
-				rests = rests || t.State.Active()
-				evidence = fmt.Sprintf("closed at the broker, drawn %d", drew)
-			}
-			if err := tx.SaveCleanup(tried(c, tx.Now, evidence, failure)); err != nil {
+			if err := tx.SaveCleanup(tried(c, tx.Now, "", failure)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// sliceClosed takes what a slice drew, together with the end of its cleanup. One
+// with open calls is asked again: what they cost is known soon. INV-19.
+func (e *Engine) sliceClosed(ctx context.Context, c policy.Cleanup, u *brokerv1.UsageResponse) error {
+	id := protocol.SliceID(c.Subject)
+	var turn protocol.TurnID
+	err := e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
+		s, err := tx.Slice(id)
+		turn = s.Turn
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	e.closed.ring()
-	if rests {
-		e.rested.ring()
-	}
-	return nil
+	return e.onTurn(ctx, "cleanup", turn, func(w *turnTx) error {
+		s, err := w.tx.Slice(id)
+		if err != nil {
+			return err
+		}
+		d := drawOf(u, id)
+		if s.ClosedAt.IsZero() && d.settling(s, c.CreatedAt, w.tx.Now) {
+			c = unsettled(c, w.tx.Now, d.open)
+			w.afterCommit(func() { w.e.pauses.set(closeOp, c.NextAt) })
+			return w.tx.SaveCleanup(c)
+		}
+		if err := w.endSlice(s, d); err != nil {
+			return err
+		}
+		if w.turn.State.Active() {
+			w.afterCommit(w.e.rested.ring)
+		}
+		return w.tx.SaveCleanup(tried(c, w.tx.Now, fmt.Sprintf("closed at the broker, drawn %d", max(s.DrawnMicroUSD, d.total)), nil))
+	})
 }
 
 // endSlice closes a slice in the store with what it drew.
-func endSlice(tx *store.Tx, id protocol.SliceID, drawn int64, boot string) (turn protocol.TurnID, drew int64, err error) {
-	s, err := tx.Slice(id)
-	if err != nil || !s.ClosedAt.IsZero() {
-		return s.Turn, s.DrawnMicroUSD, err
+func (w *turnTx) endSlice(s policy.Slice, d draw) error {
+	if s.ClosedAt.IsZero() {
+		if err := w.tx.SaveSlice(d.end(s, w.tx.Now)); err != nil {
+			return err
+		}
 	}
-	if s.BrokerBoot != boot {
-		drawn = s.CeilingMicroUSD
-	}
-	s.DrawnMicroUSD, s.ClosedAt = max(s.DrawnMicroUSD, drawn), tx.Now
-	return s.Turn, s.DrawnMicroUSD, tx.SaveSlice(s)
+	return w.tally()
+}
+
+// unsettled is a cleanup that waits for calls to be settled.
+func unsettled(c policy.Cleanup, now time.Time, open int32) policy.Cleanup {
+	c.Tries++
+	c.NextAt = now.Add(min(2*time.Second, 50*time.Millisecond<<min(c.Tries, 10)))
+	c.Evidence = fmt.Sprintf("not yet: %d calls are being settled", open)
+	return c
 }

@@ -47,7 +47,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "sessions", Do: e.led(e.tickSessions)},
 		{Name: "owners", Do: e.tickOwners, Due: e.replicas.dueIn, Eager: true},
 		{Name: "usage", Do: e.tickUsage, Wake: e.hungry},
-		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups), Wake: e.closed},
+		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups), Wake: e.closed, Due: e.pauses.next},
 		{Name: "sweep", Do: e.led(e.tickSweep)},
 		{Name: "seal", Do: e.led(e.tickSeal)},
 	}

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"strconv"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -52,12 +51,12 @@ func (w *turnTx) end(ev session.TurnEvent, reason, message string) error {
 			return err
 		}
 	}
-	w.event(session.Event{Type: session.TurnEnded, Data: map[string]string{
-		"state": string(next.State), "reason": reason, "message": message,
-		"input_tokens":   strconv.FormatInt(next.InputTokens, 10),
-		"output_tokens":  strconv.FormatInt(next.OutputTokens, 10),
-		"cost_micro_usd": strconv.FormatInt(next.CostMicroUSD, 10),
-	}})
+	data := usageOf(next)
+	data["state"], data["reason"], data["message"] = string(next.State), reason, message
+	w.event(session.Event{Type: session.TurnEnded, Data: data})
+	if err := w.tally(); err != nil { // all of it may be settled already
+		return err
+	}
 	id, state := w.turn.ID, next.State
 	w.afterCommit(func() {
 		w.e.Log.Info("turn ended", "turn", id, "state", state, "reason", reason)

@@ -72,7 +72,9 @@ type Slice struct {
 	// Ceiling is cumulative; Drawn is what the broker reported last.
 	CeilingMicroUSD int64
 	DrawnMicroUSD   int64
-	ClosedAt        time.Time
+	// What its model calls used, as the broker counted it.
+	InputTokens, OutputTokens, ModelCalls int64
+	ClosedAt                              time.Time
 }
 
 // FloorKind names what a floor bounds; the values are those of the feed.

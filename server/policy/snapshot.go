@@ -192,6 +192,8 @@ type SpecParams struct {
 	Prompt       string
 	// Resume is the checkpoint of an interrupted attempt; nil: from the start.
 	Resume *runtimev1.LoopState
+	// Settled is what the turn used before; nil: nothing.
+	Settled *runtimev1.Settled
 }
 
 // Spec is everything that the loop of this turn is told, wherever it runs. The
@@ -203,6 +205,6 @@ func (s Snapshot) Spec(p SpecParams) *runtimev1.Spec {
 		AttemptId: p.Attempt.String(), Adapter: s.Agent.Adapter, Model: s.Agent.Model.Route,
 		Instructions: s.Agent.Instructions, Tools: s.Tools, Limits: s.Agent.Limits.Runtime(),
 		Messages:        append(slices.Clip(p.Conversation), prompt),
-		MaxOutputTokens: s.Agent.Model.MaxOutputTokens, Resume: p.Resume,
+		MaxOutputTokens: s.Agent.Model.MaxOutputTokens, Resume: p.Resume, Settled: p.Settled,
 	}
 }

@@ -17,6 +17,7 @@ const (
 	TurnActivated   EventType = "turn.activated"
 	TurnMoved       EventType = "turn.state"
 	TurnEnded       EventType = "turn.ended"
+	UsageSettled    EventType = "usage.settled"
 	CancelRequested EventType = "turn.cancel_requested"
 	ModelCalled     EventType = "model.called"
 	ModelAnswered   EventType = "model.answered"

@@ -78,13 +78,17 @@ type Turn struct {
 	ModelCall protocol.CallID
 	// Attempt is the current runner attempt of a runner-placed turn; Attempts
 	// counts them.
-	Attempt      protocol.AttemptID
-	Attempts     int
-	InputTokens  int64
-	OutputTokens int64
-	CostMicroUSD int64
-	Slice        protocol.SliceID
-	TraceParent  string
+	Attempt  protocol.AttemptID
+	Attempts int
+	// What all attempts used: what the broker counted or the loop, whichever is
+	// more. It never falls, and is final at UsageSettledAt. INV-19.
+	InputTokens    int64
+	OutputTokens   int64
+	CostMicroUSD   int64
+	ModelCalls     int64
+	UsageSettledAt time.Time
+	Slice          protocol.SliceID
+	TraceParent    string
 }
 
 // Active reports whether the turn occupies its session. INV-1.

@@ -12,7 +12,7 @@ const turnColumns = `t.id, t.session, t.tenant, t.principal, t.n, t.message_id, 
 	t.state, t.reason, t.message, t.answer, t.placement, t.queued_at, t.queue_deadline, t.activated_at, t.deadline, t.ended_at,
 	t.cancel_requested_at, t.reconcile_deadline, sn.body, t.snapshot_digest,
 	t.owner, t.owner_fence, t.owner_expires_at, t.loop, t.patch_digest, t.model_call, t.attempt, t.attempts,
-	t.input_tokens, t.output_tokens, t.cost_micro_usd, t.slice, t.trace_parent`
+	t.input_tokens, t.output_tokens, t.cost_micro_usd, t.slice, t.trace_parent, t.model_calls, t.usage_settled_at`
 
 const fromTurns = ` FROM turns t LEFT JOIN snapshots sn ON sn.digest = t.snapshot `
 
@@ -21,7 +21,8 @@ func scanTurn(r scanner) (t session.Turn, err error) {
 		&t.State, &t.Reason, &t.Message, &t.Answer, &t.Placement, at(&t.QueuedAt), at(&t.QueueDeadline), at(&t.ActivatedAt),
 		at(&t.Deadline), at(&t.EndedAt), at(&t.CancelRequestedAt), at(&t.ReconcileDeadline), blob(&t.Snapshot), &t.SnapshotDigest,
 		&t.Owner, &t.OwnerFence, at(&t.OwnerExpiresAt), blob(&t.Loop), &t.PatchDigest, &t.ModelCall, &t.Attempt, &t.Attempts,
-		&t.InputTokens, &t.OutputTokens, &t.CostMicroUSD, &t.Slice, &t.TraceParent)
+		&t.InputTokens, &t.OutputTokens, &t.CostMicroUSD, &t.Slice, &t.TraceParent,
+		&t.ModelCalls, at(&t.UsageSettledAt))
 	return t, err
 }
 
@@ -31,9 +32,10 @@ var (
 		(id, session, tenant, principal, n, message_id, message_digest, prompt, workspace_digest,
 		 prior_state, state, reason, message, answer, placement, queued_at, queue_deadline, activated_at, deadline, ended_at,
 		 cancel_requested_at, reconcile_deadline, snapshot, snapshot_digest, owner, owner_fence, owner_expires_at,
-		 loop, patch_digest, model_call, attempt, attempts, input_tokens, output_tokens, cost_micro_usd, slice, trace_parent)
+		 loop, patch_digest, model_call, attempt, attempts, input_tokens, output_tokens, cost_micro_usd, slice, trace_parent,
+		 model_calls, usage_settled_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, '', $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-		 $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36) ON CONFLICT DO NOTHING`)
+		 $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38) ON CONFLICT DO NOTHING`)
 	insertSnapshot = define(`INSERT INTO snapshots (digest, body) VALUES ($1, $2) ON CONFLICT DO NOTHING`)
 )
 
@@ -61,7 +63,8 @@ func (tx *Tx) InsertTurn(t session.Turn) (session.Turn, error) {
 	n, err := tx.exec(insertTurn, t.ID, t.Session, t.Tenant, t.Principal, t.N, t.MessageID, t.MessageDigest, t.Prompt, t.WorkspaceDigest,
 		t.State, t.Reason, t.Message, t.Answer, t.Placement, t.QueuedAt, t.QueueDeadline, t.ActivatedAt, t.Deadline, t.EndedAt,
 		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest, t.Owner, t.OwnerFence, t.OwnerExpiresAt,
-		t.Loop, t.PatchDigest, t.ModelCall, t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent)
+		t.Loop, t.PatchDigest, t.ModelCall, t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent,
+		t.ModelCalls, t.UsageSettledAt)
 	if err != nil {
 		return t, err
 	}
@@ -152,7 +155,8 @@ var saveTurn = define(`UPDATE turns SET
 	reason = $7, message = $8, answer = $9, placement = $10, queue_deadline = $11, activated_at = $12, deadline = $13, ended_at = $14,
 	cancel_requested_at = $15, reconcile_deadline = $16, snapshot = $17, snapshot_digest = $18,
 	owner = $19, owner_fence = $20, owner_expires_at = $21, loop = $22, patch_digest = $23, model_call = $24,
-	attempt = $25, attempts = $26, input_tokens = $27, output_tokens = $28, cost_micro_usd = $29, slice = $30, trace_parent = $31
+	attempt = $25, attempts = $26, input_tokens = $27, output_tokens = $28, cost_micro_usd = $29, slice = $30, trace_parent = $31,
+	model_calls = $32, usage_settled_at = $33
 	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND ` + stateIs("state", "$4") + ` AND owner_fence = $5 AND owner_fence <= $20`)
 
 // SaveTurn writes every mutable column, guarded by prior state and owner fence; a guard that
@@ -171,7 +175,8 @@ func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.F
 		t.Reason, t.Message, t.Answer, t.Placement, t.QueueDeadline, t.ActivatedAt, t.Deadline, t.EndedAt,
 		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest,
 		t.Owner, t.OwnerFence, t.OwnerExpiresAt, t.Loop, t.PatchDigest, t.ModelCall,
-		t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent)...)
+		t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent,
+		t.ModelCalls, t.UsageSettledAt)...)
 	if err != nil {
 		return err
 	}

@@ -256,7 +256,8 @@ func (b *broker) usage(closeThem bool, ids []protocol.SliceID, reply func(*broke
 	}
 	resp := &brokerv1.UsageResponse{BootNonce: b.nonce}
 	for _, u := range used(ids...) {
-		resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{SliceId: u.Slice.String(), DrawnMicroUsd: u.Drawn})
+		resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{SliceId: u.Slice.String(), DrawnMicroUsd: u.Drawn, ReservedMicroUsd: u.Reserved,
+			InputTokens: u.Input, OutputTokens: u.Output, Calls: u.Calls, OpenFlows: int32(u.Open)})
 	}
 	reply(resp, nil)
 }

@@ -5,6 +5,8 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // Names of limits: a turn that a limit ends has it as its reason.
@@ -72,7 +74,7 @@ func (t turn) finish(o *runtimev1.Outcome) (*runtimev1.LoopState, []Command) {
 		}))
 	}
 	t.Pending = nil
-	o.Usage = t.Usage
+	o.Usage = greater(t.Usage, t.Settled.GetUsage())
 	t.Phase, t.Outcome = runtimev1.Phase_PHASE_DONE, o
 	return t.LoopState, []Command{Finish{Outcome: o}}
 }
@@ -81,18 +83,33 @@ func (t turn) finish(o *runtimev1.Outcome) (*runtimev1.LoopState, []Command) {
 // as soon as an answer needs one: nothing is executed for an answer that the
 // model could never react to.
 func (t turn) spent() (limit, message string) {
-	l := t.Limits
+	l, used := t.Limits, greater(t.Usage, t.Settled.GetUsage())
 	switch {
-	case t.ModelCalls >= l.GetMaxModelCalls():
+	case max(t.ModelCalls, t.Settled.GetModelCalls()) >= l.GetMaxModelCalls():
 		return LimitModelCalls, fmt.Sprintf("The turn used all of its %d model calls.", l.GetMaxModelCalls())
-	case t.Usage.InputTokens+t.Usage.OutputTokens >= l.GetMaxTokens():
+	case used.InputTokens+used.OutputTokens >= l.GetMaxTokens():
 		return LimitTokens, fmt.Sprintf("The turn used %d of at most %d tokens.",
-			t.Usage.InputTokens+t.Usage.OutputTokens, l.GetMaxTokens())
-	case t.Usage.CostMicroUsd >= l.GetMaxCostMicroUsd():
+			used.InputTokens+used.OutputTokens, l.GetMaxTokens())
+	case used.CostMicroUsd >= l.GetMaxCostMicroUsd():
 		return LimitCost, fmt.Sprintf("The turn cost $%.6f of at most $%.6f.",
-			float64(t.Usage.CostMicroUsd)/1e6, float64(l.GetMaxCostMicroUsd())/1e6)
+			float64(used.CostMicroUsd)/1e6, float64(l.GetMaxCostMicroUsd())/1e6)
 	}
 	return "", ""
+}
+
+// greater of each count; nil for nothing used.
+func greater(a, b *runtimev1.Usage) *runtimev1.Usage {
+	switch {
+	case b == nil:
+		return a
+	case a == nil:
+		return proto.CloneOf(b)
+	}
+	return &runtimev1.Usage{
+		InputTokens: max(a.InputTokens, b.InputTokens), OutputTokens: max(a.OutputTokens, b.OutputTokens),
+		CostMicroUsd:    max(a.CostMicroUsd, b.CostMicroUsd),
+		CacheReadTokens: max(a.CacheReadTokens, b.CacheReadTokens), CacheWriteTokens: max(a.CacheWriteTokens, b.CacheWriteTokens),
+	}
 }
 
 // correct counts something that the model must do again, and reports that the

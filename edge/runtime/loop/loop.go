@@ -79,7 +79,8 @@ func (Finish) command()    {}
 // New is the first state of a turn, or the state in which an earlier attempt of
 // the turn left off. Of a resumed state only what happened is taken: model,
 // tools, limits, instructions, conversation and prompt are those of the spec, for
-// another machine wrote the checkpoint.
+// another machine wrote the checkpoint. The limits count on from what the turn is
+// known to have used. INV-19.
 func New(s *runtimev1.Spec) *runtimev1.LoopState {
 	st := &runtimev1.LoopState{}
 	first := firstMessages(s)
@@ -88,6 +89,7 @@ func New(s *runtimev1.Spec) *runtimev1.LoopState {
 		first = append(first, plain(st.Messages[min(len(first), len(st.Messages)):])...)
 	}
 	st.Messages = first
+	st.Usage, st.ModelCalls, st.Settled = greater(st.Usage, s.GetSettled().GetUsage()), max(st.ModelCalls, s.GetSettled().GetModelCalls()), nil
 	st.Model, st.Tools, st.Limits, st.MaxOutputTokens = s.Model, s.Tools, s.Limits, s.MaxOutputTokens
 	return st
 }
@@ -193,7 +195,7 @@ func next(s *runtimev1.LoopState) *runtimev1.LoopState {
 		Model: s.Model, Messages: slices.Clip(s.Messages), Tools: s.Tools, Limits: s.Limits,
 		MaxOutputTokens: s.MaxOutputTokens, Phase: s.Phase, Pending: slices.Clip(s.Pending),
 		ModelCalls: s.ModelCalls, ToolCalls: s.ToolCalls, Corrections: s.Corrections,
-		Usage: usage, ModelRetries: s.ModelRetries, Outcome: s.Outcome,
+		Usage: usage, ModelRetries: s.ModelRetries, Outcome: s.Outcome, Settled: s.Settled,
 	}
 }
 

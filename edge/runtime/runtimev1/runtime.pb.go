@@ -1291,7 +1291,9 @@ type Spec struct {
 	Script []byte `protobuf:"bytes,9,opt,name=script,proto3" json:"script,omitempty"`
 	// Where another attempt of this turn left off; its files are staged by
 	// TurnWork.checkpoint_patch_digest. Absent: the turn begins.
-	Resume        *LoopState `protobuf:"bytes,10,opt,name=resume,proto3" json:"resume,omitempty"`
+	Resume *LoopState `protobuf:"bytes,10,opt,name=resume,proto3" json:"resume,omitempty"`
+	// What earlier attempts of this turn used: its limits count on from there.
+	Settled       *Settled `protobuf:"bytes,11,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1396,6 +1398,66 @@ func (x *Spec) GetResume() *LoopState {
 	return nil
 }
 
+func (x *Spec) GetSettled() *Settled {
+	if x != nil {
+		return x.Settled
+	}
+	return nil
+}
+
+// Settled is what the broker counted of a turn, answers that never came included.
+type Settled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Usage         *Usage                 `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
+	ModelCalls    int32                  `protobuf:"varint,2,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settled) Reset() {
+	*x = Settled{}
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settled) ProtoMessage() {}
+
+func (x *Settled) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settled.ProtoReflect.Descriptor instead.
+func (*Settled) Descriptor() ([]byte, []int) {
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Settled) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *Settled) GetModelCalls() int32 {
+	if x != nil {
+		return x.ModelCalls
+	}
+	return 0
+}
+
 // Loop state. A checkpoint of a turn stores its deterministic encoding.
 type LoopState struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -1414,14 +1476,17 @@ type LoopState struct {
 	// Attempts of the current model call that the provider answered as retryable.
 	ModelRetries int32 `protobuf:"varint,12,opt,name=model_retries,json=modelRetries,proto3" json:"model_retries,omitempty"`
 	// How the turn ended, in PHASE_DONE.
-	Outcome       *Outcome `protobuf:"bytes,13,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Outcome *Outcome `protobuf:"bytes,13,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// What is known to be used of the turn: limits hold against this and against
+	// the loop's own count, whichever is more.
+	Settled       *Settled `protobuf:"bytes,14,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LoopState) Reset() {
 	*x = LoopState{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[11]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1498,7 @@ func (x *LoopState) String() string {
 func (*LoopState) ProtoMessage() {}
 
 func (x *LoopState) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[11]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1511,7 @@ func (x *LoopState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoopState.ProtoReflect.Descriptor instead.
 func (*LoopState) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LoopState) GetModel() string {
@@ -1540,6 +1605,13 @@ func (x *LoopState) GetOutcome() *Outcome {
 	return nil
 }
 
+func (x *LoopState) GetSettled() *Settled {
+	if x != nil {
+		return x.Settled
+	}
+	return nil
+}
+
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  OutcomeKind            `protobuf:"varint,1,opt,name=kind,proto3,enum=bivouac.runtime.v1.OutcomeKind" json:"kind,omitempty"`
@@ -1555,7 +1627,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[12]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1639,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[12]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1652,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Outcome) GetKind() OutcomeKind {
@@ -1626,7 +1698,7 @@ type GetSpecRequest struct {
 
 func (x *GetSpecRequest) Reset() {
 	*x = GetSpecRequest{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[13]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1710,7 @@ func (x *GetSpecRequest) String() string {
 func (*GetSpecRequest) ProtoMessage() {}
 
 func (x *GetSpecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[13]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1723,7 @@ func (x *GetSpecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSpecRequest.ProtoReflect.Descriptor instead.
 func (*GetSpecRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{14}
 }
 
 type GetSpecResponse struct {
@@ -1663,7 +1735,7 @@ type GetSpecResponse struct {
 
 func (x *GetSpecResponse) Reset() {
 	*x = GetSpecResponse{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[14]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1747,7 @@ func (x *GetSpecResponse) String() string {
 func (*GetSpecResponse) ProtoMessage() {}
 
 func (x *GetSpecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[14]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1760,7 @@ func (x *GetSpecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSpecResponse.ProtoReflect.Descriptor instead.
 func (*GetSpecResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetSpecResponse) GetSpec() *Spec {
@@ -1707,7 +1779,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[15]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1791,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[15]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1804,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecRequest) GetCall() *ToolCall {
@@ -1755,7 +1827,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[16]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1839,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[16]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1852,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecResponse) GetKind() isExecResponse_Kind {
@@ -1837,7 +1909,7 @@ type RequestToolRequest struct {
 
 func (x *RequestToolRequest) Reset() {
 	*x = RequestToolRequest{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[17]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +1921,7 @@ func (x *RequestToolRequest) String() string {
 func (*RequestToolRequest) ProtoMessage() {}
 
 func (x *RequestToolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[17]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +1934,7 @@ func (x *RequestToolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestToolRequest.ProtoReflect.Descriptor instead.
 func (*RequestToolRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RequestToolRequest) GetCall() *ToolCall {
@@ -1888,7 +1960,7 @@ type RequestToolResponse struct {
 
 func (x *RequestToolResponse) Reset() {
 	*x = RequestToolResponse{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[18]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +1972,7 @@ func (x *RequestToolResponse) String() string {
 func (*RequestToolResponse) ProtoMessage() {}
 
 func (x *RequestToolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[18]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +1985,7 @@ func (x *RequestToolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestToolResponse.ProtoReflect.Descriptor instead.
 func (*RequestToolResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RequestToolResponse) GetResult() *ToolResult {
@@ -1932,7 +2004,7 @@ type EmitRequest struct {
 
 func (x *EmitRequest) Reset() {
 	*x = EmitRequest{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[19]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2016,7 @@ func (x *EmitRequest) String() string {
 func (*EmitRequest) ProtoMessage() {}
 
 func (x *EmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[19]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2029,7 @@ func (x *EmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmitRequest.ProtoReflect.Descriptor instead.
 func (*EmitRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EmitRequest) GetEvents() []*LoopEvent {
@@ -1975,7 +2047,7 @@ type EmitResponse struct {
 
 func (x *EmitResponse) Reset() {
 	*x = EmitResponse{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[20]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2059,7 @@ func (x *EmitResponse) String() string {
 func (*EmitResponse) ProtoMessage() {}
 
 func (x *EmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[20]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2072,7 @@ func (x *EmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmitResponse.ProtoReflect.Descriptor instead.
 func (*EmitResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{21}
 }
 
 // LoopEvent is what the loop did, in order. Durable once journalled.
@@ -2020,7 +2092,7 @@ type LoopEvent struct {
 
 func (x *LoopEvent) Reset() {
 	*x = LoopEvent{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[21]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2104,7 @@ func (x *LoopEvent) String() string {
 func (*LoopEvent) ProtoMessage() {}
 
 func (x *LoopEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[21]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2117,7 @@ func (x *LoopEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoopEvent.ProtoReflect.Descriptor instead.
 func (*LoopEvent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LoopEvent) GetKind() isLoopEvent_Kind {
@@ -2144,7 +2216,7 @@ type ModelCallStarted struct {
 
 func (x *ModelCallStarted) Reset() {
 	*x = ModelCallStarted{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[22]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2228,7 @@ func (x *ModelCallStarted) String() string {
 func (*ModelCallStarted) ProtoMessage() {}
 
 func (x *ModelCallStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[22]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2241,7 @@ func (x *ModelCallStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelCallStarted.ProtoReflect.Descriptor instead.
 func (*ModelCallStarted) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ModelCallStarted) GetNumber() int32 {
@@ -2189,7 +2261,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[23]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2273,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[23]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2286,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FinishRequest) GetOutcome() *Outcome {
@@ -2239,7 +2311,7 @@ type FinishResponse struct {
 
 func (x *FinishResponse) Reset() {
 	*x = FinishResponse{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2323,7 @@ func (x *FinishResponse) String() string {
 func (*FinishResponse) ProtoMessage() {}
 
 func (x *FinishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2336,7 @@ func (x *FinishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
 func (*FinishResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{25}
 }
 
 var File_bivouac_runtime_v1_runtime_proto protoreflect.FileDescriptor
@@ -2335,7 +2407,7 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\v2\x1b.bivouac.runtime.v1.MessageR\amessage\x12?\n" +
 	"\vstop_reason\x18\x02 \x01(\x0e2\x1e.bivouac.runtime.v1.StopReasonR\n" +
 	"stopReason\x12/\n" +
-	"\x05usage\x18\x03 \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\"\x91\x03\n" +
+	"\x05usage\x18\x03 \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\"\xc8\x03\n" +
 	"\x04Spec\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x18\n" +
@@ -2348,7 +2420,12 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\x11max_output_tokens\x18\b \x01(\x05R\x0fmaxOutputTokens\x12\x16\n" +
 	"\x06script\x18\t \x01(\fR\x06script\x125\n" +
 	"\x06resume\x18\n" +
-	" \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x06resume\"\xc2\x04\n" +
+	" \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x06resume\x125\n" +
+	"\asettled\x18\v \x01(\v2\x1b.bivouac.runtime.v1.SettledR\asettled\"[\n" +
+	"\aSettled\x12/\n" +
+	"\x05usage\x18\x01 \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\x12\x1f\n" +
+	"\vmodel_calls\x18\x02 \x01(\x05R\n" +
+	"modelCalls\"\xf9\x04\n" +
 	"\tLoopState\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.bivouac.runtime.v1.MessageR\bmessages\x12.\n" +
@@ -2365,7 +2442,8 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	" \x01(\x05R\vcorrections\x12/\n" +
 	"\x05usage\x18\v \x01(\v2\x19.bivouac.runtime.v1.UsageR\x05usage\x12#\n" +
 	"\rmodel_retries\x18\f \x01(\x05R\fmodelRetries\x125\n" +
-	"\aoutcome\x18\r \x01(\v2\x1b.bivouac.runtime.v1.OutcomeR\aoutcome\"\xb5\x01\n" +
+	"\aoutcome\x18\r \x01(\v2\x1b.bivouac.runtime.v1.OutcomeR\aoutcome\x125\n" +
+	"\asettled\x18\x0e \x01(\v2\x1b.bivouac.runtime.v1.SettledR\asettled\"\xb5\x01\n" +
 	"\aOutcome\x123\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1f.bivouac.runtime.v1.OutcomeKindR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
@@ -2472,7 +2550,7 @@ func file_bivouac_runtime_v1_runtime_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_runtime_v1_runtime_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_bivouac_runtime_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_bivouac_runtime_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_bivouac_runtime_v1_runtime_proto_goTypes = []any{
 	(Role)(0),                   // 0: bivouac.runtime.v1.Role
 	(ResultStatus)(0),           // 1: bivouac.runtime.v1.ResultStatus
@@ -2493,20 +2571,21 @@ var file_bivouac_runtime_v1_runtime_proto_goTypes = []any{
 	(*ModelResponse)(nil),       // 16: bivouac.runtime.v1.ModelResponse
 	(*ModelDone)(nil),           // 17: bivouac.runtime.v1.ModelDone
 	(*Spec)(nil),                // 18: bivouac.runtime.v1.Spec
-	(*LoopState)(nil),           // 19: bivouac.runtime.v1.LoopState
-	(*Outcome)(nil),             // 20: bivouac.runtime.v1.Outcome
-	(*GetSpecRequest)(nil),      // 21: bivouac.runtime.v1.GetSpecRequest
-	(*GetSpecResponse)(nil),     // 22: bivouac.runtime.v1.GetSpecResponse
-	(*ExecRequest)(nil),         // 23: bivouac.runtime.v1.ExecRequest
-	(*ExecResponse)(nil),        // 24: bivouac.runtime.v1.ExecResponse
-	(*RequestToolRequest)(nil),  // 25: bivouac.runtime.v1.RequestToolRequest
-	(*RequestToolResponse)(nil), // 26: bivouac.runtime.v1.RequestToolResponse
-	(*EmitRequest)(nil),         // 27: bivouac.runtime.v1.EmitRequest
-	(*EmitResponse)(nil),        // 28: bivouac.runtime.v1.EmitResponse
-	(*LoopEvent)(nil),           // 29: bivouac.runtime.v1.LoopEvent
-	(*ModelCallStarted)(nil),    // 30: bivouac.runtime.v1.ModelCallStarted
-	(*FinishRequest)(nil),       // 31: bivouac.runtime.v1.FinishRequest
-	(*FinishResponse)(nil),      // 32: bivouac.runtime.v1.FinishResponse
+	(*Settled)(nil),             // 19: bivouac.runtime.v1.Settled
+	(*LoopState)(nil),           // 20: bivouac.runtime.v1.LoopState
+	(*Outcome)(nil),             // 21: bivouac.runtime.v1.Outcome
+	(*GetSpecRequest)(nil),      // 22: bivouac.runtime.v1.GetSpecRequest
+	(*GetSpecResponse)(nil),     // 23: bivouac.runtime.v1.GetSpecResponse
+	(*ExecRequest)(nil),         // 24: bivouac.runtime.v1.ExecRequest
+	(*ExecResponse)(nil),        // 25: bivouac.runtime.v1.ExecResponse
+	(*RequestToolRequest)(nil),  // 26: bivouac.runtime.v1.RequestToolRequest
+	(*RequestToolResponse)(nil), // 27: bivouac.runtime.v1.RequestToolResponse
+	(*EmitRequest)(nil),         // 28: bivouac.runtime.v1.EmitRequest
+	(*EmitResponse)(nil),        // 29: bivouac.runtime.v1.EmitResponse
+	(*LoopEvent)(nil),           // 30: bivouac.runtime.v1.LoopEvent
+	(*ModelCallStarted)(nil),    // 31: bivouac.runtime.v1.ModelCallStarted
+	(*FinishRequest)(nil),       // 32: bivouac.runtime.v1.FinishRequest
+	(*FinishResponse)(nil),      // 33: bivouac.runtime.v1.FinishResponse
 }
 var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	0,  // 0: bivouac.runtime.v1.Message.role:type_name -> bivouac.runtime.v1.Role
@@ -2526,47 +2605,50 @@ var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	12, // 14: bivouac.runtime.v1.Spec.tools:type_name -> bivouac.runtime.v1.Tool
 	13, // 15: bivouac.runtime.v1.Spec.limits:type_name -> bivouac.runtime.v1.Limits
 	8,  // 16: bivouac.runtime.v1.Spec.messages:type_name -> bivouac.runtime.v1.Message
-	19, // 17: bivouac.runtime.v1.Spec.resume:type_name -> bivouac.runtime.v1.LoopState
-	8,  // 18: bivouac.runtime.v1.LoopState.messages:type_name -> bivouac.runtime.v1.Message
-	12, // 19: bivouac.runtime.v1.LoopState.tools:type_name -> bivouac.runtime.v1.Tool
-	13, // 20: bivouac.runtime.v1.LoopState.limits:type_name -> bivouac.runtime.v1.Limits
-	6,  // 21: bivouac.runtime.v1.LoopState.phase:type_name -> bivouac.runtime.v1.Phase
-	10, // 22: bivouac.runtime.v1.LoopState.pending:type_name -> bivouac.runtime.v1.ToolCall
-	14, // 23: bivouac.runtime.v1.LoopState.usage:type_name -> bivouac.runtime.v1.Usage
-	20, // 24: bivouac.runtime.v1.LoopState.outcome:type_name -> bivouac.runtime.v1.Outcome
-	7,  // 25: bivouac.runtime.v1.Outcome.kind:type_name -> bivouac.runtime.v1.OutcomeKind
-	14, // 26: bivouac.runtime.v1.Outcome.usage:type_name -> bivouac.runtime.v1.Usage
-	18, // 27: bivouac.runtime.v1.GetSpecResponse.spec:type_name -> bivouac.runtime.v1.Spec
-	10, // 28: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 29: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	10, // 30: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
-	19, // 31: bivouac.runtime.v1.RequestToolRequest.state:type_name -> bivouac.runtime.v1.LoopState
-	11, // 32: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
-	29, // 33: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
-	30, // 34: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
-	8,  // 35: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
-	10, // 36: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
-	11, // 37: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
-	19, // 38: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
-	20, // 39: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
-	19, // 40: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
-	21, // 41: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
-	15, // 42: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
-	23, // 43: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
-	25, // 44: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
-	27, // 45: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
-	31, // 46: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
-	22, // 47: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
-	16, // 48: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
-	24, // 49: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
-	26, // 50: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
-	28, // 51: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
-	32, // 52: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
-	47, // [47:53] is the sub-list for method output_type
-	41, // [41:47] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	20, // 17: bivouac.runtime.v1.Spec.resume:type_name -> bivouac.runtime.v1.LoopState
+	19, // 18: bivouac.runtime.v1.Spec.settled:type_name -> bivouac.runtime.v1.Settled
+	14, // 19: bivouac.runtime.v1.Settled.usage:type_name -> bivouac.runtime.v1.Usage
+	8,  // 20: bivouac.runtime.v1.LoopState.messages:type_name -> bivouac.runtime.v1.Message
+	12, // 21: bivouac.runtime.v1.LoopState.tools:type_name -> bivouac.runtime.v1.Tool
+	13, // 22: bivouac.runtime.v1.LoopState.limits:type_name -> bivouac.runtime.v1.Limits
+	6,  // 23: bivouac.runtime.v1.LoopState.phase:type_name -> bivouac.runtime.v1.Phase
+	10, // 24: bivouac.runtime.v1.LoopState.pending:type_name -> bivouac.runtime.v1.ToolCall
+	14, // 25: bivouac.runtime.v1.LoopState.usage:type_name -> bivouac.runtime.v1.Usage
+	21, // 26: bivouac.runtime.v1.LoopState.outcome:type_name -> bivouac.runtime.v1.Outcome
+	19, // 27: bivouac.runtime.v1.LoopState.settled:type_name -> bivouac.runtime.v1.Settled
+	7,  // 28: bivouac.runtime.v1.Outcome.kind:type_name -> bivouac.runtime.v1.OutcomeKind
+	14, // 29: bivouac.runtime.v1.Outcome.usage:type_name -> bivouac.runtime.v1.Usage
+	18, // 30: bivouac.runtime.v1.GetSpecResponse.spec:type_name -> bivouac.runtime.v1.Spec
+	10, // 31: bivouac.runtime.v1.ExecRequest.call:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 32: bivouac.runtime.v1.ExecResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	10, // 33: bivouac.runtime.v1.RequestToolRequest.call:type_name -> bivouac.runtime.v1.ToolCall
+	20, // 34: bivouac.runtime.v1.RequestToolRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	11, // 35: bivouac.runtime.v1.RequestToolResponse.result:type_name -> bivouac.runtime.v1.ToolResult
+	30, // 36: bivouac.runtime.v1.EmitRequest.events:type_name -> bivouac.runtime.v1.LoopEvent
+	31, // 37: bivouac.runtime.v1.LoopEvent.model_call_started:type_name -> bivouac.runtime.v1.ModelCallStarted
+	8,  // 38: bivouac.runtime.v1.LoopEvent.message:type_name -> bivouac.runtime.v1.Message
+	10, // 39: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
+	11, // 40: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
+	20, // 41: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
+	21, // 42: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
+	20, // 43: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	22, // 44: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
+	15, // 45: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
+	24, // 46: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
+	26, // 47: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
+	28, // 48: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
+	32, // 49: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
+	23, // 50: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
+	16, // 51: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
+	25, // 52: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
+	27, // 53: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
+	29, // 54: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
+	33, // 55: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
+	50, // [50:56] is the sub-list for method output_type
+	44, // [44:50] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runtime_v1_runtime_proto_init() }
@@ -2583,11 +2665,11 @@ func file_bivouac_runtime_v1_runtime_proto_init() {
 		(*ModelResponse_TextDelta)(nil),
 		(*ModelResponse_Done)(nil),
 	}
-	file_bivouac_runtime_v1_runtime_proto_msgTypes[16].OneofWrappers = []any{
+	file_bivouac_runtime_v1_runtime_proto_msgTypes[17].OneofWrappers = []any{
 		(*ExecResponse_Output)(nil),
 		(*ExecResponse_Result)(nil),
 	}
-	file_bivouac_runtime_v1_runtime_proto_msgTypes[21].OneofWrappers = []any{
+	file_bivouac_runtime_v1_runtime_proto_msgTypes[22].OneofWrappers = []any{
 		(*LoopEvent_ModelCallStarted)(nil),
 		(*LoopEvent_Message)(nil),
 		(*LoopEvent_ToolStarted)(nil),
@@ -2600,7 +2682,7 @@ func file_bivouac_runtime_v1_runtime_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runtime_v1_runtime_proto_rawDesc), len(file_bivouac_runtime_v1_runtime_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -56,6 +56,7 @@ type Broker struct {
 	revoked map[protocol.GrantID]time.Time
 	drawn   map[string]int64 // by slice, over boots
 	largest map[string]int64
+	used    map[string]use
 	known   []string // boots of which every draw is known
 	calls   []*runtimev1.ModelRequest
 	refused []string // codes of refused requests
@@ -68,6 +69,12 @@ type logged struct {
 	digest string
 }
 
+// use of one slice.
+type use struct {
+	input, output, calls int64
+	open                 int32
+}
+
 // callCost is what each model call draws, in millionths of a US dollar.
 const callCost = 10
 
@@ -76,7 +83,7 @@ func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
 		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]*loss{}, looks: map[string]ToolFunc{},
 		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
-		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}, largest: map[string]int64{}}
+		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
 }
 
 // Say sets what the model answers.
@@ -169,7 +176,7 @@ func (b *Broker) Restart(boot string, forget bool) {
 	b.boot, b.largest = boot, map[string]int64{}
 	if forget {
 		b.log, b.since = map[protocol.ActionID]*logged{}, time.Now()
-		b.drawn, b.known = map[string]int64{}, nil
+		b.drawn, b.known, b.used = map[string]int64{}, nil, map[string]use{}
 	}
 }
 
@@ -179,6 +186,22 @@ func (b *Broker) Draw(id protocol.SliceID, amount int64) {
 	defer b.mu.Unlock()
 	b.drawn[id.String()] += amount
 	b.largest[id.String()] = max(b.largest[id.String()], amount)
+}
+
+// Count adds calls of a runner that the broker has settled.
+func (b *Broker) Count(id protocol.SliceID, input, output, cost, calls int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drawn[id.String()] += cost
+	b.count(id, use{input: input, output: output, calls: calls})
+}
+
+// Open begins a call of a runner that never ends.
+func (b *Broker) Open(id protocol.SliceID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drawn[id.String()] += callCost
+	b.count(id, use{open: 1})
 }
 
 // Refuse notes a call that a slice was too small for.
@@ -323,12 +346,14 @@ func (b *Broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, 
 	over := b.drawn[c.Slice.String()]+callCost > c.SliceCeiling
 	if !over {
 		b.drawn[c.Slice.String()] += callCost
+		b.count(c.Slice, use{open: 1})
 	}
 	b.mu.Unlock()
 	if over {
 		return nil, protocol.Errorf(protocol.CodeBudgetExhausted, "the budget slice is used up")
 	}
 	done, err := model(ctx, req.Request)
+	b.settle(c.Slice, done)
 	if err == nil && onDelta != nil {
 		for _, block := range done.GetMessage().GetBlocks() {
 			if text := block.GetText(); text != "" {
@@ -337,6 +362,26 @@ func (b *Broker) CallModel(ctx context.Context, req *brokerv1.CallModelRequest, 
 		}
 	}
 	return done, err
+}
+
+// settle ends a call: of one that was not answered the input is spent.
+func (b *Broker) settle(id protocol.SliceID, done *runtimev1.ModelDone) {
+	u := use{input: promptTokens, calls: 1, open: -1}
+	if done != nil {
+		u.input, u.output = done.GetUsage().GetInputTokens(), done.GetUsage().GetOutputTokens()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count(id, u)
+}
+
+// promptTokens of a call that nobody waited for.
+const promptTokens = 7
+
+func (b *Broker) count(id protocol.SliceID, more use) {
+	u := b.used[id.String()]
+	u.input, u.output, u.calls, u.open = u.input+more.input, u.output+more.output, u.calls+more.calls, u.open+more.open
+	b.used[id.String()] = u
 }
 
 // Invoke logs, then calls the upstream once for each idempotency key.
@@ -469,8 +514,10 @@ func (b *Broker) Usage(_ context.Context, _ bool, ids ...protocol.SliceID) (*bro
 	}
 	resp := &brokerv1.UsageResponse{BootNonce: b.boot, KnownBoots: slices.Clone(b.known)}
 	for _, id := range ids {
+		u := b.used[id.String()]
 		resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{
-			SliceId: id.String(), DrawnMicroUsd: b.drawn[id.String()], LargestMicroUsd: b.largest[id.String()]})
+			SliceId: id.String(), DrawnMicroUsd: b.drawn[id.String()], LargestMicroUsd: b.largest[id.String()],
+			ReservedMicroUsd: callCost * int64(u.open), InputTokens: u.input, OutputTokens: u.output, Calls: u.calls + int64(u.open), OpenFlows: u.open})
 	}
 	return resp, nil
 }

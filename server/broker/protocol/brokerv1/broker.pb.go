@@ -1113,8 +1113,11 @@ type SliceUsage struct {
 	// Largest reservation that one call asked for, granted or refused: what the
 	// slice must have left for the next call of its kind.
 	LargestMicroUsd int64 `protobuf:"varint,7,opt,name=largest_micro_usd,json=largestMicroUsd,proto3" json:"largest_micro_usd,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Model calls that used something, and those that are open. Of a closed slice
+	// without an open call (open_flows) all of this is final.
+	Calls         int64 `protobuf:"varint,8,opt,name=calls,proto3" json:"calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SliceUsage) Reset() {
@@ -1192,6 +1195,13 @@ func (x *SliceUsage) GetReservedMicroUsd() int64 {
 func (x *SliceUsage) GetLargestMicroUsd() int64 {
 	if x != nil {
 		return x.LargestMicroUsd
+	}
+	return 0
+}
+
+func (x *SliceUsage) GetCalls() int64 {
+	if x != nil {
+		return x.Calls
 	}
 	return 0
 }
@@ -3247,7 +3257,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"boot_nonce\x18\x01 \x01(\tR\tbootNonce\x125\n" +
 	"\x06slices\x18\x02 \x03(\v2\x1d.bivouac.broker.v1.SliceUsageR\x06slices\x12\x1f\n" +
 	"\vknown_boots\x18\x03 \x03(\tR\n" +
-	"knownBoots\"\x90\x02\n" +
+	"knownBoots\"\xa6\x02\n" +
 	"\n" +
 	"SliceUsage\x12\x19\n" +
 	"\bslice_id\x18\x01 \x01(\tR\asliceId\x12&\n" +
@@ -3257,7 +3267,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\n" +
 	"open_flows\x18\x05 \x01(\x05R\topenFlows\x12,\n" +
 	"\x12reserved_micro_usd\x18\x06 \x01(\x03R\x10reservedMicroUsd\x12*\n" +
-	"\x11largest_micro_usd\x18\a \x01(\x03R\x0flargestMicroUsd\"I\n" +
+	"\x11largest_micro_usd\x18\a \x01(\x03R\x0flargestMicroUsd\x12\x14\n" +
+	"\x05calls\x18\b \x01(\x03R\x05calls\"I\n" +
 	"\fProbeRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
