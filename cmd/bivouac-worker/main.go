@@ -1,6 +1,7 @@
 // Command bivouac-worker runs inside sandboxes only. Without arguments it is the
 // worker of one attempt on the inherited descriptor 3; `bivouac-worker tool NAME`
-// is one workspace tool in sandbox B.
+// is one workspace tool in sandbox B, and `bivouac-worker outward` stands beside a
+// command there that may ask for packages.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox/seccomp"
 	"bivouac/edge/worker"
+	"bivouac/edge/worker/outward"
 	"bivouac/edge/worker/tool"
 )
 
@@ -27,6 +29,8 @@ const help = `bivouac-worker runs inside sandboxes, and nobody starts it by hand
 Usage:
   bivouac-worker              the worker of one attempt, on the inherited descriptor 3
   bivouac-worker tool NAME    one workspace tool: its request on standard input
+  bivouac-worker outward PORT=SOCKET… -- COMMAND…
+                              a command with ports that lead to packages
 
 Flags:
   -h, --help       this text
@@ -46,6 +50,9 @@ func main() {
 	}
 	if len(os.Args) == 3 && os.Args[1] == "tool" {
 		os.Exit(tool.Run(os.Args[2], workspace, os.Stdin, os.Stdout))
+	}
+	if len(os.Args) > 2 && os.Args[1] == outward.Verb {
+		os.Exit(outward.Run(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bivouac-worker:", err)

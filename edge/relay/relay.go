@@ -1,5 +1,6 @@
-// Package relay is an attempt's only way out: model calls from the worker to the
-// broker, under a capability that the sandbox never sees (INV-12).
+// Package relay is an attempt's only way out: model calls from the worker, and
+// package requests of sandboxed code, to the broker, under a capability that the
+// sandbox never sees (INV-12).
 //
 // It owns the capability, in memory alone: it is written to no disk, log, error
 // or environment (INV-17). It guarantees that a call starts only while the lease
@@ -8,12 +9,15 @@
 // waits for a larger one while there can be one; that Close ends every open call
 // with its cause; and that every failure reaches the worker with its stable code.
 // It refuses models other than the attempt's, and a second call beside an open one.
+// Of a package request it judges shape and size alone: what may be asked of whom is
+// the broker's to say.
 package relay
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -30,6 +34,8 @@ import (
 // Broker is what a relay asks of a broker.
 type Broker interface {
 	CallModel(context.Context, *brokerv1.CallModelRequest) (*connect.ServerStreamForClient[brokerv1.CallModelResponse], error)
+	// Fetch makes a package request. Its URL is not set yet.
+	Fetch(*http.Request) (*http.Response, error)
 }
 
 // DialFunc reaches the broker at an address. The returned function ends what it
@@ -72,7 +78,7 @@ func (p probing) CallModel(ctx context.Context, r *brokerv1.CallModelRequest) (*
 // Over is a Broker behind any HTTP client. Deltas are small: nothing is
 // compressed, so nothing waits for more.
 func Over(c connect.HTTPClient, url string) Broker {
-	return brokerv1connect.NewBrokerServiceClient(c, url, connect.WithAcceptCompression("gzip", nil, nil))
+	return over{brokerv1connect.NewBrokerServiceClient(c, url, connect.WithAcceptCompression("gzip", nil, nil)), c, url}
 }
 
 // Config of a Relay.
@@ -106,15 +112,19 @@ type Relay struct {
 	changed    chan struct{} // closed and replaced when another slice comes
 	short      bool          // the last answer asked for another slice
 	current    *call         // the open one
+	fetches    map[*call]struct{}
 	closed     error
 	suspended  bool // no authority now
 }
 
-// call is one model call, from its admission until its answer is whole.
+// call is one model call or package request, from its admission until its answer
+// is whole.
 type call struct{ cancel context.CancelCauseFunc }
 
 // New makes a relay that admits nothing until it has a capability.
-func New(cfg Config) *Relay { return &Relay{cfg: cfg, changed: make(chan struct{})} }
+func New(cfg Config) *Relay {
+	return &Relay{cfg: cfg, changed: make(chan struct{}), fetches: map[*call]struct{}{}}
+}
 
 // Refresh replaces the capability, and the slice that it carries, for the calls to
 // come and for one that waits.
@@ -143,7 +153,7 @@ func (r *Relay) wants(short bool) {
 	}
 }
 
-// Close ends the open call and refuses others, both with cause. The first cause stays.
+// Close ends what is open and refuses others, both with cause. The first cause stays.
 func (r *Relay) Close(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,18 +161,24 @@ func (r *Relay) Close(cause error) {
 		return
 	}
 	r.closed, r.capability = cause, ""
-	if r.current != nil {
-		r.current.cancel(cause)
-	}
+	r.breakLocked(cause)
 }
 
-// Suspend ends the open call and refuses others with ErrNoAuthority, until Resume.
+// Suspend ends what is open and refuses others with ErrNoAuthority, until Resume.
 func (r *Relay) Suspend() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.suspended = true
+	r.breakLocked(ErrNoAuthority)
+}
+
+// breakLocked ends what is open.
+func (r *Relay) breakLocked(cause error) {
 	if r.current != nil {
-		r.current.cancel(ErrNoAuthority)
+		r.current.cancel(cause)
+	}
+	for f := range r.fetches {
+		f.cancel(cause)
 	}
 }
 

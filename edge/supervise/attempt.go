@@ -32,6 +32,9 @@ type attempt struct {
 	repo  *workspace.Repo
 	group sandbox.Group
 	hold  *hold
+	// doors to registries of packages, for commands in sandbox B.
+	doors []door
+	open  sync.WaitGroup // what serves them
 	// volume that holds workspace and home; nil where they are watched.
 	volume *sized.Volume
 	// trace is the turn's trace context; empty: it has none.
@@ -102,6 +105,7 @@ func (a *attempt) run(ctx context.Context) *runnerv1.Result {
 		err = a.work(ctx)
 	}
 	a.relay.Close(errOver)
+	a.closeDoors()
 	if a.hangUp != nil {
 		err = errors.Join(err, a.hangUp())
 	}

@@ -22,22 +22,7 @@ func moduleCache(t *testing.T, goroot string) (cache string, project map[string]
 	cache = t.TempDir()
 	t.Cleanup(func() { exec.Command("chmod", "-R", "u+w", cache).Run() })
 	must(t, os.Chmod(cache, 0o755))
-	proxy := t.TempDir()
-	at := filepath.Join(proxy, "example.test", "greet", "@v")
-	must(t, os.MkdirAll(at, 0o755))
-	for name, text := range map[string]string{"list": "v1.0.0\n", "v1.0.0.info": `{"Version":"v1.0.0"}`, "v1.0.0.mod": "module example.test/greet\n"} {
-		must(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o644))
-	}
-	var packed bytes.Buffer
-	z := zip.NewWriter(&packed)
-	for name, text := range map[string]string{"go.mod": "module example.test/greet\n", "greet.go": "package greet\n\nconst Word = \"from the cache\"\n"} {
-		w, err := z.Create("example.test/greet@v1.0.0/" + name)
-		must(t, err)
-		_, err = w.Write([]byte(text))
-		must(t, err)
-	}
-	must(t, z.Close())
-	must(t, os.WriteFile(filepath.Join(at, "v1.0.0.zip"), packed.Bytes(), 0o644))
+	proxy := moduleProxy(t)
 	project = map[string]string{
 		"go.mod":  "module example.test/project\n\ngo 1.21\n\nrequire example.test/greet v1.0.0\n",
 		"main.go": "package main\n\nimport \"example.test/greet\"\n\nfunc main() { println(greet.Word) }\n",
@@ -56,6 +41,28 @@ func moduleCache(t *testing.T, goroot string) (cache string, project map[string]
 	must(t, err)
 	project["go.sum"] = string(sum)
 	return cache, project
+}
+
+// moduleProxy is a folder that go reads as a module proxy, with one module.
+func moduleProxy(t *testing.T) string {
+	t.Helper()
+	proxy := t.TempDir()
+	at := filepath.Join(proxy, "example.test", "greet", "@v")
+	must(t, os.MkdirAll(at, 0o755))
+	for name, text := range map[string]string{"list": "v1.0.0\n", "v1.0.0.info": `{"Version":"v1.0.0"}`, "v1.0.0.mod": "module example.test/greet\n"} {
+		must(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o644))
+	}
+	var packed bytes.Buffer
+	z := zip.NewWriter(&packed)
+	for name, text := range map[string]string{"go.mod": "module example.test/greet\n", "greet.go": "package greet\n\nconst Word = \"from the cache\"\n"} {
+		w, err := z.Create("example.test/greet@v1.0.0/" + name)
+		must(t, err)
+		_, err = w.Write([]byte(text))
+		must(t, err)
+	}
+	must(t, z.Close())
+	must(t, os.WriteFile(filepath.Join(at, "v1.0.0.zip"), packed.Bytes(), 0o644))
+	return proxy
 }
 
 // Packages come from the owner's cache, without a network, and no sandbox can put
@@ -117,17 +124,9 @@ func npmCache(t *testing.T) (cache string, project map[string]string) {
 	}
 	cache = t.TempDir()
 	must(t, os.Chmod(cache, 0o755))
-	var packed bytes.Buffer
-	z := gzip.NewWriter(&packed)
-	w := tar.NewWriter(z)
-	for name, text := range map[string]string{"package/package.json": `{"name":"greet","version":"1.0.0","main":"i.js"}`, "package/i.js": `module.exports = "from the cache"`} {
-		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text))}))
-		_, err := w.Write([]byte(text))
-		must(t, err)
-	}
-	must(t, errors.Join(w.Close(), z.Close()))
+	packed := npmPackage(t)
 	file := filepath.Join(t.TempDir(), "greet.tgz")
-	must(t, os.WriteFile(file, packed.Bytes(), 0o644))
+	must(t, os.WriteFile(file, packed, 0o644))
 	add := exec.Command(npm, "cache", "add", file)
 	add.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "npm_config_cache=" + cache, "npm_config_update_notifier=false"}
 	if out, err := add.CombinedOutput(); err != nil {
@@ -139,13 +138,28 @@ func npmCache(t *testing.T) (cache string, project map[string]string) {
 		}
 		return os.Chmod(name, map[bool]os.FileMode{true: 0o755, false: 0o644}[d.IsDir()])
 	}))
-	sum := sha512.Sum512(packed.Bytes())
+	sum := sha512.Sum512(packed)
 	return cache, map[string]string{
 		"package.json": `{"name":"p","version":"1.0.0","dependencies":{"greet":"1.0.0"}}`,
 		"package-lock.json": `{"name":"p","version":"1.0.0","lockfileVersion":3,"requires":true,"packages":{` +
 			`"":{"name":"p","version":"1.0.0","dependencies":{"greet":"1.0.0"}},"node_modules/greet":{"version":"1.0.0",` +
 			`"resolved":"https://registry.invalid/greet/-/greet-1.0.0.tgz","integrity":"sha512-` + base64.StdEncoding.EncodeToString(sum[:]) + `"}}}`,
 	}
+}
+
+// npmPackage is one package, as a registry has it.
+func npmPackage(t *testing.T) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	w := tar.NewWriter(z)
+	for name, text := range map[string]string{"package/package.json": `{"name":"greet","version":"1.0.0","main":"i.js"}`, "package/i.js": `module.exports = "from the cache"`} {
+		must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(text))}))
+		_, err := w.Write([]byte(text))
+		must(t, err)
+	}
+	must(t, errors.Join(w.Close(), z.Close()))
+	return packed.Bytes()
 }
 
 // npm takes a cache that it cannot write to.

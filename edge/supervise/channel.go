@@ -51,6 +51,7 @@ func (a *attempt) attend(outer context.Context) error {
 		}
 		return err
 	})
+	g.Go(func() error { return a.serveDoors(ctx) })
 	g.Go(func() error {
 		select {
 		case <-a.finished.c:

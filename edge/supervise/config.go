@@ -106,6 +106,7 @@ func (c Config) withDefaults() (Config, error) {
 func (c Config) journalDir() string   { return filepath.Join(c.Dir, "journal") }
 func (c Config) workDir() string      { return filepath.Join(c.Dir, "work") }
 func (c Config) gitDir() string       { return filepath.Join(c.Dir, "work", "git") }
+func (c Config) egressDir() string    { return filepath.Join(c.Dir, "work", "egress") }
 func (c Config) filesDir() string     { return filepath.Join(c.Dir, "work", "files") } // all that code may write
 func (c Config) workspaceDir() string { return filepath.Join(c.filesDir(), "workspace") }
 func (c Config) homeDir() string      { return filepath.Join(c.filesDir(), "home") }

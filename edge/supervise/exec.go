@@ -35,6 +35,8 @@ type command struct {
 	timeout time.Duration
 	// writes: it may change files.
 	writes bool
+	// outward: it may ask for packages, where the turn names registries.
+	outward bool
 }
 
 // exec runs one call of a sandbox tool in a sandbox of its own and returns its
@@ -111,7 +113,7 @@ func (a *attempt) shell(call *runtimev1.ToolCall) (command, *runtimev1.ToolResul
 	if args.TimeoutMS > 0 {
 		timeout = min(timeout, millis(args.TimeoutMS))
 	}
-	return command{argv: []string{"/bin/sh", "-c", args.Command}, timeout: timeout, writes: true}, nil
+	return command{argv: []string{"/bin/sh", "-c", args.Command}, timeout: timeout, writes: true, outward: true}, nil
 }
 
 // process is the command in sandbox B: the workspace, a home that lasts as long
@@ -141,6 +143,9 @@ func (a *attempt) process(c command, heard io.Writer) sandbox.Process {
 	for _, c := range a.cfg.Caches {
 		p.Binds = append(p.Binds, sandbox.Bind{Host: c.Path, Inside: cachesInside + "/" + c.Name})
 		p.Env = append(p.Env, c.Env...)
+	}
+	if c.outward {
+		a.lead(&p)
 	}
 	return p
 }

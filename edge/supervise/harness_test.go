@@ -81,6 +81,9 @@ type broker struct {
 	brokerv1connect.UnimplementedBrokerServiceHandler
 	answer func(ctx context.Context, req *runtimev1.ModelRequest, delta func(string) error) (*runtimev1.ModelDone, error)
 
+	// packages answers what relays ask for sandboxed code; nil: nobody does.
+	packages http.Handler
+
 	mu    sync.Mutex
 	calls []*brokerv1.CallModelRequest
 }
@@ -109,6 +112,9 @@ func (b *broker) count() int {
 func (b *broker) dial(t *testing.T) relay.DialFunc {
 	mux := http.NewServeMux()
 	mux.Handle(brokerv1connect.NewBrokerServiceHandler(b))
+	if b.packages != nil {
+		mux.Handle(protocol.EgressPath, b.packages)
+	}
 	l := newMemory()
 	s := &http.Server{Handler: mux, Protocols: plainHTTP2()}
 	var wg sync.WaitGroup

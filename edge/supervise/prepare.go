@@ -22,6 +22,9 @@ func (a *attempt) prepare(ctx context.Context) error {
 	if err := a.makeRoom(ctx); err != nil {
 		return err
 	}
+	if err := a.openDoors(); err != nil {
+		return err
+	}
 	if d := a.turn.GetWorkspaceDigest(); d != "" {
 		if err := a.stage(ctx, d); err != nil {
 			return err

@@ -8,5 +8,6 @@
 //
 // Adapters: native drives edge/runtime/loop; scripted makes fixed steps for
 // tests. tool/ holds the fixed workspace tools, which the same binary runs in
-// sandbox B. Test it with a HostService in process.
+// sandbox B; outward/ stands beside a command there. Test it with a HostService in
+// process.
 package worker

@@ -41,7 +41,8 @@ var layers = []layer{
 	{"edge/workspace", []string{"edge/protocol"}, nil, "a workspace is files and git"},
 	{"edge/relay", []string{"edge/protocol", "edge/runtime", "edge/link", "edge/lease", "server/broker/protocol"}, nil, "the only edge package that speaks to the broker"},
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
-	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault"}, nil, "a supervisor owns one attempt"},
+	{"edge/worker/outward", nil, []string{}, "it copies bytes, inside of a sandbox"},
+	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/worker/outward"}, nil, "a supervisor owns one attempt, and starts what stands in its sandboxes"},
 	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/legible", []string{}, []string{}, "what a person sees is text"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
@@ -97,7 +98,7 @@ var layers = []layer{
 	{"cmd/bivouac-server", []string{"edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-broker", []string{"edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},
-	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker"}, nil, "one inherited socket, and the tools of sandbox B"},
+	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
 	// what proves it may see everything
 	{"test", []string{"cmd", "consul", "edge", "server"}, nil, "tests see everything"},
