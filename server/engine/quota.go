@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/policy"
@@ -109,6 +110,11 @@ func (e *Engine) withinActive(tx *store.Tx) ([]session.Turn, error) {
 	if err != nil {
 		return nil, err
 	}
+	type user struct {
+		principal protocol.PrincipalID
+		agent     string
+	}
+	read := map[user][]Use{}
 	begun := map[string]int{} // in this pass, by scope and name
 	var out []session.Turn
 	for _, t := range heads {
@@ -116,10 +122,13 @@ func (e *Engine) withinActive(tx *store.Tx) ([]session.Turn, error) {
 		if err != nil {
 			return nil, err
 		}
-		uses, err := e.quotasOf(tx, t.Tenant, t.Principal, s.Agent)
-		if err != nil {
-			return nil, err
+		of := user{t.Principal, s.Agent}
+		if _, known := read[of]; !known {
+			if read[of], err = e.quotasOf(tx, t.Tenant, t.Principal, s.Agent); err != nil {
+				return nil, err
+			}
 		}
+		uses := slices.Clone(read[of])
 		for i, u := range uses {
 			uses[i].Consumed.Active += begun[u.Scope+" "+u.Name]
 		}
