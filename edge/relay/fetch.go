@@ -125,6 +125,9 @@ func pass(ctx context.Context, w http.ResponseWriter, res *http.Response) error 
 	rc := http.NewResponseController(w)
 	defer context.AfterFunc(ctx, func() { _ = rc.SetWriteDeadline(time.Unix(1, 0)) })() // ends a write that waits
 	w.WriteHeader(res.StatusCode)
+	if err := rc.Flush(); err != nil { // who asked may wait for no more than this
+		return fetchFailure(ctx, err)
+	}
 	piece := make([]byte, 32<<10)
 	for {
 		n, err := res.Body.Read(piece)

@@ -64,10 +64,12 @@ func (r *Request) Send(ctx context.Context, w http.ResponseWriter, p Passage) (b
 	if length := res.Header.Get("Content-Length"); length != "" && r.u.cfg.Credential == "" { // nothing in it is redacted
 		w.Header().Set("Content-Length", length)
 	}
-	defer context.AfterFunc(ctx, func() { // ends a write to somebody who does not read
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
-	})()
+	rc := http.NewResponseController(w)
+	defer context.AfterFunc(ctx, func() { _ = rc.SetWriteDeadline(time.Unix(1, 0)) })() // ends a write to somebody who does not read
 	w.WriteHeader(res.StatusCode)
+	if err := rc.Flush(); err != nil {
+		return true, r.failed(ctx, err)
+	}
 	return true, r.body(ctx, w, res.Body, redactor, moved)
 }
 
