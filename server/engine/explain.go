@@ -112,6 +112,7 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 		if t.Reason != "" {
 			x.WaitingFor += " with " + t.Reason + ": " + t.Message
 		}
+		x.WaitingFor += "\n" + usageSentence(t)
 		err = explainDenials(tx, t, &x)
 	}
 	return x, err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -91,6 +92,15 @@ func usageOf(t session.Turn) map[string]string {
 		"input_tokens": number(t.InputTokens), "output_tokens": number(t.OutputTokens),
 		"cost_micro_usd": number(t.CostMicroUSD), "model_calls": number(t.ModelCalls),
 	}
+}
+
+// usageSentence of a turn that ended.
+func usageSentence(t session.Turn) string {
+	text := fmt.Sprintf("it used %d tokens in and %d out in %d model calls, %.6f USD", t.InputTokens, t.OutputTokens, t.ModelCalls, float64(t.CostMicroUSD)/1e6)
+	if t.UsageSettledAt.IsZero() {
+		text += "; that is not final yet: the broker still settles it"
+	}
+	return text
 }
 
 // settled is what is known to be used of a turn, as its loop is told; nil: nothing.

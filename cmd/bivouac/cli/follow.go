@@ -79,11 +79,11 @@ func (a *app) follow(ctx context.Context, c *client.Client, t *apiv1.Turn, after
 		}
 		return nil, "", err
 	}
-	res, err := c.Turns.GetTurn(ctx, &apiv1.GetTurnRequest{TurnId: t.GetId()})
+	done, err = a.settledTurn(ctx, c, t, f.ended)
 	if err != nil {
 		return nil, "", err
 	}
-	return res.GetTurn(), f.text.String(), nil
+	return done, f.text.String(), nil
 }
 
 // follower turns a stream of events into lines for people: the agent's words on
@@ -92,6 +92,7 @@ type follower struct {
 	app    *app
 	client *client.Client
 	turn   string
+	ended  int64             // the event that ended the turn
 	live   bool              // a model call is running: deltas are of its answer
 	said   strings.Builder   // deltas of that answer
 	open   bool              // a line of text has begun
@@ -119,6 +120,7 @@ func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) err
 	}
 	switch e.GetType() {
 	case "turn.ended":
+		f.ended = e.GetSeq()
 		return errEnded
 	case "model.called":
 		f.live = true
@@ -146,6 +148,7 @@ func (f *follower) handleJSON(e *apiv1.Event) error {
 		return err
 	}
 	if e.GetType() == "turn.ended" {
+		f.ended = e.GetSeq()
 		return errEnded
 	}
 	return nil
@@ -263,6 +266,9 @@ func (a *app) finish(t *apiv1.Turn, shown string) error {
 		}
 		if t.GetState() == "UNKNOWN" {
 			fmt.Fprintln(a.err, "the evidence, and saying what became of it: bivouac unknown")
+		}
+		if t.GetState() != "COMPLETED" || a.outIsTerminal() { // of what went well a script asks bivouac turns
+			fmt.Fprintf(a.err, "used    %s\n", usageText(t))
 		}
 	}); err != nil {
 		return err

@@ -74,7 +74,7 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 		}
 		fmt.Fprintf(w, "action  %s  %s  %s %s  %s\n", ac.GetId(), ac.GetState(), plain(ac.GetTool()), clip(ac.GetArguments(), 80), reason)
 	}
-	fmt.Fprintf(w, "usage   %d tokens in, %d out, %.6f USD\n", t.GetInputTokens(), t.GetOutputTokens(), float64(t.GetCostMicroUsd())/1e6)
+	fmt.Fprintf(w, "usage   %s\n", usageText(t))
 	if t.GetPatchDigest() != "" {
 		fmt.Fprintf(w, "patch   %s: bivouac apply %s\n", t.GetPatchDigest(), t.GetId())
 	}
