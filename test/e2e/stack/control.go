@@ -102,6 +102,9 @@ model "scripted" {
 	names := []string{"model-scripted"}
 	for _, d := range s.cfg.Destinations {
 		fmt.Fprintf(&b, "destination %q {\n  url           = %q\n  allow_private = true\n", d.Name, d.URL)
+		if d.Egress != "" {
+			fmt.Fprintf(&b, "  data_boundaries = [\"internal\"]\n  egress {\n    protocol = %q\n  }\n", d.Egress)
+		}
 		if d.Credential != "" {
 			fmt.Fprintf(&b, "  credential %q {}\n", d.Name)
 		}

@@ -47,6 +47,8 @@ type Config struct {
 type Destination struct {
 	Name, URL, Credential string
 	Closed                bool // no path leads there
+	// Egress protocol, where sandboxed code may read packages from it.
+	Egress string
 }
 
 // Fault stops one process at a step; the binaries need the build tag "faults".
