@@ -14,6 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
 
@@ -138,6 +139,15 @@ func (d *Directory) files() ([]string, error) {
 	}
 	slices.Sort(out)
 	return out, nil
+}
+
+// Closed refuses a directory of paths, or files in it, that others can change.
+func Closed(path string) error {
+	files, err := (&Directory{path: path}).files()
+	if err != nil {
+		return nil // whoever opens it says why
+	}
+	return filemode.Policy(append(files, path)...)
 }
 
 // Run watches until ctx ends and calls changed after every change. A directory

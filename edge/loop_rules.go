@@ -13,6 +13,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"bivouac/edge/device"
+	"bivouac/edge/filemode"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
@@ -34,6 +35,9 @@ func readRules(dir *state.Dir) (*rules, error) {
 	}
 	r := &rules{source: src, policy: owner.Default()}
 	if err == nil {
+		if err := filemode.Policy(dir.Policy()); err != nil {
+			return nil, err
+		}
 		if r.policy, err = owner.Parse(dir.Policy(), src, dir.Path()); err != nil {
 			return nil, err
 		}

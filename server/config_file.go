@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
 
@@ -93,6 +94,9 @@ func LoadFile(c Config, path string) (Config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return c, protocol.Errorf(protocol.CodeInvalidArgument, "the configuration file cannot be read: %w", err)
+	}
+	if err := filemode.Policy(path); err != nil {
+		return c, err
 	}
 	parsed, diags := hclparse.NewParser().ParseHCL(src, path)
 	var f file

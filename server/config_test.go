@@ -166,6 +166,58 @@ func TestDataDirThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// Secrets and databases that others can touch are refused; closed they are taken.
+func TestOpenDataDirIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := makeDataDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range secretFiles {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := makeDataDir(dir); err != nil {
+		t.Fatalf("a closed one: %v", err)
+	}
+	for _, c := range []struct {
+		name string
+		mode os.FileMode
+		mend string
+	}{
+		{"", 0o777, "chmod 700 "}, {"", 0o750, "chmod 700 "}, {databaseFile, 0o666, "chmod 600 "}, {databaseFile + "-wal", 0o644, "chmod 600 "},
+		{resetKeyFile, 0o644, "chmod 600 "}, {"server.key", 0o640, "chmod 600 "},
+	} {
+		path := filepath.Join(dir, c.name)
+		was, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := makeDataDir(dir); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), c.mend+path) {
+			t.Errorf("%s with %04o: %v", path, c.mode, err)
+		}
+		if err := os.Chmod(path, was.Mode()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := makeDataDir(dir); err != nil {
+		t.Errorf("closed again: %v", err)
+	}
+	conf := write(t, "grace = \"3s\"\n")
+	if _, err := LoadFile(Default(), conf); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(conf, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadFile(Default(), conf); err == nil || !strings.Contains(err.Error(), "chmod go-w "+conf) {
+		t.Errorf("server.hcl that others can change: %v", err)
+	}
+}
+
 func TestReplicaStays(t *testing.T) {
 	dir := t.TempDir()
 	first, err := replica(dir)

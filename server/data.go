@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 	"bivouac/server/store"
 )
@@ -83,8 +84,20 @@ func makeDataDir(dir string) error {
 		return protocol.Errorf(protocol.CodeFailedPrecondition,
 			"the data directory %s cannot be written: %w; make it writable for this user, or choose another one with --data", dir, err)
 	}
-	return nil
+	return private(dir)
 }
+
+// private refuses a data directory, keys and a database that others can touch.
+func private(dir string) error {
+	paths := []string{dir}
+	for _, name := range secretFiles {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return filemode.Secret(paths...)
+}
+
+// secretFiles of a data directory; the rest of it is no secret, or not for long.
+var secretFiles = []string{databaseFile, databaseFile + "-wal", databaseFile + "-shm", "server.key", resetKeyFile}
 
 // replica is the name of this data directory's server in owner rows: the same
 // after a restart, so that it takes its own turns up at once.

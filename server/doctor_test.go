@@ -108,7 +108,8 @@ func TestExamineWithoutAServer(t *testing.T) {
 	}{
 		"sound":          {nil, "", "", "", ""},
 		"no directory":   {func(t *testing.T, c *server.Config) { c.DataDir += "/none" }, "data directory", finding.Problem, "is not there", "bivouac-server bootstrap"},
-		"open directory": {func(t *testing.T, c *server.Config) { must(t, os.Chmod(c.DataDir, 0o755)) }, "data directory", finding.Problem, "open to other users", "chmod 700"},
+		"open directory": {func(t *testing.T, c *server.Config) { must(t, os.Chmod(c.DataDir, 0o755)) }, "data directory", finding.Problem, "mode 0755", "chmod 700"},
+		"open database":  {func(t *testing.T, c *server.Config) { must(t, os.Chmod(filepath.Join(c.DataDir, "bivouac.db"), 0o666)) }, "data directory", finding.Problem, "mode 0666", "chmod 600"},
 		"no database":    {func(t *testing.T, c *server.Config) { must(t, os.Remove(filepath.Join(c.DataDir, "bivouac.db"))) }, "database", finding.Warning, "no database", "bootstrap"},
 		"damaged database": {func(t *testing.T, c *server.Config) {
 			must(t, os.WriteFile(filepath.Join(c.DataDir, "bivouac.db"), []byte(strings.Repeat("no database ", 1000)), 0o600))

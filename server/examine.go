@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/finding/reach"
 	"bivouac/edge/identity"
@@ -71,9 +72,15 @@ func examineData(r *finding.Report, c Config) bool {
 	case err != nil:
 		r.Bad("data directory", err.Error(), "a server keeps everything there", "ls -ld "+c.DataDir+"; run this as the user of the server")
 		return false
-	case info.Mode().Perm()&0o077 != 0:
-		r.Bad("data directory", c.DataDir+" is open to other users", "it holds the server's key and every conversation", "chmod 700 "+c.DataDir)
-	default:
+	case !info.IsDir():
+		r.Bad("data directory", c.DataDir+" is no directory", "a server keeps everything there", "bivouac-server --data DIR")
+		return false
+	}
+	open := false
+	for _, name := range append([]string{""}, secretFiles...) {
+		open = r.Err("data directory", filemode.Secret(filepath.Join(c.DataDir, name)), "it holds the server's key and every conversation, and the server does not start", "ls -l "+c.DataDir) || open
+	}
+	if !open {
 		r.Fine("data directory", "%s", c.DataDir)
 	}
 	r.Disk(finding.Disk{Path: c.DataDir, Holds: "database, blobs and identity", Since: began(c.DataDir), Mend: "du -xh " + c.DataDir + " | sort -h | tail"})

@@ -143,8 +143,13 @@ func TestExamine(t *testing.T) {
 		what   string
 		mend   string
 	}{
-		"healthy":          {},
-		"not joined":       {func(b *body) { b.cfg.State = filepath.Join(b.t.TempDir(), "none") }, "state", finding.Problem, "there is no runner in", "bivouac edge invite"},
+		"healthy":    {},
+		"not joined": {func(b *body) { b.cfg.State = filepath.Join(b.t.TempDir(), "none") }, "state", finding.Problem, "there is no runner in", "bivouac edge invite"},
+		"open key":   {func(b *body) { b.must(os.Chmod(filepath.Join(b.dir.Path(), "device.key"), 0o644)) }, "key", finding.Problem, "mode 0644", "chmod 600"},
+		"open policy": {func(b *body) {
+			b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\n"), 0o600))
+			b.must(os.Chmod(b.dir.Policy(), 0o666))
+		}, "edge.hcl", finding.Problem, "mode 0666", "chmod go-w"},
 		"damaged key":      {func(b *body) { b.must(os.WriteFile(filepath.Join(b.dir.Path(), "device.key"), []byte("x"), 0o600)) }, "key", finding.Problem, "is damaged", "leave --force"},
 		"old certificate":  {func(b *body) { b.certificate(time.Now().Add(-time.Minute)) }, "certificate", finding.Warning, "ended", "bivouac-edge run"},
 		"mistyped policy":  {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\nfolder {\n"), 0o600)) }, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 )
@@ -73,13 +74,13 @@ func (r *Report) add(check string, l Level, what, why, mend string) {
 	r.All = append(r.All, Finding{Where: r.where, Check: check, Level: l, What: what, Why: why, Mend: mend})
 }
 
-// Err notes an error of our own, whose text ends with what mends it, or with
-// mend where it does not say. It reports whether there was one.
+// Err notes an error of our own, with the command for a file that is open to
+// others, or with mend. It reports whether there was one.
 func (r *Report) Err(check string, err error, why, mend string) bool {
 	if err == nil {
 		return false
 	}
-	r.Bad(check, err.Error(), why, mend)
+	r.Bad(check, err.Error(), why, filemode.Mend(err, mend))
 	return true
 }
 

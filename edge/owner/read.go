@@ -15,6 +15,7 @@ import (
 	"github.com/zclconf/go-cty/cty/gocty"
 
 	"bivouac/edge/device"
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
 
@@ -38,6 +39,9 @@ func Load(name string, private ...string) (Policy, error) {
 	}
 	if err != nil {
 		return Policy{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the owner's policy cannot be read: %w", err)
+	}
+	if err := filemode.Policy(name); err != nil {
+		return Policy{}, err
 	}
 	return Parse(name, src, private...)
 }

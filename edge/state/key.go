@@ -10,12 +10,17 @@ import (
 	"io/fs"
 	"os"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 )
 
-// Key is the device key; with make it is made when there is none.
+// Key is the device key; with make it is made when there is none. One that others
+// may have read is refused.
 func (d *Dir) Key(make bool) (ed25519.PrivateKey, error) {
+	if err := filemode.Secret(d.file("device.key")); err != nil {
+		return nil, err
+	}
 	b, err := os.ReadFile(d.file("device.key"))
 	if errors.Is(err, fs.ErrNotExist) && make {
 		return d.makeKey()

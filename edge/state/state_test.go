@@ -60,6 +60,27 @@ func TestDirectoryIsClosedToOthers(t *testing.T) {
 	}
 }
 
+// A device key that others may have read is refused, with the command that closes it.
+func TestOpenKeyIsRefused(t *testing.T) {
+	d, err := state.Create(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Key(true); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(d.Path(), "device.key")
+	for mode, taken := range map[os.FileMode]bool{0o600: true, 0o400: true, 0o644: false, 0o660: false} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := d.Key(false)
+		if taken != (err == nil) || !taken && !strings.Contains(err.Error(), "chmod 600 "+path) {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+	}
+}
+
 func TestKeyIsMadeOnceAndCertificateMustFit(t *testing.T) {
 	d, root := create(t), identitytest.NewRoot()
 	if _, err := d.Key(false); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
 
@@ -18,6 +19,9 @@ func LoadConfig(path string) (Config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration cannot be read: %w; bivouac-broker init writes a first one", err)
+	}
+	if err := filemode.Policy(path); err != nil {
+		return Config{}, err
 	}
 	return ParseConfig(src, path)
 }

@@ -139,4 +139,10 @@ func TestLoadConfig(t *testing.T) {
 	if c, err := broker.LoadConfig(path); err != nil || c.Dir != filepath.Dir(path) {
 		t.Errorf("%v %v", c.Dir, err)
 	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := broker.LoadConfig(path); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "chmod go-w "+path) {
+		t.Errorf("a file that others can change: %v", err)
+	}
 }

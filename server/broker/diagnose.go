@@ -58,6 +58,9 @@ func (b *Broker) examineFeed(r *finding.Report) {
 
 // ExaminePaths reads the entries of the paths directory anew.
 func ExaminePaths(r *finding.Report, dir string) {
+	if r.Err("paths", consul.Closed(dir), "they say who may reach what, and the broker does not start", "ls -l "+dir) {
+		return
+	}
 	n, problems, err := consul.Examine(dir)
 	switch {
 	case r.Err("paths", err, "nothing is allowed without it", "mkdir -p "+dir):

@@ -30,7 +30,8 @@ var layers = []layer{
 	// what a process shows of itself
 	{"edge/metric", []string{"edge/protocol"}, []string{"github.com/prometheus/client_golang", "golang.org/x/sync"}, "a page of numbers knows nobody's numbers"},
 
-	{"edge/finding", []string{"edge/legible", "edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
+	{"edge/filemode", []string{"edge/protocol"}, []string{}, "who may touch a file is its mode"},
+	{"edge/finding", []string{"edge/filemode", "edge/legible", "edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
 	{"edge/finding/reach", []string{"edge/finding", "edge/link", "edge/protocol"}, []string{}, "the way to a peer, over each transport"},
 
 	// the edge: never server/**, except the generated broker contract in the relay
@@ -43,13 +44,13 @@ var layers = []layer{
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
 	{"edge/worker/outward", nil, []string{}, "it copies bytes, inside of a sandbox"},
 	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/worker/outward"}, nil, "a supervisor owns one attempt, and starts what stands in its sandboxes"},
-	{"edge/owner", []string{"edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
+	{"edge/owner", []string{"edge/filemode", "edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/legible", []string{}, []string{}, "what a person sees is text"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
-	{"edge/state", []string{"edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
+	{"edge/state", []string{"edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
 	{"edge/service", []string{"edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
 	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
-	{"edge", []string{"edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
+	{"edge", []string{"edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
 	{"server/steptable", []string{"edge/protocol"}, []string{}, "step tables know no record"},
@@ -71,11 +72,11 @@ var layers = []layer{
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
 	// the broker: no state database, no engine, no sandbox
-	{"server/broker", []string{"consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker", []string{"edge/filemode", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/keyring", []string{"edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
 	{"server/broker/assembly", []string{"consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
-	{"consul", []string{"consul/refused", "edge/protocol"}, nil, "paths know names only"},
+	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 
 	// listeners and assembly
@@ -91,10 +92,10 @@ var layers = []layer{
 	{"server/metric", []string{"edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
 	{"server/backup", []string{"edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
-	{"server", []string{"edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
+	{"server", []string{"edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
+	{"cmd/bivouac", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
 	{"cmd/bivouac-server", []string{"edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-broker", []string{"edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
@@ -18,6 +19,9 @@ import (
 func (d *dev) lock() (release func(), err error) {
 	if err := os.MkdirAll(d.data, 0o700); err != nil {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another with --data", d.data, err)
+	}
+	if err := filemode.Policy(d.data); err != nil {
+		return nil, err
 	}
 	l, err := lockfile.Take(d.path("dev.lock"))
 	switch {

@@ -99,6 +99,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer keys.Close() // only a lock
+	if err := consul.Closed(cfg.Path(cfg.Paths)); err != nil {
+		return err
+	}
 	paths, err := consul.OpenDirectory(cfg.Path(cfg.Paths), o.Log)
 	if err != nil {
 		return err

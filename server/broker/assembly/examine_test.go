@@ -56,6 +56,8 @@ func TestExamine(t *testing.T) {
 		"open key":    {func(t *testing.T, o Options) { os.Chmod(filepath.Join(o.Data, "keyring.key"), 0o644) }, "keyring", "open to other users", "chmod 600"},
 		"mistyped":    {func(t *testing.T, o Options) { write(t, o, ConfigFile, "model {") }, "configuration", ConfigFile + ":1", "edit"},
 		"no provider": {func(t *testing.T, o Options) { write(t, o, ConfigFile, config("http://"+address+"/v1")) }, "provider.local", "refused", "curl"},
+		"open file":   {func(t *testing.T, o Options) { os.Chmod(filepath.Join(o.Data, ConfigFile), 0o666) }, "configuration", "others can change it", "chmod go-w"},
+		"open paths":  {func(t *testing.T, o Options) { os.Chmod(filepath.Join(o.Data, pathsDir), 0o777) }, "paths", "others can change it", "chmod go-w"},
 		"broken path": {func(t *testing.T, o Options) { write(t, o, "paths/x.hcl", "Name = ") }, "paths", "x.hcl:1", "edit the files"},
 	} {
 		t.Run(name, func(t *testing.T) {
