@@ -218,7 +218,7 @@ func TestDecisionTakesNoWallTime(t *testing.T) {
 		if left < 5*time.Minute || left > 6*time.Minute {
 			t.Errorf("the first attempt used %s", left)
 		}
-		until := w.Turn(turn.ID).Deadline.Sub(time.Now())
+		until := time.Until(w.Turn(turn.ID).Deadline)
 		if spare := until - time.Duration(next.Spec().Limits.MaxWallMs)*time.Millisecond; spare < -time.Second || spare > time.Second {
 			t.Errorf("the turn ends in %s, the attempt in %d ms", until, next.Spec().Limits.MaxWallMs)
 		}

@@ -27,10 +27,14 @@ var lives = map[string]life{
 	"an answer is lost": {agent: "assistant", before: func(w *et.World, _ *et.Runner) {
 		w.Broker.LoseAnswers("http:send", 1)
 		w.Broker.Say(et.Script(et.Calls(sent), et.Text("done")))
-	}, drive: func(t *testing.T, w *et.World, _ *et.Runner, turn protocol.TurnID) { approvePending(t, w, w.Turn(turn)) }},
+	}, drive: func(t *testing.T, w *et.World, _ *et.Runner, turn protocol.TurnID) {
+		approvePending(t, w, w.Turn(turn))
+	}},
 	"a file is written": {agent: "assistant", before: func(w *et.World, _ *et.Runner) {
 		w.Broker.Say(et.Script(et.Calls(write), et.Text("done")))
-	}, drive: func(t *testing.T, w *et.World, _ *et.Runner, turn protocol.TurnID) { approvePending(t, w, w.Turn(turn)) }},
+	}, drive: func(t *testing.T, w *et.World, _ *et.Runner, turn protocol.TurnID) {
+		approvePending(t, w, w.Turn(turn))
+	}},
 	"a machine asks": {agent: "coder", before: func(*et.World, *et.Runner) {}, drive: codes},
 	"a machine falls silent": {agent: "coder", before: func(_ *et.World, r *et.Runner) { r.Renews = false }, drive: func(t *testing.T, w *et.World, r *et.Runner, _ protocol.TurnID) {
 		if h := r.Whole(); h != nil && len(h.Journal) == 0 {

@@ -167,7 +167,7 @@ func (e *postgresEngine) again(ctx context.Context, c Caller, level sql.Isolatio
 	}
 	now, fresh := time.Time{}, 0
 	for race := 0; ; race++ {
-		tx := e.store.begin(nil, c)
+		tx := e.store.begin(ctx, c)
 		if now.IsZero() {
 			now = tx.Now
 		}
@@ -222,7 +222,7 @@ func pauseAfterRace(ctx context.Context, race int) bool {
 }
 
 func (e *postgresEngine) probe(ctx context.Context, c Caller, fn func(*Tx) error) error {
-	tx := e.store.begin(nil, c)
+	tx := e.store.begin(ctx, c)
 	tx.writes = true
 	return e.attempt(ctx, ctx, sql.LevelSerializable, tx, fn)
 }
