@@ -129,6 +129,22 @@ func slicesOfBudget(t *testing.T, s *store.Store) {
 	}
 	wantCode(t, "the ceiling falls", save(199, 150, time.Time{}), protocol.CodeConflict)
 	wantCode(t, "the draw falls", save(200, 149, time.Time{}), protocol.CodeConflict)
+	count := func(input, output, calls int64) error {
+		return attempt(s, func(tx *store.Tx) error {
+			l, err := tx.Slice(x.Slice)
+			if err != nil {
+				return err
+			}
+			l.InputTokens, l.OutputTokens, l.ModelCalls = input, output, calls
+			return tx.SaveSlice(l)
+		})
+	}
+	if err := count(30, 20, 10); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "its input falls", count(29, 20, 10), protocol.CodeConflict)
+	wantCode(t, "its output falls", count(30, 19, 10), protocol.CodeConflict)
+	wantCode(t, "its calls fall", count(30, 20, 9), protocol.CodeConflict)
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	for range 2 {
 		if err := save(200, 160, now); err != nil {
@@ -138,7 +154,7 @@ func slicesOfBudget(t *testing.T, s *store.Store) {
 	wantCode(t, "a closed one grows", save(300, 160, now), protocol.CodeConflict)
 	view(t, s, loop, func(tx *store.Tx) error {
 		all, err := tx.SlicesOfTurn(x.Active)
-		if len(all) != 1 || all[0].DrawnMicroUSD != 160 || !all[0].ClosedAt.Equal(now) {
+		if len(all) != 1 || all[0].DrawnMicroUSD != 160 || all[0].InputTokens != 30 || all[0].OutputTokens != 20 || all[0].ModelCalls != 10 || !all[0].ClosedAt.Equal(now) {
 			t.Errorf("of the turn: %+v", all)
 		}
 		return err
