@@ -51,7 +51,8 @@ func (s grants) RevokeGrant(ctx context.Context, r *apiv1.RevokeGrantRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	out := &apiv1.RevokeGrantResponse{Receipt: rev.Receipt, AlreadyRevoked: rev.Before}
+	out := &apiv1.RevokeGrantResponse{Receipt: rev.Receipt, AlreadyRevoked: rev.Before,
+		Ended: &apiv1.Ended{Sessions: rev.Ended.Sessions, Turns: rev.Ended.Turns, Attempts: rev.Ended.Attempts}}
 	err = s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
 		names, err := principalNames(tx)
 		out.Grant = grantOut(rev.Grant, names[rev.Grant.Principal])

@@ -13,7 +13,8 @@
 // makes and settles actions, dispatch.go, gateway.go and device.go send them,
 // reconcile.go finds out what became of them. tick.go lists the loops. Use cases
 // of people are in sessions.go, admit.go, cancel.go, approvals.go, unknown.go,
-// agents.go, grants.go, revoke.go and explain.go; those of machines in
+// agents.go, grants.go, revoke.go and explain.go (foundation.go and union.go: what a
+// grant carries, and which); those of machines in
 // runners.go, mailbox.go, claim.go, report.go, report_turn.go and blobs.go.
 //
 // Test it with enginetest, in testing/synctest: its World steps ticks and ops one

@@ -112,6 +112,11 @@ func (e Ended) String() string {
 	return "ended: " + strings.Join(parts, "; ")
 }
 
+// count says how much it is.
+func (e Ended) count() string {
+	return fmt.Sprintf("ended: sessions %d, turns %d, attempts %d", len(e.Sessions), len(e.Turns), len(e.Attempts))
+}
+
 // endedUnder reads from the record what the revocation of a grant ended.
 func endedUnder(tx *store.Tx, g policy.Grant) (out Ended, err error) {
 	for cursor := ""; ; {

@@ -110,6 +110,10 @@ func (r *revoking) layer(name, probe string, gone bool, detail string) {
 	r.layers = append(r.layers, Layer{Name: name, Probe: probe, Gone: gone, Detail: detail, Took: time.Since(r.begun)})
 }
 
+// ownWork is how long a revocation has to end the sessions itself: it knows the
+// reason that was given. After a crash the cleanup does it, without one.
+const ownWork = 5 * time.Second
+
 // record makes the revocation durable, with its floor. Before that it mints the
 // capability that is presented again at the end.
 func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, err error) {
@@ -126,7 +130,7 @@ func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, er
 		if r.grant, err = tx.RevokeGrant(r.id); err != nil || r.before {
 			return err
 		}
-		return r.e.asksSessions(tx, r.grant.Tenant, r.id.String())
+		return r.e.asksSessions(tx, r.grant.Tenant, r.id.String(), tx.Now.Add(ownWork))
 	})
 	if err != nil {
 		return "", err
@@ -153,7 +157,7 @@ func (r *revoking) endWork(ctx context.Context) Ended {
 			return err
 		})
 	}
-	detail := ended.String()
+	detail := ended.count()
 	if err != nil {
 		detail = "not all ended yet: " + err.Error()
 	}

@@ -161,7 +161,7 @@ func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protoc
 		if p, err = tx.Principal(id); err != nil {
 			return err
 		}
-		return e.asksSessions(tx, p.Tenant, id.String())
+		return e.asksSessions(tx, p.Tenant, id.String(), tx.Now)
 	})
 	return p, err
 }

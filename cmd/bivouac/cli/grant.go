@@ -20,7 +20,9 @@ func (a *app) grantCommand() *cobra.Command {
 		Use:   "create --agent NAME",
 		Short: "Let an agent use credentials in your name",
 		Long: `An agent works for you under a grant, which names the credentials that the broker
-may inject for it. Take it back with bivouac revoke.`,
+may inject for it. Several add up: each action goes out under the newest that gives
+its credential, everything else under the newest of all, from the next turn on. Take
+one back with bivouac revoke.`,
 		Example: "  bivouac grant create --agent assistant --credential weather-token",
 		Args:    cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -94,7 +96,11 @@ func (a *app) revokeCommand() *cobra.Command {
 		Short: "Take a grant back, everywhere, and see that it is gone",
 		Long: `Ends the grant in every layer: nothing new is minted, the broker refuses and closes
 flows, turns and processes end. Each layer is probed; what each took is printed, and
-the signed receipt can be kept with --receipt.`,
+the signed receipt can be kept with --receipt.
+
+What ends is what stands on this grant: conversations that last ran under it, with
+their turns, and actions that use a credential of it. What stands on another grant
+goes on; bivouac explain GRANT lists later what ended.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Grants.RevokeGrant(ctx, &apiv1.RevokeGrantRequest{GrantId: args[0], Reason: reason})
@@ -119,6 +125,7 @@ the signed receipt can be kept with --receipt.`,
 					t.row(l.GetName(), yes(l.GetGone()), fmt.Sprintf("%.1f ms", float64(l.GetTookUs())/1e3), l.GetProbe(), l.GetDetail())
 				}
 				t.flush()
+				showEnded(w, args[0], res.GetEnded())
 			}); err != nil {
 				return err
 			}
@@ -132,4 +139,23 @@ the signed receipt can be kept with --receipt.`,
 	cmd.Flags().StringVar(&reason, "reason", "", "why, kept with the record")
 	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt into this file")
 	return cmd
+}
+
+// showEnded lists what ended with a grant.
+func showEnded(w io.Writer, grant string, e *apiv1.Ended) {
+	if len(e.GetSessions())+len(e.GetTurns())+len(e.GetAttempts()) == 0 {
+		fmt.Fprintf(w, "\nno session stood on %s: nothing else ended\n", grant)
+		return
+	}
+	fmt.Fprintf(w, "\nended with %s:\n", grant)
+	t := newTable(w, "KIND", "ID")
+	for _, kind := range []struct {
+		name string
+		ids  []string
+	}{{"session", e.GetSessions()}, {"turn", e.GetTurns()}, {"attempt", e.GetAttempts()}} {
+		for _, id := range kind.ids {
+			t.row(kind.name, id)
+		}
+	}
+	t.flush()
 }

@@ -6028,8 +6028,10 @@ type RevokeGrantResponse struct {
 	Receipt string `protobuf:"bytes,3,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	// It was revoked before, at grant.revoked_at; the layers were probed again.
 	AlreadyRevoked bool `protobuf:"varint,4,opt,name=already_revoked,json=alreadyRevoked,proto3" json:"already_revoked,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What ended with this grant: what stood on another one goes on.
+	Ended         *Ended `protobuf:"bytes,5,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RevokeGrantResponse) Reset() {
@@ -6090,6 +6092,73 @@ func (x *RevokeGrantResponse) GetAlreadyRevoked() bool {
 	return false
 }
 
+func (x *RevokeGrantResponse) GetEnded() *Ended {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+type Ended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sessions      []string               `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	Turns         []string               `protobuf:"bytes,2,rep,name=turns,proto3" json:"turns,omitempty"`
+	Attempts      []string               `protobuf:"bytes,3,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ended) Reset() {
+	*x = Ended{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ended) ProtoMessage() {}
+
+func (x *Ended) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ended.ProtoReflect.Descriptor instead.
+func (*Ended) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *Ended) GetSessions() []string {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+func (x *Ended) GetTurns() []string {
+	if x != nil {
+		return x.Turns
+	}
+	return nil
+}
+
+func (x *Ended) GetAttempts() []string {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
 type RevocationLayer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -6103,7 +6172,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6115,7 +6184,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6128,7 +6197,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -6174,7 +6243,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6186,7 +6255,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6199,7 +6268,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
 }
 
 type GetSealRecipientResponse struct {
@@ -6214,7 +6283,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6226,7 +6295,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6239,7 +6308,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -6273,7 +6342,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6285,7 +6354,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6298,7 +6367,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -6323,7 +6392,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6335,7 +6404,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6348,7 +6417,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
 }
 
 type ListCredentialsRequest struct {
@@ -6359,7 +6428,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +6440,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +6453,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
 }
 
 type ListCredentialsResponse struct {
@@ -6396,7 +6465,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6408,7 +6477,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6421,7 +6490,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -6442,7 +6511,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6454,7 +6523,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6467,7 +6536,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *Credential) GetName() string {
@@ -6500,7 +6569,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6512,7 +6581,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6525,7 +6594,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -6543,7 +6612,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6555,7 +6624,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6568,7 +6637,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
 }
 
 type DiagnoseRequest struct {
@@ -6579,7 +6648,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6591,7 +6660,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6604,7 +6673,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
 }
 
 type DiagnoseResponse struct {
@@ -6616,7 +6685,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6628,7 +6697,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6641,7 +6710,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -6671,7 +6740,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6683,7 +6752,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6696,7 +6765,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *Finding) GetWhere() string {
@@ -6749,7 +6818,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6761,7 +6830,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6774,7 +6843,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
 }
 
 type GetLedgerResponse struct {
@@ -6794,7 +6863,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6806,7 +6875,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6819,7 +6888,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -6867,7 +6936,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6879,7 +6948,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6892,7 +6961,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -6911,7 +6980,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6923,7 +6992,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6936,7 +7005,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -7422,12 +7491,17 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x06grants\x18\x01 \x03(\v2\x11.bivouac.v1.GrantR\x06grants\"G\n" +
 	"\x12RevokeGrantRequest\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb6\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xdf\x01\n" +
 	"\x13RevokeGrantResponse\x12'\n" +
 	"\x05grant\x18\x01 \x01(\v2\x11.bivouac.v1.GrantR\x05grant\x123\n" +
 	"\x06layers\x18\x02 \x03(\v2\x1b.bivouac.v1.RevocationLayerR\x06layers\x12\x18\n" +
 	"\areceipt\x18\x03 \x01(\tR\areceipt\x12'\n" +
-	"\x0falready_revoked\x18\x04 \x01(\bR\x0ealreadyRevoked\"\x80\x01\n" +
+	"\x0falready_revoked\x18\x04 \x01(\bR\x0ealreadyRevoked\x12'\n" +
+	"\x05ended\x18\x05 \x01(\v2\x11.bivouac.v1.EndedR\x05ended\"U\n" +
+	"\x05Ended\x12\x1a\n" +
+	"\bsessions\x18\x01 \x03(\tR\bsessions\x12\x14\n" +
+	"\x05turns\x18\x02 \x03(\tR\x05turns\x12\x1a\n" +
+	"\battempts\x18\x03 \x03(\tR\battempts\"\x80\x01\n" +
 	"\x0fRevocationLayer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05probe\x18\x02 \x01(\tR\x05probe\x12\x12\n" +
@@ -7557,7 +7631,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 114)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -7655,41 +7729,42 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*ListGrantsResponse)(nil),       // 93: bivouac.v1.ListGrantsResponse
 	(*RevokeGrantRequest)(nil),       // 94: bivouac.v1.RevokeGrantRequest
 	(*RevokeGrantResponse)(nil),      // 95: bivouac.v1.RevokeGrantResponse
-	(*RevocationLayer)(nil),          // 96: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 97: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 98: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 99: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 100: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 101: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 102: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 103: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 104: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 105: bivouac.v1.DeleteCredentialResponse
-	(*DiagnoseRequest)(nil),          // 106: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 107: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 108: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 109: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 110: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 111: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 112: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 113: google.protobuf.Timestamp
+	(*Ended)(nil),                    // 96: bivouac.v1.Ended
+	(*RevocationLayer)(nil),          // 97: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 98: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 99: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 100: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 101: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 102: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 103: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 104: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 105: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 106: bivouac.v1.DeleteCredentialResponse
+	(*DiagnoseRequest)(nil),          // 107: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 108: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 109: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 110: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 111: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 112: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 113: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 114: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	113, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	113, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	114, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	114, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	113, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	113, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	113, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	114, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	114, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	114, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	113, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	113, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	114, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	114, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -7699,145 +7774,146 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	25,  // 21: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
 	29,  // 22: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 23: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	113, // 24: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	114, // 24: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 25: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	113, // 26: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	114, // 26: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 27: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 28: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
-	113, // 29: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	113, // 30: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	114, // 29: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	114, // 30: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
 	39,  // 31: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
 	39,  // 32: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
 	39,  // 33: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	113, // 34: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	114, // 34: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
 	50,  // 35: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
 	50,  // 36: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
 	50,  // 37: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
 	61,  // 38: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
-	113, // 39: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	114, // 39: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
 	62,  // 40: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	62,  // 41: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
 	62,  // 42: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	62,  // 43: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
 	73,  // 44: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	113, // 45: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	113, // 46: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	114, // 45: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	114, // 46: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
 	75,  // 47: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	113, // 48: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	114, // 48: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
 	74,  // 49: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
 	74,  // 50: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
 	75,  // 51: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	113, // 52: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	113, // 53: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	114, // 52: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	114, // 53: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
 	0,   // 54: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
 	86,  // 55: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	113, // 56: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	113, // 57: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	114, // 56: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	114, // 57: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
 	89,  // 58: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
 	89,  // 59: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
 	89,  // 60: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	96,  // 61: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	103, // 62: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	113, // 63: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	108, // 64: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	113, // 65: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 66: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 67: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 68: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 69: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 70: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 71: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 72: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 73: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 74: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 75: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 76: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 77: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 78: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 79: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	37,  // 80: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	40,  // 81: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	42,  // 82: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	44,  // 83: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	46,  // 84: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	48,  // 85: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	51,  // 86: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	53,  // 87: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	55,  // 88: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	57,  // 89: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	59,  // 90: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	63,  // 91: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	65,  // 92: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	67,  // 93: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	69,  // 94: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	71,  // 95: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	76,  // 96: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	78,  // 97: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	80,  // 98: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	82,  // 99: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	84,  // 100: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	87,  // 101: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	90,  // 102: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	92,  // 103: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	94,  // 104: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	97,  // 105: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	99,  // 106: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	101, // 107: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	104, // 108: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	106, // 109: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	109, // 110: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	111, // 111: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 112: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 113: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 114: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 115: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 116: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 117: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 118: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 119: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 120: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 121: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 122: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 123: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 124: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 125: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	38,  // 126: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	41,  // 127: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	43,  // 128: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	45,  // 129: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	47,  // 130: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	49,  // 131: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	52,  // 132: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	54,  // 133: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	56,  // 134: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	58,  // 135: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	60,  // 136: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	64,  // 137: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	66,  // 138: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	68,  // 139: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	70,  // 140: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	72,  // 141: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	77,  // 142: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	79,  // 143: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	81,  // 144: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	83,  // 145: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	85,  // 146: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	88,  // 147: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	91,  // 148: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	93,  // 149: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	95,  // 150: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	98,  // 151: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	100, // 152: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	102, // 153: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	105, // 154: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	107, // 155: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	110, // 156: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	112, // 157: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	112, // [112:158] is the sub-list for method output_type
-	66,  // [66:112] is the sub-list for method input_type
-	66,  // [66:66] is the sub-list for extension type_name
-	66,  // [66:66] is the sub-list for extension extendee
-	0,   // [0:66] is the sub-list for field type_name
+	97,  // 61: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	96,  // 62: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
+	104, // 63: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	114, // 64: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	109, // 65: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	114, // 66: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 67: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 68: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 69: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 70: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 71: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 72: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 73: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 74: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 75: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 76: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 77: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 78: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 79: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 80: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	37,  // 81: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	40,  // 82: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	42,  // 83: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	44,  // 84: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	46,  // 85: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	48,  // 86: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	51,  // 87: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	53,  // 88: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	55,  // 89: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	57,  // 90: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	59,  // 91: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	63,  // 92: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	65,  // 93: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	67,  // 94: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	69,  // 95: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	71,  // 96: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	76,  // 97: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	78,  // 98: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	80,  // 99: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	82,  // 100: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	84,  // 101: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	87,  // 102: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	90,  // 103: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	92,  // 104: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	94,  // 105: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	98,  // 106: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	100, // 107: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	102, // 108: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	105, // 109: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	107, // 110: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	110, // 111: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	112, // 112: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 113: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 114: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 115: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 116: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 117: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 118: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 119: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 120: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 121: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 122: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 123: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 124: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 125: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 126: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	38,  // 127: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	41,  // 128: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	43,  // 129: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	45,  // 130: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	47,  // 131: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	49,  // 132: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	52,  // 133: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	54,  // 134: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	56,  // 135: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	58,  // 136: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	60,  // 137: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	64,  // 138: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	66,  // 139: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	68,  // 140: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	70,  // 141: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	72,  // 142: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	77,  // 143: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	79,  // 144: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	81,  // 145: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	83,  // 146: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	85,  // 147: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	88,  // 148: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	91,  // 149: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	93,  // 150: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	95,  // 151: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	99,  // 152: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	101, // 153: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	103, // 154: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	106, // 155: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	108, // 156: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	111, // 157: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	113, // 158: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	113, // [113:159] is the sub-list for method output_type
+	67,  // [67:113] is the sub-list for method input_type
+	67,  // [67:67] is the sub-list for extension type_name
+	67,  // [67:67] is the sub-list for extension extendee
+	0,   // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -7856,7 +7932,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   113,
+			NumMessages:   114,
 			NumExtensions: 0,
 			NumServices:   12,
 		},
