@@ -4,7 +4,8 @@
 //
 // An attempt has two kinds of sandbox. A, the worker's, has one inherited
 // socket, no workspace and no right to execute anything. B, the code's, is made
-// anew for every tool call, has the workspace and no channel at all. Neither
+// anew for every tool call, has the workspace and no channel but the sockets that
+// its supervisor binds: doors to package registries, by way of the broker. Neither
 // holds a credential or a route that avoids the broker (INV-12).
 //
 // A backend fails closed: what it cannot enforce it refuses, and Probe says so
@@ -25,7 +26,7 @@ const (
 	// RoleWorker: one inherited socket as descriptor 3, no workspace, no exec,
 	// no socket().
 	RoleWorker Role = iota + 1
-	// RoleCode: the workspace, no channel; sockets of no family but those the
+	// RoleCode: the workspace, no channel of its own; sockets of no family but those the
 	// empty network namespace makes harmless.
 	RoleCode
 )

@@ -9,6 +9,9 @@
 //     a link of (INV-12);
 //   - an event is in the journal before the worker is told so, and a request for
 //     a server's tool, a checkpoint and the result are on the disk (INV-4);
+//   - commands of a turn that names package registries find a door to each, which
+//     leads through the relay to the broker and nowhere else; the others find no
+//     network at all (INV-12);
 //   - authority is counted by a clock that includes suspend, is read before every
 //     call, and when it is over the relay closes and every process is frozen until
 //     the lease is renewed under the same fence, or its retention is over; then, or

@@ -117,7 +117,7 @@ func (a *attempt) shell(call *runtimev1.ToolCall) (command, *runtimev1.ToolResul
 }
 
 // process is the command in sandbox B: the workspace, a home that lasts as long
-// as the attempt, toolchains, and no channel (INV-12).
+// as the attempt, toolchains, and no channel but the doors of lead (INV-12).
 func (a *attempt) process(c command, heard io.Writer) sandbox.Process {
 	p := sandbox.Process{
 		Role: sandbox.RoleCode, Argv: c.argv, Dir: workspaceInside, Workspace: a.cfg.workspaceDir(),
