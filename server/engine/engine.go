@@ -46,8 +46,8 @@ type Config struct {
 	Log *slog.Logger
 	// Bytes of artifacts, of which unread ones are removed; nil: none are.
 	Bytes Bytes
-	// EndedFunc is told each turn that has ended here, durably; it must not wait.
-	// Nil: nobody is.
+	// EndedFunc is told each turn that has ended, durably, once what it used is
+	// settled; it must not wait. Nil: nobody is.
 	EndedFunc func(protocol.TurnID)
 	// Meter counts what happens; nil: nobody does.
 	Meter  Meter

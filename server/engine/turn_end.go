@@ -61,7 +61,6 @@ func (w *turnTx) end(ev session.TurnEvent, reason, message string) error {
 	w.afterCommit(func() {
 		w.e.Log.Info("turn ended", "turn", id, "state", state, "reason", reason)
 		w.e.owned.forget(id)
-		w.e.EndedFunc(id)
 		if call != "" {
 			w.e.Ops.Stop(modelOp(call))
 		}
