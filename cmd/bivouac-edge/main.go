@@ -102,6 +102,9 @@ func runCommand(dir *string) *cobra.Command {
 				return err
 			}
 			err = daemon.Run(cmd.Context())
+			if err == nil && cmd.Context().Err() == nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), "ended: this machine has left and is no runner any more")
+			}
 			if endTurns && cmd.Context().Err() != nil { // and not because another one runs here
 				err = errors.Join(err, edge.EndTurns(context.WithoutCancel(cmd.Context()), d, cfg.Supervisors, cfg.Sandbox))
 			}

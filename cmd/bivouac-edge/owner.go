@@ -45,7 +45,11 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("runner", "%s %s", s.Runner, s.Name)
+	if s.Name == "" { // the invitation named it, and the server keeps that
+		line("runner", "%s, by the name of its invitation: bivouac edge list", s.Runner)
+	} else {
+		line("runner", "%s %s", s.Runner, s.Name)
+	}
 	if s.Connected {
 		line("link", "connected to %s over %s, epoch %d", s.Server, strings.ToUpper(s.Transport), s.Epoch)
 	} else {

@@ -166,7 +166,11 @@ func permission(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 		out = append(out, Reason{ReasonNotAllowed, fmt.Sprintf("its owner does not allow %s", action),
 			"allow the action in its edge.hcl"})
 	}
-	if want := a.Requirements.Runners; len(want) > 0 && !slices.Contains(want, r.ID) {
+	switch want := a.Requirements.Runners; {
+	case len(want) == 0 || slices.Contains(want, r.ID):
+	case !turn(a): // the machine is an argument of the action
+		out = append(out, Reason{ReasonExcluded, "the model asked for another machine", ""})
+	default:
 		out = append(out, Reason{ReasonExcluded, "the agent's runners list does not name it",
 			"name it in the agent's runners and apply the definition: bivouac agents apply FILE"})
 	}

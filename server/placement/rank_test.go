@@ -72,6 +72,9 @@ func TestReasons(t *testing.T) {
 		"adapter": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Adapter = "pi" }, ReasonAdapter, "adapter pi"},
 		"os":      {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.OS = "darwin" }, ReasonSystem, "linux/amd64, and darwin/any processor"},
 		"arch":    {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Arch = "arm64" }, ReasonSystem, "any system/arm64"},
+		"another machine asked for": {action("files.read"), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) {
+			a.Requirements.Runners = []protocol.RunnerID{"run_9"}
+		}, ReasonExcluded, "the model asked for another machine"},
 		"excluded": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) {
 			a.Requirements.Runners = []protocol.RunnerID{"run_9"}
 		}, ReasonExcluded, "runners list does not name it"},

@@ -32,15 +32,16 @@ var version = "dev"
 
 // app is one run of the command line.
 type app struct {
-	in     *input
-	out    io.Writer // as it is: an answer, JSON, a patch
-	err    io.Writer // for people, who see every rune of it
-	json   bool
-	config string // directory of login and remembered sessions
-	server string // overrides the login's address
-	api    *client.Client
-	login  login
-	lost   bool // a watch is without its connection
+	in       *input
+	out      io.Writer // as it is: an answer, JSON, a patch
+	err      io.Writer // for people, who see every rune of it
+	json     bool
+	config   string // directory of login and remembered sessions
+	server   string // overrides the login's address
+	api      *client.Client
+	login    login
+	lost     bool   // a watch is without its connection
+	troubled string // what went wrong in the turn that was followed
 }
 
 // Main runs one command and returns the exit code.

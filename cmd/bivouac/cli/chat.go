@@ -141,6 +141,7 @@ func (a *app) session(ctx context.Context, c *client.Client, agent, id, messageI
 		got, err := c.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: strings.TrimSpace(string(b))})
 		switch code := protocol.CodeOf(err); {
 		case err == nil && got.GetSession().GetState() == "OPEN" && got.GetSession().GetAgent() == agent:
+			a.tellVersion(ctx, c, got.GetSession())
 			return got.GetSession(), nil
 		case err == nil && got.GetSession().GetAgent() == agent:
 			a.tellEnded(ctx, c, got.GetSession())

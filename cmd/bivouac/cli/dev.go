@@ -31,6 +31,7 @@ type dev struct {
 	broker       string
 	model        string
 	modelScript  string
+	printScript  bool
 	modelKeyFile string
 	destinations []string
 	noEdge       bool
@@ -51,11 +52,17 @@ in, and keeps its state in --data. The first start makes the keys, the agents
 With --data another deployment begins. Your login stays with the one that it is for;
 the other one's lies beside its state, and is used with BIVOUAC_CONFIG or --config.
 
-The model is a scripted provider that answers from --model-script; README says how to
-use a real one.`,
+The model is a scripted provider that answers from --model-script: HCL, one rule an
+answer; --print-model-script prints the one in use, which is also an example. README
+says how to use a real model.`,
 		Example: "  bivouac dev --allow-folder notes=$HOME/notes:rw\n  bivouac dev --data /tmp/try --public 127.0.0.1:0 --runner 127.0.0.1:0 --broker 127.0.0.1:0 --model 127.0.0.1:0",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if d.printScript {
+				return d.showScript()
+			}
+			return d.run(cmd.Context())
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&d.data, "data", defaultDevDir(), "directory for all state and logs")
@@ -63,7 +70,8 @@ use a real one.`,
 	f.StringVar(&d.runner, "runner", "127.0.0.1:7401", "address for runners, TCP and UDP")
 	f.StringVar(&d.broker, "broker", "127.0.0.1:7402", "address of the broker, TCP and UDP")
 	f.StringVar(&d.model, "model", "127.0.0.1:7403", "address of the scripted provider")
-	f.StringVar(&d.modelScript, "model-script", "", "script of the scripted provider (default: a small one)")
+	f.StringVar(&d.modelScript, "model-script", "", "script of the scripted provider, in HCL (default: the one that --print-model-script prints)")
+	f.BoolVar(&d.printScript, "print-model-script", false, "print that script, and start nothing")
 	f.StringVar(&d.modelKeyFile, "model-key-file", "", "key that the scripted provider demands (default: a new one)")
 	f.StringArrayVar(&d.destinations, "destination", nil, "NAME=URL[,CREDENTIAL]: an http destination for the agent \"assistant\" (repeatable)")
 	f.BoolVar(&d.noEdge, "no-edge", false, "do not make this machine a runner")

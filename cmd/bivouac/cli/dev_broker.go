@@ -41,6 +41,21 @@ func (d *dev) startProvider(ctx context.Context, g *errgroup.Group) (string, err
 	return l.Addr().String(), nil
 }
 
+// showScript prints the script that the provider would follow.
+func (d *dev) showScript() error {
+	src, err := defaults.ReadFile("defaults/model.hcl")
+	if d.modelScript != "" {
+		if _, err := d.script(); err != nil {
+			return err
+		}
+		src, err = os.ReadFile(d.modelScript)
+	}
+	if err == nil {
+		_, err = d.out.Write(src)
+	}
+	return err
+}
+
 func (d *dev) script() (*scripted.Script, error) {
 	if d.modelScript != "" {
 		return scripted.Load(d.modelScript)

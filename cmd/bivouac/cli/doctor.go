@@ -34,6 +34,7 @@ bivouac-edge doctor.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := finding.From("here")
 			if a.examineLogin(r) && a.examineServer(cmd.Context(), r) {
+				a.examineMachines(cmd.Context(), r)
 				a.examineDeployment(cmd.Context(), r)
 			}
 			show := r.Text

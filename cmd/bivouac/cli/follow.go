@@ -72,6 +72,7 @@ func (a *app) follow(ctx context.Context, c *client.Client, t *apiv1.Turn, after
 	f := &follower{app: a, client: c, turn: t.GetId(), tools: map[string]string{}, denied: map[string]string{}}
 	err = f.watch(ctx, t.GetSessionId(), after)
 	f.breakLine()
+	a.troubled = f.trouble()
 	if err != nil && !errors.Is(err, errEnded) {
 		if ctx.Err() != nil {
 			fmt.Fprintf(a.err, "left; the turn goes on: bivouac turns %s, or stop it with bivouac cancel %s\n", t.GetId(), t.GetId())
@@ -100,6 +101,8 @@ type follower struct {
 	tools  map[string]string // by call
 	names  map[string]string // of machines, once one was named
 	denied map[string]string // who denied, by action
+	failed int               // tool calls
+	absent string            // a program that a sandbox did not have
 	quiet  quiet
 }
 
@@ -260,6 +263,9 @@ func (a *app) finish(t *apiv1.Turn, shown string) error {
 		}
 		if t.GetState() == "COMPLETED" && t.GetMessage() != "" { // what its patch does not carry
 			fmt.Fprintln(a.err, harmless(t.GetMessage()))
+		}
+		if next := nextOf[t.GetReason()]; next != "" {
+			fmt.Fprintln(a.err, next)
 		}
 		if _, mendable := refused.Parse(t.GetMessage()); mendable && t.GetState() == "FAILED" {
 			fmt.Fprintf(a.err, "what to write, and where: bivouac explain %s\n", t.GetId())

@@ -134,6 +134,9 @@ func (a *app) work(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 
 // tellPatch says how to take what a turn made, if it made something.
 func (a *app) tellPatch(t *apiv1.Turn) {
+	if a.troubled != "" && !a.json {
+		fmt.Fprintf(a.err, "%s\n", a.troubled)
+	}
 	if t.GetPatchDigest() != "" && !a.json {
 		fmt.Fprintf(a.err, "patch %s\ntake it: bivouac apply %s\n", t.GetPatchDigest(), t.GetId())
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -26,9 +28,11 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 	case "tool.requested":
 		return strings.TrimSpace(tool + " " + clip(e.GetPayload(), 100))
 	case "tool.finished":
+		f.noteAbsent(e)
 		if d["status"] == "ok" {
 			return ""
 		}
+		f.failed++
 		if by := f.denied[e.GetActionId()]; by != "" {
 			return tool + " did not run: denied by " + by
 		}
@@ -38,6 +42,9 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 	case "approval.decided":
 		return "the approval is " + strings.ToLower(plain(d["state"])) + f.decidedBy(ctx, e, d["state"])
 	case "model.failed":
+		if d["code"] == string(protocol.CodeBudgetExhausted) {
+			return "" // it is topped up and asked again, or ends the turn, which is said then
+		}
 		return "the model could not be asked" + because(d["code"])
 	case "attempt.queued":
 		if e.GetActionId() == "" {
@@ -82,6 +89,36 @@ func (f *follower) mend(e *apiv1.Event, code string) string {
 		return ""
 	}
 	return "; what to write, and where: bivouac explain " + f.turn
+}
+
+// notFound is how shells say that there is no such program.
+var notFound = regexp.MustCompile(`(?m)(?:^|[\s:])([\w.+-]{1,40}): (?:command )?not found\s*$`)
+
+// noteAbsent remembers a program that a sandbox did not have.
+func (f *follower) noteAbsent(e *apiv1.Event) {
+	var r runtimev1.ToolResult
+	b, err := base64.StdEncoding.DecodeString(e.GetPayload())
+	if err != nil || proto.Unmarshal(b, &r) != nil {
+		return
+	}
+	if m := notFound.FindStringSubmatch(r.GetText()); m != nil {
+		f.absent = m[1]
+	}
+}
+
+// trouble is what a person should know of a turn's tools before taking its result.
+func (f *follower) trouble() string {
+	var said []string
+	switch {
+	case f.failed == 1:
+		said = append(said, "1 tool call failed: bivouac events "+f.turn)
+	case f.failed > 1:
+		said = append(said, fmt.Sprintf("%d tool calls failed: bivouac events %s", f.failed, f.turn))
+	}
+	if f.absent != "" {
+		said = append(said, "the sandbox has no "+plain(f.absent)+": a toolchain block in the machine's edge.hcl shows it one (bivouac-edge join --toolchain name=/path writes it)")
+	}
+	return strings.Join(said, "\n")
 }
 
 // prepares is the action that reads what a write would replace.

@@ -64,8 +64,11 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 		}
 		fmt.Fprintf(w, "%-7s %s\n", label, harmless(t.GetMessage()))
 	}
+	if next := nextOf[t.GetReason()]; next != "" && t.GetState() != "COMPLETED" {
+		fmt.Fprintf(w, "next    %s\n", next)
+	}
 	for _, at := range t.GetAttempts() {
-		fmt.Fprintf(w, "attempt %s  %s on %s, fence %s  %s\n", at.GetId(), at.GetState(), plain(at.GetRunnerName()), at.GetFence(), plain(at.GetReason()))
+		fmt.Fprintf(w, "attempt %s  %s%s  %s\n", at.GetId(), at.GetState(), placeOf(at), plain(at.GetReason()))
 	}
 	for _, ac := range t.GetActions() {
 		reason := plain(ac.GetReason())
@@ -81,6 +84,14 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 	if t.GetAnswer() != "" {
 		fmt.Fprintf(w, "\n%s\n", harmless(strings.TrimSpace(t.GetAnswer())))
 	}
+}
+
+// placeOf is where an attempt is; empty for one that no machine has taken.
+func placeOf(at *apiv1.Attempt) string {
+	if at.GetRunnerName() == "" {
+		return ""
+	}
+	return fmt.Sprintf(" on %s, fence %s", plain(at.GetRunnerName()), at.GetFence())
 }
 
 func (a *app) sessionsCommand() *cobra.Command {

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
+)
+
+// another begins a session in place of one that takes no more.
+const another = "begin another one: bivouac chat --new, or bivouac run"
+
+// nextOf are what a person can do after a turn that ended for a reason, where its
+// message does not say it.
+var nextOf = map[string]string{
+	"model_not_found":    "the provider does not have the model of this route: see model in bivouac agents show AGENT, and the route of that name in broker.hcl",
+	"model_auth":         "set its key anew: bivouac credential set NAME; bivouac doctor tries each provider",
+	"not_placed":         "why each machine did not take it, and what would change that: bivouac edge list, bivouac doctor",
+	"session_revoked":    another,
+	"session_closed":     another,
+	"session_ended":      another,
+	"session_expired":    another,
+	"instance_recreated": another,
+	"grant_revoked":      "an admin may allow the agent again: bivouac grant create --agent NAME",
+}
+
+// quoted is a path as a shell takes it.
+func quoted(path string) string {
+	if strings.ContainsAny(path, " \t\n'\"\\$`&;|<>()*?[]#~") {
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	return path
+}
+
+// tellVersion says that a session goes on with an older definition of its agent
+// than there is now. What it cannot find out it does not say.
+func (a *app) tellVersion(ctx context.Context, c *client.Client, s *apiv1.Session) {
+	if a.json {
+		return
+	}
+	got, err := c.Agents.GetAgent(ctx, &apiv1.GetAgentRequest{Name: s.GetAgent()})
+	if now := got.GetAgent(); err == nil && now.GetDigest() != s.GetAgentDigest() {
+		fmt.Fprintf(a.err, "note: this session keeps the definition of %s that it began with; version %d counts for new ones: bivouac chat --new --agent %s\n", s.GetAgent(), now.GetVersion(), s.GetAgent())
+	}
+}
