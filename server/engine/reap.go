@@ -64,8 +64,8 @@ func (e *Engine) takeRow(ctx context.Context, row execution.Connection) error {
 		_, err := tx.TakeConnection(row, last)
 		return err
 	})
-	if err == nil {
-		e.leases.forgetOf(row.Runner)
+	if err == nil || protocol.CodeOf(err) == protocol.CodeOutcomeUnknown {
+		e.leases.forgetOf(row.Runner) // whatever this replica knew of them is old
 	}
 	return err
 }

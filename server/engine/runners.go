@@ -95,6 +95,9 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 	if isCopied(err) {
 		e.noteCopy(ctx, c, req.Facts)
 	}
+	if protocol.CodeOf(err) == protocol.CodeOutcomeUnknown {
+		e.leases.forgetOf(c.Runner()) // the row may be ours by now, and these clocks are old
+	}
 	if err != nil {
 		return nil, err
 	}
