@@ -62,7 +62,7 @@ func (l *link) delay() time.Duration {
 
 // send carries one message: zero, one or two copies of it arrive, in any order
 // with others. The second copy is a stray.
-func (l *link) send(name string, arrive func(stray bool)) {
+func (l *link) send(name string, once bool, arrive func(stray bool)) {
 	if !l.up() {
 		return
 	}
@@ -85,7 +85,7 @@ func (l *link) send(name string, arrive func(stray bool)) {
 		})
 	}
 	deliver(false)
-	if !l.s.healed && l.s.chance(l.fault.double) {
+	if !l.s.healed && l.s.chance(l.fault.double) && !once {
 		l.s.note("%s: %s is doubled", l.name, name)
 		l.s.fault(faultDouble)
 		deliver(true)
@@ -99,6 +99,9 @@ type call struct {
 	to      *party
 	name    string
 	timeout time.Duration
+	// once: its transport lets no copy of a request arrive (TLS, and no early data).
+	// Who has it done again sends a request of its own.
+	once bool
 }
 
 // rpc sends a request and takes its answer. serve runs at the other side and may
@@ -122,12 +125,12 @@ func rpc[T any](c call, serve func(answer func(T, error)), done func(T, error)) 
 		}
 		finish(none, protocol.Errorf(protocol.CodeUnavailable, "%s did not answer", name))
 	})
-	l.send(name, func(stray bool) {
+	l.send(name, c.once, func(stray bool) {
 		reply := func(v T, err error) {
 			if stray {
 				return
 			}
-			l.send(name+" answer", func(bool) {
+			l.send(name+" answer", false, func(bool) {
 				deadline.cancel()
 				finish(v, err)
 			})

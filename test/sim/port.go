@@ -38,7 +38,7 @@ func ask[T any](ctx context.Context, p *port, name string, timeout time.Duration
 		return v, err
 	}
 	q := &question{ask: func(answer func(any, error)) {
-		rpc(call{over: p.h.toBroker, from: &p.h.party, to: &s.broker.party, name: name, timeout: timeout},
+		rpc(call{over: p.h.toBroker, from: &p.h.party, to: &s.broker.party, name: name, timeout: timeout, once: true},
 			func(reply func(T, error)) { serve(s.broker, reply) },
 			func(v T, err error) { answer(v, err) })
 	}}

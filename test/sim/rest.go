@@ -215,6 +215,8 @@ func (s *Sim) checkTold(t session.Turn, messages []*runtimev1.Message) {
 		switch {
 		case !ended || a.Tool == policy.RefDigest:
 			continue // another action answers the call
+		case a.State == session.ActionCancelled && a.DispatchedAt.IsZero() && t.Placement == session.PlacementRunner:
+			continue // its question was lost with the attempt that asked it, and so was the call
 		case reads(a) && t.Attempts > 1:
 			continue // a resumed attempt may read again: the first answer is told
 		case a.OutcomeAt.After(t.EndedAt) && !a.DispatchedAt.IsZero():
