@@ -74,6 +74,10 @@ func decidedWhy(tx *store.Tx, a session.Approval) string {
 	}
 	switch a.State {
 	case session.ApprovalCancelled:
+		if t, err := tx.Turn(a.Turn); err == nil && !t.State.Terminal() {
+			return "it was taken back, as the machine that asked was lost and the call did not run; " +
+				"`bivouac approvals` shows it when it is asked again"
+		}
 		return fmt.Sprintf("its turn %s has ended, and the call did not run; see `bivouac turns %s`", a.Turn, a.Turn)
 	case session.ApprovalExpired:
 		return fmt.Sprintf("its time ended at %s, and the call did not run; ask the agent again", a.ExpiresAt.UTC().Format(time.RFC3339))

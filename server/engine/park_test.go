@@ -12,6 +12,7 @@ import (
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/engine"
 	et "bivouac/server/engine/enginetest"
 	"bivouac/server/execution"
 	"bivouac/server/session"
@@ -250,6 +251,10 @@ func TestQuestionIsLostWithItsMachine(t *testing.T) {
 				wantState(t, w, turn.ID, session.RunningModel, "")
 				if a := w.Approvals(turn.ID)[0]; a.State != session.ApprovalCancelled || a.ID != approval.ID {
 					t.Errorf("the question is %s", a.State)
+				}
+				_, err := w.Engine.DecideApproval(ctx(), w.Me(), engine.ApprovalDecision{Approval: approval.ID, Digest: approval.Digest, Approve: true})
+				if err == nil || !strings.Contains(err.Error(), "taken back") {
+					t.Errorf("a late answer is told: %v", err)
 				}
 				for _, m := range w.Runners {
 					if len(m.Writes) != 0 {
