@@ -44,6 +44,7 @@ func TestTenantsAreApart(t *testing.T) {
 	modelSawOneEach(t, s)
 
 	wrongMount(t, bert, ruth, began)
+	newPerson(t, s, ruth.tenant, "rita", true) // a tenant's last admin may not disable herself
 	ruth.may()
 }
 
