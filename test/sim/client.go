@@ -144,6 +144,9 @@ func (p *person) follow(id protocol.SessionID, message, text string, turn protoc
 	if s.chance(0.05) {
 		p.after(s.between(0, 30*time.Second), "", func() { p.submit(id, message, text+" ", false) })
 	}
+	if ada := s.people[0]; p != ada && s.chance(s.plan.revokes/6) { // while it works, too
+		ada.after(s.between(0, 8*time.Second), "", func() { ada.disable(p) })
+	}
 	if s.chance(s.plan.recreates) { // while it works
 		p.after(s.between(0, 15*time.Second), "", func() { p.recreate(pick(s, "assistant", "coder", "coder")) })
 	}

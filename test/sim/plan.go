@@ -105,7 +105,7 @@ func (s *Sim) rate(most float64) float64 {
 func (s *Sim) chats(p plan) []chat {
 	var out []chat
 	for range 3 + s.rng.IntN(3) {
-		c := chat{who: pick(s, 0, 0, 1), agent: pick(s, "assistant", "assistant", "assistant", "coder", "coder")}
+		c := chat{who: pick(s, 0, 1), agent: pick(s, "assistant", "assistant", "assistant", "coder", "coder")}
 		at := s.between(0, 5*time.Second)
 		for range 2 + s.rng.IntN(4) {
 			c.prompts = append(c.prompts, prompt{at, s.script(c.agent, p)})
