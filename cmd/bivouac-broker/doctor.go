@@ -20,17 +20,7 @@ work; with --strict also a warning counts.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Data = *data
 			r := assembly.Examine(cmd.Context(), o)
-			show := r.Text
-			if asJSON {
-				show = r.JSON
-			}
-			if err := show(cmd.OutOrStdout()); err != nil {
-				return err
-			}
-			if code := r.ExitCode(strict); code != 0 {
-				return ended(code)
-			}
-			return nil
+			return r.Show(cmd.OutOrStdout(), asJSON, strict)
 		},
 	}
 	cmd.Flags().StringVar(&o.Config, "config", "", "configuration (default broker.hcl in --data)")
@@ -39,8 +29,3 @@ work; with --strict also a warning counts.`,
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
 	return cmd
 }
-
-// ended is an exit code after everything was said.
-type ended int
-
-func (ended) Error() string { return "" }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/assembly"
@@ -29,7 +30,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := command().ExecuteContext(ctx)
-	var over ended
+	var over finding.Verdict
 	if errors.As(err, &over) {
 		os.Exit(int(over))
 	}

@@ -32,17 +32,7 @@ func doctorCommand(dir *string) *cobra.Command {
 				cfg.SandboxProblem = why
 			}
 			r := doctor.Examine(cmd.Context(), cfg)
-			show := r.Text
-			if asJSON {
-				show = r.JSON
-			}
-			if err := show(cmd.OutOrStdout()); err != nil {
-				return err
-			}
-			if code := r.ExitCode(strict); code != 0 {
-				return ended(code)
-			}
-			return nil
+			return r.Show(cmd.OutOrStdout(), asJSON, strict)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -50,8 +40,3 @@ func doctorCommand(dir *string) *cobra.Command {
 	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")
 	return cmd
 }
-
-// ended is an exit code after everything was said.
-type ended int
-
-func (ended) Error() string { return "" }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge"
+	"bivouac/edge/finding"
 	"bivouac/edge/legible"
 	"bivouac/edge/metric"
 	"bivouac/edge/owner"
@@ -31,7 +32,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command().ExecuteContext(ctx)
 	stop()
-	var over ended
+	var over finding.Verdict
 	if errors.As(err, &over) {
 		os.Exit(int(over))
 	}

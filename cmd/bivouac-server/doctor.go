@@ -21,17 +21,7 @@ unless something does not work; with --strict also a warning counts.`,
 				return err
 			}
 			r := server.Examine(cmd.Context(), o.config)
-			show := r.Text
-			if asJSON {
-				show = r.JSON
-			}
-			if err := show(cmd.OutOrStdout()); err != nil {
-				return err
-			}
-			if code := r.ExitCode(strict); code != 0 {
-				return ended(code)
-			}
-			return nil
+			return r.Show(cmd.OutOrStdout(), asJSON, strict)
 		},
 	}
 	o.addresses(cmd)
@@ -39,8 +29,3 @@ unless something does not work; with --strict also a warning counts.`,
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
 	return cmd
 }
-
-// ended is an exit code after everything was said.
-type ended int
-
-func (ended) Error() string { return "" }

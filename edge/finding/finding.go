@@ -105,6 +105,27 @@ func (r *Report) ExitCode(strict bool) int {
 	return 0
 }
 
+// Verdict is the exit code of a doctor, as an error after everything was said.
+type Verdict int
+
+func (Verdict) Error() string { return "" }
+
+// Show writes the report, as JSON or for people, and returns its verdict; nil is
+// a deployment that works.
+func (r *Report) Show(w io.Writer, asJSON, strict bool) error {
+	show := r.Text
+	if asJSON {
+		show = r.JSON
+	}
+	if err := show(w); err != nil {
+		return err
+	}
+	if code := r.ExitCode(strict); code != 0 {
+		return Verdict(code)
+	}
+	return nil
+}
+
 // JSON writes the report as one document.
 func (r *Report) JSON(w io.Writer) error {
 	all := r.All

@@ -96,8 +96,8 @@ var layers = []layer{
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
-	{"cmd/bivouac-server", []string{"edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-broker", []string{"edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-server", []string{"edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 

@@ -37,17 +37,11 @@ bivouac-edge doctor.`,
 				a.examineMachines(cmd.Context(), r)
 				a.examineDeployment(cmd.Context(), r)
 			}
-			show := r.Text
-			if a.json {
-				show = r.JSON
+			err := r.Show(a.out, a.json, strict)
+			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
+				return exitError{int(verdict)}
 			}
-			if err := show(a.out); err != nil {
-				return err
-			}
-			if code := r.ExitCode(strict); code != 0 {
-				return exitError{code}
-			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
