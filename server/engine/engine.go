@@ -119,7 +119,7 @@ func New(c Config) *Engine {
 		view:    newView(),
 		pauses:  newPauses(),
 		owned:   newOwned(),
-		calls:   newCalls(),
+		calls:   &calls{},
 		due:     newDue(),
 		doubts:  newBell(),
 		orphans: newBell(),

@@ -10,7 +10,6 @@ import (
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
-	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -85,11 +84,7 @@ func (e *Engine) startModel(ctx context.Context, d dueCall) (bool, error) {
 		if t, err = tx.Turn(d.turn); err != nil || t.ModelCall != d.call || !e.callsModel(t) {
 			return err
 		}
-		snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)
-		if err != nil {
-			return err
-		}
-		a, err = readAuthority(tx, t, &snap)
+		a, err = e.holdTurn(tx, t).authority()
 		return err
 	})
 	if err == nil && a == nil {

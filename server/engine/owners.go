@@ -15,33 +15,13 @@ import (
 // owner row names the replica but which is not here was driven by an earlier
 // process: it is taken over under a higher fence.
 type owned struct {
-	mu    sync.Mutex // guards below
-	turns map[protocol.TurnID]bool
+	set[protocol.TurnID]
+
+	mu    sync.Mutex // guards sweep
 	sweep int64
 }
 
-func newOwned() *owned { return &owned{turns: map[protocol.TurnID]bool{}, sweep: -1} }
-
-// keep adds a turn, and reports whether it was not there.
-func (o *owned) keep(id protocol.TurnID) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	was := o.turns[id]
-	o.turns[id] = true
-	return !was
-}
-
-func (o *owned) forget(id protocol.TurnID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.turns, id)
-}
-
-func (o *owned) has(id protocol.TurnID) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.turns[id]
-}
+func newOwned() *owned { return &owned{sweep: -1} }
 
 func (o *owned) swept() int64 {
 	o.mu.Lock()

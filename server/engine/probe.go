@@ -37,12 +37,8 @@ func (e *Engine) probeToken(ctx context.Context, g policy.Grant) string {
 
 // authorityOf reads the authority of a turn as it stands.
 func (e *Engine) authorityOf(ctx context.Context, t session.Turn) (a *authority, err error) {
-	snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)
-	if err != nil {
-		return nil, err
-	}
 	err = e.Store.View(ctx, store.AsLoop("authority"), func(tx *store.Tx) (err error) {
-		a, err = readAuthority(tx, t, &snap)
+		a, err = e.holdTurn(tx, t).authority()
 		return err
 	})
 	return a, err

@@ -1,34 +1,14 @@
 package sim
 
-import "fmt"
+import (
+	"fmt"
+
+	"bivouac/server/engine/enginetest"
+)
 
 // Agents of the run. Their tools have every class of effect and of recovery that
 // the engine treats differently.
-const gatewayTools = `
-  tool "note" {
-    kind        = "http"
-    description = "Writes a note that can be taken back."
-    destination = "notes"
-    method      = "POST"
-    path        = "/note"
-    body        = ["text"]
-    effect      = "R1"
-    recovery    = "opaque"
-    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
-  }
-  tool "order" {
-    kind        = "http"
-    description = "Orders once."
-    destination = "shop"
-    method      = "POST"
-    path        = "/order"
-    body        = ["item"]
-    idempotency_header = "Idempotency-Key"
-    effect      = "R1"
-    recovery    = "idempotent"
-    input = { type = "object", required = ["item"], properties = { item = { type = "string" } } }
-  }
-`
+const gatewayTools = "\n" + enginetest.ToolNote + enginetest.ToolOrder
 
 const assistant = `
 agent "assistant" {
@@ -47,18 +27,7 @@ agent "assistant" {
     recovery    = "idempotent"
     input = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
   }
-  tool "send" {
-    kind        = "http"
-    description = "Sends a message."
-    destination = "mail"
-    method      = "POST"
-    path        = "/send"
-    body        = ["text"]
-    effect      = "R3"
-    recovery    = "opaque"
-    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
-  }
-` + gatewayTools + `
+` + enginetest.ToolSend + gatewayTools + `
   limits { 
     max_queued   = 8
     max_cost_usd = %[1]s
@@ -84,18 +53,7 @@ agent "coder" {
   model { route = "scripted" }
   device_tools  = ["files.read"]
   sandbox_tools = ["write", "shell"]
-  tool "send" {
-    kind        = "http"
-    description = "Sends a message."
-    destination = "mail"
-    method      = "POST"
-    path        = "/send"
-    body        = ["text"]
-    effect      = "R3"
-    recovery    = "opaque"
-    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
-  }
-` + gatewayTools + `
+` + enginetest.ToolSend + gatewayTools + `
   limits { 
     max_queued   = 8
     max_cost_usd = %[1]s

@@ -1,5 +1,47 @@
 package enginetest
 
+// Gateway tools of every class of effect and of recovery that the engine treats
+// differently.
+const (
+	ToolSend = `  tool "send" {
+    kind        = "http"
+    description = "Sends a message."
+    destination = "mail"
+    method      = "POST"
+    path        = "/send"
+    body        = ["text"]
+    effect      = "R3"
+    recovery    = "opaque"
+    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
+  }
+`
+	ToolOrder = `  tool "order" {
+    kind        = "http"
+    description = "Orders once."
+    destination = "shop"
+    method      = "POST"
+    path        = "/order"
+    body        = ["item"]
+    idempotency_header = "Idempotency-Key"
+    effect      = "R1"
+    recovery    = "idempotent"
+    input = { type = "object", required = ["item"], properties = { item = { type = "string" } } }
+  }
+`
+	ToolNote = `  tool "note" {
+    kind        = "http"
+    description = "Writes a note that can be taken back."
+    destination = "notes"
+    method      = "POST"
+    path        = "/note"
+    body        = ["text"]
+    effect      = "R1"
+    recovery    = "opaque"
+    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
+  }
+`
+)
+
 // Assistant is a personal agent with device actions, an http read, an outbound
 // http tool that is opaque, and one that is idempotent.
 const Assistant = `
@@ -21,41 +63,7 @@ agent "assistant" {
     recovery    = "idempotent"
     input = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
   }
-  tool "send" {
-    kind        = "http"
-    description = "Sends a message."
-    destination = "mail"
-    method      = "POST"
-    path        = "/send"
-    body        = ["text"]
-    effect      = "R3"
-    recovery    = "opaque"
-    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
-  }
-  tool "order" {
-    kind        = "http"
-    description = "Orders once."
-    destination = "shop"
-    method      = "POST"
-    path        = "/order"
-    body        = ["item"]
-    idempotency_header = "Idempotency-Key"
-    effect      = "R1"
-    recovery    = "idempotent"
-    input = { type = "object", required = ["item"], properties = { item = { type = "string" } } }
-  }
-  tool "note" {
-    kind        = "http"
-    description = "Writes a note that can be taken back."
-    destination = "notes"
-    method      = "POST"
-    path        = "/note"
-    body        = ["text"]
-    effect      = "R1"
-    recovery    = "opaque"
-    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
-  }
-
+` + ToolSend + ToolOrder + ToolNote + `
   limits    { max_queued = 3 }
   approvals { ttl = "10m" }
   lease     { 
@@ -75,18 +83,7 @@ agent "coder" {
   model { route = "scripted" }
   device_tools  = ["files.read", "files.write"]
   sandbox_tools = ["read", "write", "shell"]
-  tool "note" {
-    kind        = "http"
-    description = "Writes a note that can be taken back."
-    destination = "notes"
-    method      = "POST"
-    path        = "/note"
-    body        = ["text"]
-    effect      = "R1"
-    recovery    = "opaque"
-    input = { type = "object", required = ["text"], properties = { text = { type = "string" } } }
-  }
-  lease {
+` + ToolNote + `  lease {
     authority_ttl = "15s"
     retention     = "1m"
   }
