@@ -60,6 +60,9 @@ func clumsy(w *world) {
 		messages := r.GetRequest().GetMessages()
 		last := messages[len(messages)-1]
 		block := last.GetBlocks()[len(last.GetBlocks())-1]
+		if strings.HasPrefix(block.GetText(), "read ") {
+			return readsAndRepeats(ctx, r, delta)
+		}
 		if last.GetRole() != runtimev1.Role_ROLE_USER || !strings.HasPrefix(block.GetText(), "fumble") {
 			return good(ctx, r, delta)
 		}
@@ -174,9 +177,6 @@ func (w *world) owes() {
 	epoch := w.connect(m)
 	mail, _ := w.attach(m, epoch, 0)
 	turn := w.submit(alice, w.open(alice, "reader"), "m1", "read notes/a.txt")
-	model := w.broker.Backend.CallModel
-	obedientDevice(w)
-	defer func() { w.broker.Backend.CallModel = model }()
 	attempt := nextOffer(w.t, mail).GetOffer().GetAttemptId()
 	if _, err := m.api.Claim(w.t.Context(), &runnerv1.ClaimRequest{AttemptId: attempt, Epoch: epoch, BootNonce: "n1"}); err != nil {
 		w.t.Fatal(err)

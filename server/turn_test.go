@@ -153,16 +153,16 @@ agent "reader" {
 
 // obedientDevice is a model that reads the file a prompt names and repeats what
 // came back.
-func obedientDevice(w *world) {
-	w.broker.Backend.CallModel = func(_ context.Context, r *brokerv1.CallModelRequest, _ func(string) error) (*runtimev1.ModelDone, error) {
-		messages := r.GetRequest().GetMessages()
-		last := messages[len(messages)-1]
-		block := last.GetBlocks()[len(last.GetBlocks())-1]
-		if path, ok := strings.CutPrefix(block.GetText(), "read "); ok && last.GetRole() == runtimev1.Role_ROLE_USER {
-			return answer(runtimev1.StopReason_STOP_REASON_TOOL_CALLS, &runtimev1.Block{Kind: &runtimev1.Block_ToolCall{ToolCall: &runtimev1.ToolCall{
-				Id: "call_1", Alias: r.GetRequest().GetTools()[0].GetAlias(), Arguments: fmt.Sprintf(`{"path":%q}`, path),
-			}}}), nil
-		}
-		return answer(runtimev1.StopReason_STOP_REASON_END, &runtimev1.Block{Kind: &runtimev1.Block_Text{Text: "it says " + block.GetToolResult().GetText()}}), nil
+func obedientDevice(w *world) { w.broker.Backend.CallModel = readsAndRepeats }
+
+func readsAndRepeats(_ context.Context, r *brokerv1.CallModelRequest, _ func(string) error) (*runtimev1.ModelDone, error) {
+	messages := r.GetRequest().GetMessages()
+	last := messages[len(messages)-1]
+	block := last.GetBlocks()[len(last.GetBlocks())-1]
+	if path, ok := strings.CutPrefix(block.GetText(), "read "); ok && last.GetRole() == runtimev1.Role_ROLE_USER {
+		return answer(runtimev1.StopReason_STOP_REASON_TOOL_CALLS, &runtimev1.Block{Kind: &runtimev1.Block_ToolCall{ToolCall: &runtimev1.ToolCall{
+			Id: "call_1", Alias: r.GetRequest().GetTools()[0].GetAlias(), Arguments: fmt.Sprintf(`{"path":%q}`, path),
+		}}}), nil
 	}
+	return answer(runtimev1.StopReason_STOP_REASON_END, &runtimev1.Block{Kind: &runtimev1.Block_Text{Text: "it says " + block.GetToolResult().GetText()}}), nil
 }
