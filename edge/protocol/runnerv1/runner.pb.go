@@ -508,7 +508,10 @@ type Facts struct {
 	// How the disk limit of a sandbox is kept: "sized" or "watched".
 	Disk string `protobuf:"bytes,15,opt,name=disk,proto3" json:"disk,omitempty"`
 	// Package caches that sandboxed code may read, by name.
-	Caches        []string `protobuf:"bytes,16,rep,name=caches,proto3" json:"caches,omitempty"`
+	Caches []string `protobuf:"bytes,16,rep,name=caches,proto3" json:"caches,omitempty"`
+	// What waits here for the second key of the machine's owner: device actions,
+	// and "turn" for whole turns.
+	SecondKeys    []string `protobuf:"bytes,17,rep,name=second_keys,json=secondKeys,proto3" json:"second_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +654,13 @@ func (x *Facts) GetDisk() string {
 func (x *Facts) GetCaches() []string {
 	if x != nil {
 		return x.Caches
+	}
+	return nil
+}
+
+func (x *Facts) GetSecondKeys() []string {
+	if x != nil {
+		return x.SecondKeys
 	}
 	return nil
 }
@@ -1370,11 +1380,16 @@ func (x *Heartbeat) GetServerTimeUs() int64 {
 
 // Offer invites a claim. It carries no work and no authority.
 type Offer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
-	SubjectKind   string                 `protobuf:"bytes,2,opt,name=subject_kind,json=subjectKind,proto3" json:"subject_kind,omitempty"`
-	Boundary      string                 `protobuf:"bytes,3,opt,name=boundary,proto3" json:"boundary,omitempty"`
-	DeadlineUs    int64                  `protobuf:"varint,4,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId   string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	SubjectKind string                 `protobuf:"bytes,2,opt,name=subject_kind,json=subjectKind,proto3" json:"subject_kind,omitempty"`
+	Boundary    string                 `protobuf:"bytes,3,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	DeadlineUs  int64                  `protobuf:"varint,4,opt,name=deadline_us,json=deadlineUs,proto3" json:"deadline_us,omitempty"`
+	// Digest of the work that a claim will hand over.
+	SpecDigest string `protobuf:"bytes,5,opt,name=spec_digest,json=specDigest,proto3" json:"spec_digest,omitempty"`
+	// What the owner of the machine is shown of a turn; only for a machine whose
+	// owner holds a second key over turns.
+	Turn          *ShownTurn `protobuf:"bytes,6,opt,name=turn,proto3" json:"turn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1437,6 +1452,154 @@ func (x *Offer) GetDeadlineUs() int64 {
 	return 0
 }
 
+func (x *Offer) GetSpecDigest() string {
+	if x != nil {
+		return x.SpecDigest
+	}
+	return ""
+}
+
+func (x *Offer) GetTurn() *ShownTurn {
+	if x != nil {
+		return x.Turn
+	}
+	return nil
+}
+
+// ShownTurn is what a person decides on before a turn is claimed. The runner
+// compares it with the work that it claims.
+type ShownTurn struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Origin *WorkOrigin            `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
+	// The whole of what the person asked for.
+	Prompt string `protobuf:"bytes,2,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	// Blob that holds the packed workspace.
+	WorkspaceDigest string `protobuf:"bytes,3,opt,name=workspace_digest,json=workspaceDigest,proto3" json:"workspace_digest,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ShownTurn) Reset() {
+	*x = ShownTurn{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShownTurn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShownTurn) ProtoMessage() {}
+
+func (x *ShownTurn) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShownTurn.ProtoReflect.Descriptor instead.
+func (*ShownTurn) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ShownTurn) GetOrigin() *WorkOrigin {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
+func (x *ShownTurn) GetPrompt() string {
+	if x != nil {
+		return x.Prompt
+	}
+	return ""
+}
+
+func (x *ShownTurn) GetWorkspaceDigest() string {
+	if x != nil {
+		return x.WorkspaceDigest
+	}
+	return ""
+}
+
+// WorkOrigin says for whom and where work comes from, in the server's words.
+type WorkOrigin struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	TurnId    string                 `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	// Names, for people.
+	Principal     string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	Agent         string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkOrigin) Reset() {
+	*x = WorkOrigin{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkOrigin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkOrigin) ProtoMessage() {}
+
+func (x *WorkOrigin) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkOrigin.ProtoReflect.Descriptor instead.
+func (*WorkOrigin) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WorkOrigin) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *WorkOrigin) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *WorkOrigin) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *WorkOrigin) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
 // Stop ends one attempt: cancelled, revoked or replaced.
 type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1448,7 +1611,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1623,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1636,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Stop) GetAttemptId() string {
@@ -1500,7 +1663,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1675,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1688,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Fenced) GetReason() string {
@@ -1550,7 +1713,7 @@ type ToolAnswer struct {
 
 func (x *ToolAnswer) Reset() {
 	*x = ToolAnswer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1725,7 @@ func (x *ToolAnswer) String() string {
 func (*ToolAnswer) ProtoMessage() {}
 
 func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1738,7 @@ func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolAnswer.ProtoReflect.Descriptor instead.
 func (*ToolAnswer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ToolAnswer) GetAttemptId() string {
@@ -1616,7 +1779,7 @@ type AcknowledgeRequest struct {
 
 func (x *AcknowledgeRequest) Reset() {
 	*x = AcknowledgeRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1791,7 @@ func (x *AcknowledgeRequest) String() string {
 func (*AcknowledgeRequest) ProtoMessage() {}
 
 func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1804,7 @@ func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AcknowledgeRequest) GetEpoch() int64 {
@@ -1666,7 +1829,7 @@ type AcknowledgeResponse struct {
 
 func (x *AcknowledgeResponse) Reset() {
 	*x = AcknowledgeResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1841,7 @@ func (x *AcknowledgeResponse) String() string {
 func (*AcknowledgeResponse) ProtoMessage() {}
 
 func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1854,7 @@ func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
 }
 
 type ClaimRequest struct {
@@ -1707,7 +1870,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1882,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1895,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ClaimRequest) GetAttemptId() string {
@@ -1768,7 +1931,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1943,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1956,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ClaimResponse) GetTerms() *LeaseTerms {
@@ -1833,7 +1996,7 @@ type Work struct {
 
 func (x *Work) Reset() {
 	*x = Work{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +2008,7 @@ func (x *Work) String() string {
 func (*Work) ProtoMessage() {}
 
 func (x *Work) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2021,7 @@ func (x *Work) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Work.ProtoReflect.Descriptor instead.
 func (*Work) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Work) GetKind() isWork_Kind {
@@ -1937,7 +2100,7 @@ type TurnWork struct {
 
 func (x *TurnWork) Reset() {
 	*x = TurnWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2112,7 @@ func (x *TurnWork) String() string {
 func (*TurnWork) ProtoMessage() {}
 
 func (x *TurnWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2125,7 @@ func (x *TurnWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnWork.ProtoReflect.Descriptor instead.
 func (*TurnWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TurnWork) GetSpec() []byte {
@@ -2030,7 +2193,7 @@ type Egress struct {
 
 func (x *Egress) Reset() {
 	*x = Egress{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2205,7 @@ func (x *Egress) String() string {
 func (*Egress) ProtoMessage() {}
 
 func (x *Egress) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2218,7 @@ func (x *Egress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Egress.ProtoReflect.Descriptor instead.
 func (*Egress) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Egress) GetName() string {
@@ -2093,7 +2256,7 @@ type SandboxLimits struct {
 
 func (x *SandboxLimits) Reset() {
 	*x = SandboxLimits{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2268,7 @@ func (x *SandboxLimits) String() string {
 func (*SandboxLimits) ProtoMessage() {}
 
 func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2281,7 @@ func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxLimits.ProtoReflect.Descriptor instead.
 func (*SandboxLimits) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SandboxLimits) GetMemoryBytes() int64 {
@@ -2172,15 +2335,23 @@ type DeviceWork struct {
 	Arguments       string `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	ArgumentsDigest string `protobuf:"bytes,4,opt,name=arguments_digest,json=argumentsDigest,proto3" json:"arguments_digest,omitempty"`
 	// For files.write: SHA-256 of the file as approved; empty: it must not exist.
-	PreImageDigest string `protobuf:"bytes,5,opt,name=pre_image_digest,json=preImageDigest,proto3" json:"pre_image_digest,omitempty"`
-	MaxOutputBytes int64  `protobuf:"varint,6,opt,name=max_output_bytes,json=maxOutputBytes,proto3" json:"max_output_bytes,omitempty"`
+	PreImageDigest string      `protobuf:"bytes,5,opt,name=pre_image_digest,json=preImageDigest,proto3" json:"pre_image_digest,omitempty"`
+	MaxOutputBytes int64       `protobuf:"varint,6,opt,name=max_output_bytes,json=maxOutputBytes,proto3" json:"max_output_bytes,omitempty"`
+	Origin         *WorkOrigin `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Digest that the approval of the server bound, and who gave it; empty where the
+	// agent's rules asked nobody.
+	ApprovalDigest string `protobuf:"bytes,8,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
+	ApprovedBy     string `protobuf:"bytes,9,opt,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
+	// How long the second key of the machine's owner may be waited for; zero: as
+	// long as the owner says.
+	MaxOwnerWaitMs int64 `protobuf:"varint,10,opt,name=max_owner_wait_ms,json=maxOwnerWaitMs,proto3" json:"max_owner_wait_ms,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DeviceWork) Reset() {
 	*x = DeviceWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2363,7 @@ func (x *DeviceWork) String() string {
 func (*DeviceWork) ProtoMessage() {}
 
 func (x *DeviceWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2376,7 @@ func (x *DeviceWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceWork.ProtoReflect.Descriptor instead.
 func (*DeviceWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeviceWork) GetActionId() string {
@@ -2250,6 +2421,34 @@ func (x *DeviceWork) GetMaxOutputBytes() int64 {
 	return 0
 }
 
+func (x *DeviceWork) GetOrigin() *WorkOrigin {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
+func (x *DeviceWork) GetApprovalDigest() string {
+	if x != nil {
+		return x.ApprovalDigest
+	}
+	return ""
+}
+
+func (x *DeviceWork) GetApprovedBy() string {
+	if x != nil {
+		return x.ApprovedBy
+	}
+	return ""
+}
+
+func (x *DeviceWork) GetMaxOwnerWaitMs() int64 {
+	if x != nil {
+		return x.MaxOwnerWaitMs
+	}
+	return 0
+}
+
 type DeclineRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
@@ -2261,7 +2460,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2472,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2485,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeclineRequest) GetAttemptId() string {
@@ -2318,7 +2517,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2529,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2542,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 type RenewRequest struct {
@@ -2356,7 +2555,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2368,7 +2567,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2580,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RenewRequest) GetEpoch() int64 {
@@ -2407,7 +2606,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2618,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2631,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RenewResponse) GetLeases() []*LeaseVerdict {
@@ -2457,6 +2656,8 @@ type Record struct {
 	//	*Record_Result
 	//	*Record_EffectIntent
 	//	*Record_SandboxMoved
+	//	*Record_OwnerAsked
+	//	*Record_OwnerDecided
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2464,7 +2665,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2677,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2690,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Record) GetSeq() int64 {
@@ -2576,6 +2777,24 @@ func (x *Record) GetSandboxMoved() *SandboxMoved {
 	return nil
 }
 
+func (x *Record) GetOwnerAsked() *OwnerAsked {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_OwnerAsked); ok {
+			return x.OwnerAsked
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetOwnerDecided() *OwnerDecided {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_OwnerDecided); ok {
+			return x.OwnerDecided
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -2611,6 +2830,17 @@ type Record_SandboxMoved struct {
 	SandboxMoved *SandboxMoved `protobuf:"bytes,9,opt,name=sandbox_moved,json=sandboxMoved,proto3,oneof"`
 }
 
+type Record_OwnerAsked struct {
+	// The owner of the machine is asked for the second key: nothing happens before
+	// the decision, and nothing without it.
+	OwnerAsked *OwnerAsked `protobuf:"bytes,10,opt,name=owner_asked,json=ownerAsked,proto3,oneof"`
+}
+
+type Record_OwnerDecided struct {
+	// The owner's decision. An effect begins only after the server has this record.
+	OwnerDecided *OwnerDecided `protobuf:"bytes,11,opt,name=owner_decided,json=ownerDecided,proto3,oneof"`
+}
+
 func (*Record_Started) isRecord_Kind() {}
 
 func (*Record_LoopEvent) isRecord_Kind() {}
@@ -2625,6 +2855,144 @@ func (*Record_EffectIntent) isRecord_Kind() {}
 
 func (*Record_SandboxMoved) isRecord_Kind() {}
 
+func (*Record_OwnerAsked) isRecord_Kind() {}
+
+func (*Record_OwnerDecided) isRecord_Kind() {}
+
+type OwnerAsked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the decision binds: SHA-256 of canonical JSON over attempt, fence, tool,
+	// digests of arguments, pre-image and approval (edge.KeyDigest).
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// How long is waited at most, by elapsed time.
+	WaitMs        int64 `protobuf:"varint,2,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerAsked) Reset() {
+	*x = OwnerAsked{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerAsked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerAsked) ProtoMessage() {}
+
+func (x *OwnerAsked) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerAsked.ProtoReflect.Descriptor instead.
+func (*OwnerAsked) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *OwnerAsked) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *OwnerAsked) GetWaitMs() int64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+type OwnerDecided struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// "approved", "denied" or "expired".
+	Decision string `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
+	// User of the machine's operating system who decided; empty when time did.
+	By     string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Elapsed time from question to decision, suspend included, by the machine.
+	WaitedMs      int64 `protobuf:"varint,5,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerDecided) Reset() {
+	*x = OwnerDecided{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerDecided) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerDecided) ProtoMessage() {}
+
+func (x *OwnerDecided) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerDecided.ProtoReflect.Descriptor instead.
+func (*OwnerDecided) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *OwnerDecided) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *OwnerDecided) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *OwnerDecided) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *OwnerDecided) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OwnerDecided) GetWaitedMs() int64 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Boundary      string                 `protobuf:"bytes,1,opt,name=boundary,proto3" json:"boundary,omitempty"`
@@ -2635,7 +3003,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +3015,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +3028,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Started) GetBoundary() string {
@@ -2689,7 +3057,7 @@ type SandboxMoved struct {
 
 func (x *SandboxMoved) Reset() {
 	*x = SandboxMoved{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +3069,7 @@ func (x *SandboxMoved) String() string {
 func (*SandboxMoved) ProtoMessage() {}
 
 func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +3082,7 @@ func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxMoved.ProtoReflect.Descriptor instead.
 func (*SandboxMoved) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SandboxMoved) GetState() string {
@@ -2745,7 +3113,7 @@ type ToolRequested struct {
 
 func (x *ToolRequested) Reset() {
 	*x = ToolRequested{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +3125,7 @@ func (x *ToolRequested) String() string {
 func (*ToolRequested) ProtoMessage() {}
 
 func (x *ToolRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +3138,7 @@ func (x *ToolRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRequested.ProtoReflect.Descriptor instead.
 func (*ToolRequested) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ToolRequested) GetCallId() string {
@@ -2811,7 +3179,7 @@ type EffectIntent struct {
 
 func (x *EffectIntent) Reset() {
 	*x = EffectIntent{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +3191,7 @@ func (x *EffectIntent) String() string {
 func (*EffectIntent) ProtoMessage() {}
 
 func (x *EffectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +3204,7 @@ func (x *EffectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectIntent.ProtoReflect.Descriptor instead.
 func (*EffectIntent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EffectIntent) GetActionId() string {
@@ -2864,7 +3232,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3244,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3257,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -2927,7 +3295,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3307,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3320,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Result) GetStatus() string {
@@ -3023,7 +3391,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3403,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3416,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReportRequest) GetAttemptId() string {
@@ -3091,7 +3459,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3471,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3484,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportResponse) GetAcceptedSeq() int64 {
@@ -3144,7 +3512,7 @@ type LiveRequest struct {
 
 func (x *LiveRequest) Reset() {
 	*x = LiveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3524,7 @@ func (x *LiveRequest) String() string {
 func (*LiveRequest) ProtoMessage() {}
 
 func (x *LiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3537,7 @@ func (x *LiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveRequest.ProtoReflect.Descriptor instead.
 func (*LiveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LiveRequest) GetAttemptId() string {
@@ -3201,7 +3569,7 @@ type LiveResponse struct {
 
 func (x *LiveResponse) Reset() {
 	*x = LiveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3581,7 @@ func (x *LiveResponse) String() string {
 func (*LiveResponse) ProtoMessage() {}
 
 func (x *LiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3594,7 @@ func (x *LiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveResponse.ProtoReflect.Descriptor instead.
 func (*LiveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
 }
 
 type PutBlobRequest struct {
@@ -3242,7 +3610,7 @@ type PutBlobRequest struct {
 
 func (x *PutBlobRequest) Reset() {
 	*x = PutBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3622,7 @@ func (x *PutBlobRequest) String() string {
 func (*PutBlobRequest) ProtoMessage() {}
 
 func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +3635,7 @@ func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobRequest.ProtoReflect.Descriptor instead.
 func (*PutBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PutBlobRequest) GetAttemptId() string {
@@ -3313,7 +3681,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3693,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3706,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
 }
 
 type GetBlobRequest struct {
@@ -3352,7 +3720,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3364,7 +3732,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +3745,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetBlobRequest) GetAttemptId() string {
@@ -3410,7 +3778,7 @@ type GetBlobResponse struct {
 
 func (x *GetBlobResponse) Reset() {
 	*x = GetBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3422,7 +3790,7 @@ func (x *GetBlobResponse) String() string {
 func (*GetBlobResponse) ProtoMessage() {}
 
 func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3435,7 +3803,7 @@ func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobResponse.ProtoReflect.Descriptor instead.
 func (*GetBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetBlobResponse) GetChunk() []byte {
@@ -3455,7 +3823,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3467,7 +3835,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3480,7 +3848,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AnnounceRequest) GetEpoch() int64 {
@@ -3505,7 +3873,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3885,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3898,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{55}
 }
 
 type LeaveRequest struct {
@@ -3541,7 +3909,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +3921,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +3934,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{56}
 }
 
 type LeaveResponse struct {
@@ -3577,7 +3945,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3589,7 +3957,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3602,7 +3970,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{57}
 }
 
 var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
@@ -3637,7 +4005,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x0fRecoverResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\x12%\n" +
 	"\x0ebroker_address\x18\x02 \x01(\tR\rbrokerAddress\x12$\n" +
-	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\x99\x03\n" +
+	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xba\x03\n" +
 	"\x05Facts\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x18\n" +
@@ -3657,7 +4025,9 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x04host\x18\r \x01(\tR\x04host\x12\x18\n" +
 	"\afreezer\x18\x0e \x01(\tR\afreezer\x12\x12\n" +
 	"\x04disk\x18\x0f \x01(\tR\x04disk\x12\x16\n" +
-	"\x06caches\x18\x10 \x03(\tR\x06caches\"w\n" +
+	"\x06caches\x18\x10 \x03(\tR\x06caches\x12\x1f\n" +
+	"\vsecond_keys\x18\x11 \x03(\tR\n" +
+	"secondKeys\"w\n" +
 	"\tHeldLease\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -3717,14 +4087,28 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06fenced\x18\x06 \x01(\v2\x19.bivouac.runner.v1.FencedH\x00R\x06fencedB\x06\n" +
 	"\x04kind\"1\n" +
 	"\tHeartbeat\x12$\n" +
-	"\x0eserver_time_us\x18\x01 \x01(\x03R\fserverTimeUs\"\x86\x01\n" +
+	"\x0eserver_time_us\x18\x01 \x01(\x03R\fserverTimeUs\"\xd9\x01\n" +
 	"\x05Offer\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12!\n" +
 	"\fsubject_kind\x18\x02 \x01(\tR\vsubjectKind\x12\x1a\n" +
 	"\bboundary\x18\x03 \x01(\tR\bboundary\x12\x1f\n" +
 	"\vdeadline_us\x18\x04 \x01(\x03R\n" +
-	"deadlineUs\"=\n" +
+	"deadlineUs\x12\x1f\n" +
+	"\vspec_digest\x18\x05 \x01(\tR\n" +
+	"specDigest\x120\n" +
+	"\x04turn\x18\x06 \x01(\v2\x1c.bivouac.runner.v1.ShownTurnR\x04turn\"\x85\x01\n" +
+	"\tShownTurn\x125\n" +
+	"\x06origin\x18\x01 \x01(\v2\x1d.bivouac.runner.v1.WorkOriginR\x06origin\x12\x16\n" +
+	"\x06prompt\x18\x02 \x01(\tR\x06prompt\x12)\n" +
+	"\x10workspace_digest\x18\x03 \x01(\tR\x0fworkspaceDigest\"x\n" +
+	"\n" +
+	"WorkOrigin\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x1c\n" +
+	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05agent\x18\x04 \x01(\tR\x05agent\"=\n" +
 	"\x04Stop\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x16\n" +
@@ -3780,7 +4164,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
 	"disk_bytes\x18\x04 \x01(\x03R\tdiskBytes\x12&\n" +
 	"\x0fexec_timeout_ms\x18\x05 \x01(\x03R\rexecTimeoutMs\x12!\n" +
-	"\foutput_bytes\x18\x06 \x01(\x03R\voutputBytes\"\xde\x01\n" +
+	"\foutput_bytes\x18\x06 \x01(\x03R\voutputBytes\"\x8a\x03\n" +
 	"\n" +
 	"DeviceWork\x12\x1b\n" +
 	"\taction_id\x18\x01 \x01(\tR\bactionId\x12\x16\n" +
@@ -3788,7 +4172,13 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\targuments\x18\x03 \x01(\tR\targuments\x12)\n" +
 	"\x10arguments_digest\x18\x04 \x01(\tR\x0fargumentsDigest\x12(\n" +
 	"\x10pre_image_digest\x18\x05 \x01(\tR\x0epreImageDigest\x12(\n" +
-	"\x10max_output_bytes\x18\x06 \x01(\x03R\x0emaxOutputBytes\"]\n" +
+	"\x10max_output_bytes\x18\x06 \x01(\x03R\x0emaxOutputBytes\x125\n" +
+	"\x06origin\x18\a \x01(\v2\x1d.bivouac.runner.v1.WorkOriginR\x06origin\x12'\n" +
+	"\x0fapproval_digest\x18\b \x01(\tR\x0eapprovalDigest\x12\x1f\n" +
+	"\vapproved_by\x18\t \x01(\tR\n" +
+	"approvedBy\x12)\n" +
+	"\x11max_owner_wait_ms\x18\n" +
+	" \x01(\x03R\x0emaxOwnerWaitMs\"]\n" +
 	"\x0eDeclineRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -3799,7 +4189,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x124\n" +
 	"\x06leases\x18\x02 \x03(\v2\x1c.bivouac.runner.v1.HeldLeaseR\x06leases\"H\n" +
 	"\rRenewResponse\x127\n" +
-	"\x06leases\x18\x01 \x03(\v2\x1f.bivouac.runner.v1.LeaseVerdictR\x06leases\"\xe1\x03\n" +
+	"\x06leases\x18\x01 \x03(\v2\x1f.bivouac.runner.v1.LeaseVerdictR\x06leases\"\xeb\x04\n" +
 	"\x06Record\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12\x13\n" +
 	"\x05at_us\x18\x02 \x01(\x03R\x04atUs\x126\n" +
@@ -3812,8 +4202,22 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"checkpoint\x123\n" +
 	"\x06result\x18\a \x01(\v2\x19.bivouac.runner.v1.ResultH\x00R\x06result\x12F\n" +
 	"\reffect_intent\x18\b \x01(\v2\x1f.bivouac.runner.v1.EffectIntentH\x00R\feffectIntent\x12F\n" +
-	"\rsandbox_moved\x18\t \x01(\v2\x1f.bivouac.runner.v1.SandboxMovedH\x00R\fsandboxMovedB\x06\n" +
+	"\rsandbox_moved\x18\t \x01(\v2\x1f.bivouac.runner.v1.SandboxMovedH\x00R\fsandboxMoved\x12@\n" +
+	"\vowner_asked\x18\n" +
+	" \x01(\v2\x1d.bivouac.runner.v1.OwnerAskedH\x00R\n" +
+	"ownerAsked\x12F\n" +
+	"\rowner_decided\x18\v \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedH\x00R\fownerDecidedB\x06\n" +
 	"\x04kind\"=\n" +
+	"\n" +
+	"OwnerAsked\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x17\n" +
+	"\await_ms\x18\x02 \x01(\x03R\x06waitMs\"\x87\x01\n" +
+	"\fOwnerDecided\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
+	"\bdecision\x18\x02 \x01(\tR\bdecision\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1b\n" +
+	"\twaited_ms\x18\x05 \x01(\x03R\bwaitedMs\"=\n" +
 	"\aStarted\x12\x1a\n" +
 	"\bboundary\x18\x01 \x01(\tR\bboundary\x12\x16\n" +
 	"\x06limits\x18\x02 \x01(\tR\x06limits\"<\n" +
@@ -3909,7 +4313,7 @@ func file_bivouac_runner_v1_runner_proto_rawDescGZIP() []byte {
 	return file_bivouac_runner_v1_runner_proto_rawDescData
 }
 
-var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*EnrollRequest)(nil),            // 0: bivouac.runner.v1.EnrollRequest
 	(*EnrollResponse)(nil),           // 1: bivouac.runner.v1.EnrollResponse
@@ -3930,41 +4334,45 @@ var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*AttachResponse)(nil),           // 16: bivouac.runner.v1.AttachResponse
 	(*Heartbeat)(nil),                // 17: bivouac.runner.v1.Heartbeat
 	(*Offer)(nil),                    // 18: bivouac.runner.v1.Offer
-	(*Stop)(nil),                     // 19: bivouac.runner.v1.Stop
-	(*Fenced)(nil),                   // 20: bivouac.runner.v1.Fenced
-	(*ToolAnswer)(nil),               // 21: bivouac.runner.v1.ToolAnswer
-	(*AcknowledgeRequest)(nil),       // 22: bivouac.runner.v1.AcknowledgeRequest
-	(*AcknowledgeResponse)(nil),      // 23: bivouac.runner.v1.AcknowledgeResponse
-	(*ClaimRequest)(nil),             // 24: bivouac.runner.v1.ClaimRequest
-	(*ClaimResponse)(nil),            // 25: bivouac.runner.v1.ClaimResponse
-	(*Work)(nil),                     // 26: bivouac.runner.v1.Work
-	(*TurnWork)(nil),                 // 27: bivouac.runner.v1.TurnWork
-	(*Egress)(nil),                   // 28: bivouac.runner.v1.Egress
-	(*SandboxLimits)(nil),            // 29: bivouac.runner.v1.SandboxLimits
-	(*DeviceWork)(nil),               // 30: bivouac.runner.v1.DeviceWork
-	(*DeclineRequest)(nil),           // 31: bivouac.runner.v1.DeclineRequest
-	(*DeclineResponse)(nil),          // 32: bivouac.runner.v1.DeclineResponse
-	(*RenewRequest)(nil),             // 33: bivouac.runner.v1.RenewRequest
-	(*RenewResponse)(nil),            // 34: bivouac.runner.v1.RenewResponse
-	(*Record)(nil),                   // 35: bivouac.runner.v1.Record
-	(*Started)(nil),                  // 36: bivouac.runner.v1.Started
-	(*SandboxMoved)(nil),             // 37: bivouac.runner.v1.SandboxMoved
-	(*ToolRequested)(nil),            // 38: bivouac.runner.v1.ToolRequested
-	(*EffectIntent)(nil),             // 39: bivouac.runner.v1.EffectIntent
-	(*Checkpoint)(nil),               // 40: bivouac.runner.v1.Checkpoint
-	(*Result)(nil),                   // 41: bivouac.runner.v1.Result
-	(*ReportRequest)(nil),            // 42: bivouac.runner.v1.ReportRequest
-	(*ReportResponse)(nil),           // 43: bivouac.runner.v1.ReportResponse
-	(*LiveRequest)(nil),              // 44: bivouac.runner.v1.LiveRequest
-	(*LiveResponse)(nil),             // 45: bivouac.runner.v1.LiveResponse
-	(*PutBlobRequest)(nil),           // 46: bivouac.runner.v1.PutBlobRequest
-	(*PutBlobResponse)(nil),          // 47: bivouac.runner.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),           // 48: bivouac.runner.v1.GetBlobRequest
-	(*GetBlobResponse)(nil),          // 49: bivouac.runner.v1.GetBlobResponse
-	(*AnnounceRequest)(nil),          // 50: bivouac.runner.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),         // 51: bivouac.runner.v1.AnnounceResponse
-	(*LeaveRequest)(nil),             // 52: bivouac.runner.v1.LeaveRequest
-	(*LeaveResponse)(nil),            // 53: bivouac.runner.v1.LeaveResponse
+	(*ShownTurn)(nil),                // 19: bivouac.runner.v1.ShownTurn
+	(*WorkOrigin)(nil),               // 20: bivouac.runner.v1.WorkOrigin
+	(*Stop)(nil),                     // 21: bivouac.runner.v1.Stop
+	(*Fenced)(nil),                   // 22: bivouac.runner.v1.Fenced
+	(*ToolAnswer)(nil),               // 23: bivouac.runner.v1.ToolAnswer
+	(*AcknowledgeRequest)(nil),       // 24: bivouac.runner.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),      // 25: bivouac.runner.v1.AcknowledgeResponse
+	(*ClaimRequest)(nil),             // 26: bivouac.runner.v1.ClaimRequest
+	(*ClaimResponse)(nil),            // 27: bivouac.runner.v1.ClaimResponse
+	(*Work)(nil),                     // 28: bivouac.runner.v1.Work
+	(*TurnWork)(nil),                 // 29: bivouac.runner.v1.TurnWork
+	(*Egress)(nil),                   // 30: bivouac.runner.v1.Egress
+	(*SandboxLimits)(nil),            // 31: bivouac.runner.v1.SandboxLimits
+	(*DeviceWork)(nil),               // 32: bivouac.runner.v1.DeviceWork
+	(*DeclineRequest)(nil),           // 33: bivouac.runner.v1.DeclineRequest
+	(*DeclineResponse)(nil),          // 34: bivouac.runner.v1.DeclineResponse
+	(*RenewRequest)(nil),             // 35: bivouac.runner.v1.RenewRequest
+	(*RenewResponse)(nil),            // 36: bivouac.runner.v1.RenewResponse
+	(*Record)(nil),                   // 37: bivouac.runner.v1.Record
+	(*OwnerAsked)(nil),               // 38: bivouac.runner.v1.OwnerAsked
+	(*OwnerDecided)(nil),             // 39: bivouac.runner.v1.OwnerDecided
+	(*Started)(nil),                  // 40: bivouac.runner.v1.Started
+	(*SandboxMoved)(nil),             // 41: bivouac.runner.v1.SandboxMoved
+	(*ToolRequested)(nil),            // 42: bivouac.runner.v1.ToolRequested
+	(*EffectIntent)(nil),             // 43: bivouac.runner.v1.EffectIntent
+	(*Checkpoint)(nil),               // 44: bivouac.runner.v1.Checkpoint
+	(*Result)(nil),                   // 45: bivouac.runner.v1.Result
+	(*ReportRequest)(nil),            // 46: bivouac.runner.v1.ReportRequest
+	(*ReportResponse)(nil),           // 47: bivouac.runner.v1.ReportResponse
+	(*LiveRequest)(nil),              // 48: bivouac.runner.v1.LiveRequest
+	(*LiveResponse)(nil),             // 49: bivouac.runner.v1.LiveResponse
+	(*PutBlobRequest)(nil),           // 50: bivouac.runner.v1.PutBlobRequest
+	(*PutBlobResponse)(nil),          // 51: bivouac.runner.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),           // 52: bivouac.runner.v1.GetBlobRequest
+	(*GetBlobResponse)(nil),          // 53: bivouac.runner.v1.GetBlobResponse
+	(*AnnounceRequest)(nil),          // 54: bivouac.runner.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),         // 55: bivouac.runner.v1.AnnounceResponse
+	(*LeaveRequest)(nil),             // 56: bivouac.runner.v1.LeaveRequest
+	(*LeaveResponse)(nil),            // 57: bivouac.runner.v1.LeaveResponse
 }
 var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
 	8,  // 0: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
@@ -3974,61 +4382,66 @@ var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
 	14, // 4: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
 	17, // 5: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
 	18, // 6: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
-	19, // 7: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
-	21, // 8: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
-	20, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
-	13, // 10: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	27, // 11: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	30, // 12: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	29, // 13: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	28, // 14: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
-	9,  // 15: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	12, // 16: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	36, // 17: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	38, // 18: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	40, // 19: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	41, // 20: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	39, // 21: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	37, // 22: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
-	35, // 23: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	8,  // 24: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 25: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 26: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	4,  // 27: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
-	6,  // 28: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
-	10, // 29: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	15, // 30: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	22, // 31: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	24, // 32: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	31, // 33: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	33, // 34: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	42, // 35: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	44, // 36: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	46, // 37: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	48, // 38: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	50, // 39: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	52, // 40: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 41: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 42: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	5,  // 43: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
-	7,  // 44: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
-	11, // 45: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	16, // 46: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	23, // 47: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	25, // 48: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	32, // 49: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	34, // 50: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	43, // 51: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	45, // 52: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	47, // 53: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	49, // 54: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	51, // 55: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	53, // 56: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	41, // [41:57] is the sub-list for method output_type
-	25, // [25:41] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	21, // 7: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
+	23, // 8: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
+	22, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
+	19, // 10: bivouac.runner.v1.Offer.turn:type_name -> bivouac.runner.v1.ShownTurn
+	20, // 11: bivouac.runner.v1.ShownTurn.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	13, // 12: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	29, // 13: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
+	32, // 14: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	31, // 15: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	30, // 16: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
+	20, // 17: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	9,  // 18: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	12, // 19: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	40, // 20: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	42, // 21: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	44, // 22: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	45, // 23: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	43, // 24: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	41, // 25: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
+	38, // 26: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
+	39, // 27: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	37, // 28: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	8,  // 29: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 30: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 31: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	4,  // 32: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
+	6,  // 33: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
+	10, // 34: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	15, // 35: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	24, // 36: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	26, // 37: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	33, // 38: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	35, // 39: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	46, // 40: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	48, // 41: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	50, // 42: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	52, // 43: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	54, // 44: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	56, // 45: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 46: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 47: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	5,  // 48: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
+	7,  // 49: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
+	11, // 50: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	16, // 51: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	25, // 52: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	27, // 53: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	34, // 54: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	36, // 55: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	47, // 56: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	49, // 57: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	51, // 58: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	53, // 59: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	55, // 60: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	57, // 61: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	46, // [46:62] is the sub-list for method output_type
+	30, // [30:46] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
@@ -4043,11 +4456,11 @@ func file_bivouac_runner_v1_runner_proto_init() {
 		(*AttachResponse_ToolAnswer)(nil),
 		(*AttachResponse_Fenced)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[26].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[28].OneofWrappers = []any{
 		(*Work_Turn)(nil),
 		(*Work_Device)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[35].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[37].OneofWrappers = []any{
 		(*Record_Started)(nil),
 		(*Record_LoopEvent)(nil),
 		(*Record_ToolRequested)(nil),
@@ -4055,6 +4468,8 @@ func file_bivouac_runner_v1_runner_proto_init() {
 		(*Record_Result)(nil),
 		(*Record_EffectIntent)(nil),
 		(*Record_SandboxMoved)(nil),
+		(*Record_OwnerAsked)(nil),
+		(*Record_OwnerDecided)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4062,7 +4477,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runner_v1_runner_proto_rawDesc), len(file_bivouac_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   54,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
