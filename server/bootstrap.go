@@ -10,6 +10,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api"
+	"bivouac/server/engine"
 	"bivouac/server/policy"
 	"bivouac/server/store"
 )
@@ -44,18 +45,15 @@ func (b Bootstrap) in(ctx context.Context, s *store.Store) (policy.Principal, er
 	if err != nil {
 		return policy.Principal{}, err
 	}
-	caller := store.AsOperator("bootstrap")
 	var p policy.Principal
-	err = s.View(ctx, caller, func(tx *store.Tx) (err error) {
+	err = s.View(ctx, store.AsOperator("bootstrap"), func(tx *store.Tx) (err error) {
 		p, _, err = tx.PrincipalByToken(token.Hash())
 		return err
 	})
 	if !errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound}) {
 		return p, err
 	}
-	p, _, err = api.AddPrincipal(ctx, s, caller, api.NewPrincipal{
-		Tenant: b.Tenant, Name: b.Principal, Admin: true, Operator: true, Token: token,
-	})
+	p, err = engine.AddOperator(ctx, s, engine.NewPrincipal{Tenant: b.Tenant, Name: b.Principal, TokenHash: token.Hash()})
 	if errors.Is(err, &protocol.Error{Code: protocol.CodeAlreadyExists}) {
 		if old, operr := b.existing(ctx, s); operr == nil && !old.DisabledAt.IsZero() {
 			return p, protocol.Errorf(protocol.CodeFailedPrecondition,

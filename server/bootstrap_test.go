@@ -9,6 +9,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api"
+	"bivouac/server/engine"
 	"bivouac/server/store"
 )
 
@@ -74,10 +75,9 @@ func TestBootstrapAfterItsPrincipalWasDisabled(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := api.NewToken()
-	caller := store.AsOperator("test")
-	_, _, err = api.AddPrincipal(t.Context(), s, caller, api.NewPrincipal{Tenant: "local", Name: "second", Admin: true, Token: second})
+	_, err = engine.AddOperator(t.Context(), s, engine.NewPrincipal{Tenant: "local", Name: "second", TokenHash: second.Hash()})
 	if err == nil {
-		err = s.Update(t.Context(), caller, func(tx *store.Tx) error { return tx.DisablePrincipal(alice.ID) })
+		err = s.Update(t.Context(), store.AsOperator("test"), func(tx *store.Tx) error { return tx.DisablePrincipal(alice.ID) })
 	}
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
-	"bivouac/server/policy"
 	"bivouac/server/store"
 	"bivouac/server/transfer"
 )
@@ -31,15 +30,8 @@ func (s artifacts) PutArtifact(ctx context.Context, stream *connect.ClientStream
 	if err := s.Blobs.Put(ctx, digest, size, body); err != nil {
 		return nil, err
 	}
-	l := loginOf(ctx)
-	out := &apiv1.PutArtifactResponse{Digest: digest}
-	err = s.Store.Update(ctx, l.caller(), func(tx *store.Tx) (err error) {
-		out.Existed, err = tx.PutArtifact(policy.Artifact{
-			Digest: digest, Tenant: l.tenant.ID, Principal: l.principal.ID, Kind: kind, Size: size, CreatedAt: tx.Now,
-		})
-		return err
-	})
-	return out, err
+	existed, err := s.Engine.ArtifactStored(ctx, callerOf(ctx), digest, size)
+	return &apiv1.PutArtifactResponse{Digest: digest, Existed: existed}, err
 }
 
 func (s artifacts) checkUpload(digest string, size int64, kind string) error {

@@ -5,52 +5,20 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"slices"
 	"time"
 
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
+	"bivouac/server/engine"
 	"bivouac/server/execution"
 	"bivouac/server/store"
 )
-
-// Life of a join code: minutes.
-const (
-	defaultJoinTTL = 10 * time.Minute
-	maxJoinTTL     = time.Hour
-)
-
-// bindable are what a binding may name: the fixed device actions, and "turn" for
-// whole turns in a sandbox.
-var bindable = []string{"files.list", "files.read", "files.write", "turn"}
-
-func checkActions(actions []string) error {
-	for _, a := range actions {
-		if !slices.Contains(bindable, a) {
-			return protocol.Errorf(protocol.CodeInvalidArgument, "%q is no action of a machine: choose from %v", a, bindable)
-		}
-	}
-	return nil
-}
 
 type runners struct{ Config }
 
 // CreateJoinCode makes a single-use code; only its hash stays here.
 func (s runners) CreateJoinCode(ctx context.Context, r *apiv1.CreateJoinCodeRequest) (*apiv1.CreateJoinCodeResponse, error) {
-	ttl := time.Duration(r.GetTtlSeconds()) * time.Second
-	if ttl == 0 {
-		ttl = defaultJoinTTL
-	}
-	if ttl < 0 || ttl > maxJoinTTL {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a join code lives at most %s: give a shorter --ttl", maxJoinTTL)
-	}
-	if err := checkActions(r.GetActions()); err != nil {
-		return nil, err
-	}
-	if r.GetName() != "" && !principalName.MatchString(r.GetName()) {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a machine's name has 1 to 63 lower-case letters, digits and . _ @ -; %q is none", r.GetName())
-	}
 	root, err := s.Root()
 	if err != nil {
 		return nil, err
@@ -59,20 +27,13 @@ func (s runners) CreateJoinCode(ctx context.Context, r *apiv1.CreateJoinCodeRequ
 	if err != nil {
 		return nil, err
 	}
-	l := loginOf(ctx)
-	var expires time.Time
-	err = s.Store.Update(ctx, l.caller(), func(tx *store.Tx) error {
-		expires = tx.Now.Add(ttl)
-		return tx.InsertJoinCode(execution.JoinCode{
-			Hash: code.Hash(), Tenant: l.tenant.ID, Principal: l.principal.ID, Name: r.GetName(),
-			Actions: r.GetActions(), CreatedAt: tx.Now, ExpiresAt: expires,
-		})
-	})
+	kept, err := s.Engine.CreateJoinCode(ctx, callerOf(ctx), engine.NewJoinCode{Hash: code.Hash(), Name: r.GetName(),
+		Actions: r.GetActions(), TTL: time.Duration(r.GetTtlSeconds()) * time.Second})
 	if err != nil {
 		return nil, err
 	}
 	return &apiv1.CreateJoinCodeResponse{
-		Code: code.Reveal(), ExpiresAt: at(expires),
+		Code: code.Reveal(), ExpiresAt: at(kept.ExpiresAt),
 		Command: "bivouac-edge join https://" + s.RunnerAddress + " " + code.Reveal(),
 	}, nil
 }
@@ -165,44 +126,17 @@ func (s runners) RevokeRunner(ctx context.Context, r *apiv1.RevokeRunnerRequest)
 	return out, err
 }
 
-// PutBinding lets a principal use a machine. Its owner may bind; who may be
-// bound is who the owner can see, and another tenant's cannot be seen. INV-9.
+// PutBinding lets a principal use a machine.
 func (s runners) PutBinding(ctx context.Context, r *apiv1.PutBindingRequest) (*apiv1.PutBindingResponse, error) {
-	if err := checkActions(r.GetActions()); err != nil {
-		return nil, err
-	}
-	if len(r.GetActions()) == 0 {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a binding names at least one action of %v: give --action", bindable)
-	}
 	id, err := protocol.ParseID[protocol.RunnerKind](r.GetRunnerId())
 	if err != nil {
 		return nil, err
 	}
-	l := loginOf(ctx)
-	fresh := protocol.NewID[protocol.BindingKind](time.Now(), rand.Reader)
-	out := &apiv1.PutBindingResponse{}
-	err = s.Store.Update(ctx, l.caller(), func(tx *store.Tx) error {
-		rn, err := tx.Runner(id)
-		if err != nil {
-			return err
-		}
-		if rn.Owner != l.principal.ID && !l.principal.Admin {
-			return protocol.Errorf(protocol.CodePermissionDenied, "%s belongs to somebody else: its owner or an admin may bind it", rn.Name)
-		}
-		p, err := tx.Principal(protocol.PrincipalID(r.GetPrincipalId()))
-		if isNotFound(err) {
-			p, err = tx.PrincipalByName(l.tenant.ID, r.GetPrincipalId())
-		}
-		if err != nil {
-			return err
-		}
-		b, err := tx.PutBinding(execution.Binding{
-			ID: fresh, Tenant: l.tenant.ID, Principal: p.ID, Runner: id, Actions: r.GetActions(), CreatedAt: tx.Now,
-		})
-		out.Binding = bindingOut(b, p.Name)
-		return err
-	})
-	return out, err
+	b, p, err := s.Engine.PutBinding(ctx, callerOf(ctx), engine.NewBinding{Runner: id, Principal: r.GetPrincipalId(), Actions: r.GetActions()})
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.PutBindingResponse{Binding: bindingOut(b, p.Name)}, nil
 }
 
 func (s runners) DeleteBinding(ctx context.Context, r *apiv1.DeleteBindingRequest) (*apiv1.DeleteBindingResponse, error) {
@@ -210,6 +144,5 @@ func (s runners) DeleteBinding(ctx context.Context, r *apiv1.DeleteBindingReques
 	if err != nil {
 		return nil, err
 	}
-	err = s.Store.Update(ctx, callerOf(ctx), func(tx *store.Tx) error { return tx.RemoveBinding(id) })
-	return &apiv1.DeleteBindingResponse{}, err
+	return &apiv1.DeleteBindingResponse{}, s.Engine.DeleteBinding(ctx, callerOf(ctx), id)
 }

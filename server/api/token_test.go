@@ -33,23 +33,3 @@ func TestTokenFormAndSecrecy(t *testing.T) {
 		}
 	}
 }
-
-func TestPrincipalNames(t *testing.T) {
-	for _, c := range []struct {
-		n    NewPrincipal
-		fine bool
-	}{
-		{NewPrincipal{Tenant: "local", Name: "alice"}, true},
-		{NewPrincipal{Tenant: "local", Name: "a.b_c@d-e", Kind: "service"}, true},
-		{NewPrincipal{Tenant: "local", Name: strings.Repeat("x", 64)}, false},
-		{NewPrincipal{Tenant: "local", Name: "-x"}, false},
-		{NewPrincipal{Tenant: "local", Name: "Alice"}, false},
-		{NewPrincipal{Tenant: "a--", Name: "alice", Kind: "god"}, false},
-		{NewPrincipal{Tenant: "local_", Name: "alice"}, false},
-		{NewPrincipal{Name: "alice"}, false},
-	} {
-		if err := c.n.check(); (err == nil) != c.fine {
-			t.Errorf("%+v: %v", c.n, err)
-		}
-	}
-}

@@ -51,6 +51,17 @@ func (e *Engine) BlobStored(ctx context.Context, c store.Caller, attempt protoco
 	})
 }
 
+// ArtifactStored makes a stored blob an artifact that its sender may use in a
+// session, and reports one that was there.
+func (e *Engine) ArtifactStored(ctx context.Context, c store.Caller, digest string, size int64) (existed bool, err error) {
+	err = e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+		existed, err = tx.PutArtifact(policy.Artifact{Digest: digest, Tenant: c.Tenant(), Principal: c.Principal(),
+			Kind: "workspace", Size: size, CreatedAt: tx.Now})
+		return err
+	})
+	return existed, err
+}
+
 // MayGetBlob checks that the attempt's work names the blob: knowing a digest is
 // not enough.
 func (e *Engine) MayGetBlob(ctx context.Context, c store.Caller, attempt protocol.AttemptID, fence protocol.Fence, digest string) error {

@@ -87,8 +87,10 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 	if err != nil || r.State.Terminal() {
 		return r, err
 	}
-	if c.Runner() != id && c.Principal() != r.Owner && !c.Admin() {
-		return r, protocol.Errorf(protocol.CodePermissionDenied, "runner %q can be ended by its owner or an admin: ask one", r.Name)
+	if c.Runner() != id {
+		if err := ownerOrAdmin(c, r, "ended"); err != nil {
+			return r, err
+		}
 	}
 	floor := policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor}
 	raised := raising{floors: e.floors, floor: floor}
@@ -152,6 +154,9 @@ func (e *Engine) loseMachine(ctx context.Context, seen execution.Attempt) error 
 func (e *Engine) DisablePrincipal(ctx context.Context, c store.Caller, id protocol.PrincipalID) (policy.Principal, error) {
 	var p policy.Principal
 	err := e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorPrincipal, ID: id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {
+		if err := managesTenant(tx, "disable principals"); err != nil {
+			return err
+		}
 		if err := keepsAdmin(tx, id); err != nil {
 			return err
 		}

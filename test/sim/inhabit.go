@@ -6,7 +6,6 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
-	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/store"
 )
@@ -88,10 +87,7 @@ func (s *Sim) join(i int, owner *person, devices bool) error {
 	m := s.newMachine(i, devices)
 	m.caller = store.AsRunner(tenant, m.id)
 	code := []byte("code of " + m.name)
-	err := s.store.Update(ctx, owner.me, func(tx *store.Tx) error {
-		return tx.InsertJoinCode(execution.JoinCode{Hash: code, Tenant: tenant, Principal: owner.id, Name: m.name,
-			CreatedAt: tx.Now, ExpiresAt: tx.Now.Add(time.Minute)})
-	})
+	_, err := s.hosts[0].engine.CreateJoinCode(ctx, owner.me, engine.NewJoinCode{Hash: code, Name: m.name, TTL: time.Minute})
 	if err == nil {
 		_, err = s.hosts[0].engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: code, Runner: m.id, PublicKey: []byte(m.name), Thumbprint: m.thumb})
 	}

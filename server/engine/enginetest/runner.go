@@ -14,7 +14,7 @@ import (
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/engine"
-	"bivouac/server/execution"
+	"bivouac/server/policy"
 	"bivouac/server/store"
 )
 
@@ -63,20 +63,22 @@ type Held struct {
 // Join enrols a runner of the world's person, and connects it.
 func (w *World) Join(name string, actions ...string) *Runner {
 	w.T.Helper()
+	return w.JoinOf(w.Person, name, actions...)
+}
+
+// JoinOf is Join for another owner.
+func (w *World) JoinOf(owner policy.Principal, name string, actions ...string) *Runner {
+	w.T.Helper()
 	ctx := context.Background()
 	hash := []byte("code of " + name + fmt.Sprint(len(w.Runners)))
 	id := protocol.NewID[protocol.RunnerKind](time.Now(), w.entropy)
-	err := w.Store.Update(ctx, w.Me(), func(tx *store.Tx) error {
-		return tx.InsertJoinCode(execution.JoinCode{Hash: hash, Tenant: w.Person.Tenant, Principal: w.Person.ID, Name: name,
-			CreatedAt: tx.Now, ExpiresAt: tx.Now.Add(10 * time.Minute)})
-	})
-	if err != nil {
+	if _, err := w.Engine.CreateJoinCode(ctx, Caller(owner), engine.NewJoinCode{Hash: hash, Name: name}); err != nil {
 		w.T.Fatal(err)
 	}
 	if _, err := w.Engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: hash, Runner: id, PublicKey: []byte(name), Thumbprint: "thumb-" + name}); err != nil {
 		w.T.Fatal(err)
 	}
-	r := &Runner{ID: id, w: w, caller: store.AsRunner(w.Person.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Renews: true,
+	r := &Runner{ID: id, w: w, caller: store.AsRunner(owner.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Renews: true,
 		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Actions: actions, Adapters: []string{"native"}}}
 	w.Runners = append(w.Runners, r)
 	r.Connect()
