@@ -32,31 +32,28 @@ func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimR
 	}
 	var a execution.Attempt
 	var auth *authority
-	var w *turnTx
-	err = e.Store.Update(ctx, store.AsLoop("claim"), func(tx *store.Tx) (err error) {
+	var turn session.Turn
+	err = e.change(ctx, "claim", func(tx *store.Tx) (_ *turnTx, err error) {
 		if a, err = e.claimAttempt(tx, id, c.Runner(), req.BootNonce); err != nil {
-			return err
+			return nil, err
 		}
 		e.links.claimed(c.Runner(), id) // before the commit, after which others may ask for its cleanup
-		if w, err = e.openAttempt(tx, id); err != nil {
-			return err
-		}
-		if auth, err = w.claimed(a); err != nil {
-			return err
-		}
-		return w.close()
+		return e.openAttempt(tx, id)
+	}, func(w *turnTx) (err error) {
+		turn = w.turn
+		auth, err = w.claimed(a)
+		return err
 	})
 	if err != nil {
 		return nil, claimRefused(err)
 	}
-	w.committed()
 	fault.Here(fault.ServerClaimCommitted)
-	e.leases.start(a, w.turn.Session, auth)
+	e.leases.start(a, turn.Session, auth)
 	terms, err := e.terms(a, auth)
 	if err != nil {
 		return nil, claimRefused(err) // taken back since: its work ends by its own tick
 	}
-	e.Log.Info("attempt claimed", "attempt", a.ID, "runner", a.Runner, "turn", w.turn.ID, "fence", a.Fence)
+	e.Log.Info("attempt claimed", "attempt", a.ID, "runner", a.Runner, "turn", turn.ID, "fence", a.Fence)
 	return &runnerv1.ClaimResponse{Terms: terms, Work: a.Work, SpecDigest: a.SpecDigest}, nil
 }
 
@@ -78,15 +75,6 @@ func (e *Engine) claimAttempt(tx *store.Tx, id protocol.AttemptID, r protocol.Ru
 		}
 	}
 	return tx.ClaimAttempt(id, r, nonce)
-}
-
-// openAttempt opens the turn that an attempt works for.
-func (e *Engine) openAttempt(tx *store.Tx, id protocol.AttemptID) (*turnTx, error) {
-	t, err := tx.TurnOfAttempt(id)
-	if err != nil {
-		return nil, err
-	}
-	return e.holdTurn(tx, t), nil
 }
 
 // claimed checks authority again, and lets a turn's wall time run from its claim.

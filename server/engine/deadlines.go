@@ -43,7 +43,7 @@ func (e *Engine) tickDeadlines(ctx context.Context) (bool, error) {
 		return ended, err
 	}
 	failed, err := each(attempts, func(a execution.Attempt) (bool, error) {
-		return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error { return w.notPlaced(a) })
+		return true, e.onSeen(ctx, "deadlines", a, func(w *turnTx, a execution.Attempt) error { return w.notPlaced(a) })
 	})
 	return ended || failed, err
 }

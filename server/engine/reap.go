@@ -80,11 +80,11 @@ func (e *Engine) reap(ctx context.Context, a execution.Attempt) (bool, error) {
 	device := a.SubjectKind == execution.SubjectAction
 	switch {
 	case state == execution.LeaseAlive && a.State == execution.AttemptSuspect:
-		return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error {
+		return true, e.onSeen(ctx, "reap", a, func(w *turnTx, a execution.Attempt) error {
 			return w.moveAttempt(a, execution.AttemptRenew)
 		})
 	case state != execution.LeaseAlive && a.State != execution.AttemptSuspect:
-		return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error { return w.lapsed(a) })
+		return true, e.onSeen(ctx, "reap", a, func(w *turnTx, a execution.Attempt) error { return w.lapsed(a) })
 	case state == execution.LeaseOver && !device:
 		return e.reapTurn(ctx, a)
 	}
@@ -93,7 +93,7 @@ func (e *Engine) reap(ctx context.Context, a execution.Attempt) (bool, error) {
 
 // startClock starts the clock of an attempt that this replica has none of.
 func (e *Engine) startClock(ctx context.Context, a execution.Attempt) (bool, error) {
-	return true, e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error {
+	return true, e.onSeen(ctx, "reap", a, func(w *turnTx, a execution.Attempt) error {
 		auth, err := w.attemptAuthority(a)
 		var t *taken
 		if err != nil && !errors.As(err, &t) {
@@ -133,7 +133,7 @@ func (w *turnTx) moveAttempt(a execution.Attempt, ev execution.AttemptEvent) err
 // reapTurn interrupts the attempt of a turn after retention and guard, once no
 // action that the server dispatched is in flight.
 func (e *Engine) reapTurn(ctx context.Context, a execution.Attempt) (worked bool, err error) {
-	err = e.onHeld(ctx, a, func(w *turnTx, a execution.Attempt) error {
+	err = e.onSeen(ctx, "reap", a, func(w *turnTx, a execution.Attempt) error {
 		worked = false
 		if state := w.turn.State; state == session.WaitingAction || state == session.RunningAction || state == session.WaitingReconciliation {
 			return nil
@@ -142,30 +142,4 @@ func (e *Engine) reapTurn(ctx context.Context, a execution.Attempt) (worked bool
 		return w.interrupted(a, "it has not renewed its lease for "+a.Retention.String())
 	})
 	return worked, err
-}
-
-// onHeld changes a held attempt and its turn, if it is as it was seen.
-func (e *Engine) onHeld(ctx context.Context, seen execution.Attempt, fn func(w *turnTx, a execution.Attempt) error) error {
-	var w *turnTx
-	err := e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
-		a, err := tx.Attempt(seen.ID)
-		if err != nil {
-			return err
-		}
-		if a.State != seen.State || a.Fence != seen.Fence {
-			return protocol.Errorf(protocol.CodeConflict, "attempt %s moved on", a.ID)
-		}
-		if w, err = e.openAttempt(tx, a.ID); err != nil {
-			return err
-		}
-		if err := fn(w, a); err != nil {
-			return err
-		}
-		return w.close()
-	})
-	if err != nil {
-		return err
-	}
-	w.committed()
-	return nil
 }

@@ -32,25 +32,14 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 		}
 	}
 	var resp *runnerv1.ReportResponse
-	var w *turnTx
-	err = e.Store.Update(ctx, store.AsLoop("report"), func(tx *store.Tx) (err error) {
-		a, err := tx.Attempt(id)
-		if err != nil {
-			return err
-		}
-		if w, err = e.openAttempt(tx, id); err != nil {
-			return err
-		}
+	err = e.onAttempt(ctx, "report", id, func(w *turnTx, a execution.Attempt) (err error) {
 		anyFence := planted.Chosen == planted.Fence && a.State.Held()
 		if a.Runner != c.Runner() || a.CheckFence(protocol.Fence(req.Fence)) != nil && !anyFence {
 			resp, err = w.keepEvidence(a, req)
 		} else {
 			resp, err = w.accept(a, req.Records)
 		}
-		if err != nil {
-			return err
-		}
-		return w.close()
+		return err
 	})
 	if protocol.CodeOf(err) == protocol.CodeOutcomeUnknown {
 		e.leases.doubt(id)
@@ -58,7 +47,6 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 	if err != nil {
 		return nil, err
 	}
-	w.committed()
 	e.leases.accept(id, resp.AcceptedSeq)
 	return resp, nil
 }

@@ -131,7 +131,7 @@ func (e *Engine) loseMachine(ctx context.Context, seen execution.Attempt) error 
 	if !seen.State.Held() {
 		return e.withdraw(ctx, seen, "the runner is gone")
 	}
-	return e.onHeld(ctx, seen, func(w *turnTx, a execution.Attempt) error {
+	return e.onSeen(ctx, "fence", seen, func(w *turnTx, a execution.Attempt) error {
 		if a.SubjectKind == execution.SubjectTurn {
 			return w.interrupted(a, "its runner was revoked or removed")
 		}

@@ -8,6 +8,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -53,11 +54,47 @@ func (e *Engine) holdTurn(tx *store.Tx, t session.Turn) *turnTx {
 	return &turnTx{e: e, tx: tx, turn: t, prior: t.State, fence: t.OwnerFence, counted: tokensOf(t)}
 }
 
+// openAttempt opens the turn that an attempt works for.
+func (e *Engine) openAttempt(tx *store.Tx, id protocol.AttemptID) (*turnTx, error) {
+	t, err := tx.TurnOfAttempt(id)
+	if err != nil {
+		return nil, err
+	}
+	return e.holdTurn(tx, t), nil
+}
+
 // onTurn changes one turn in a transaction of its own.
 func (e *Engine) onTurn(ctx context.Context, loop string, id protocol.TurnID, fn func(w *turnTx) error) error {
+	return e.change(ctx, loop, func(tx *store.Tx) (*turnTx, error) { return e.openTurn(tx, id) }, fn)
+}
+
+// onAttempt changes one attempt and the turn that it works for.
+func (e *Engine) onAttempt(ctx context.Context, loop string, id protocol.AttemptID, fn func(w *turnTx, a execution.Attempt) error) error {
+	var a execution.Attempt
+	return e.change(ctx, loop, func(tx *store.Tx) (_ *turnTx, err error) {
+		if a, err = tx.Attempt(id); err != nil {
+			return nil, err
+		}
+		return e.openAttempt(tx, id)
+	}, func(w *turnTx) error { return fn(w, a) })
+}
+
+// onSeen is onAttempt for one that is still as it was seen.
+func (e *Engine) onSeen(ctx context.Context, loop string, seen execution.Attempt, fn func(w *turnTx, a execution.Attempt) error) error {
+	return e.onAttempt(ctx, loop, seen.ID, func(w *turnTx, a execution.Attempt) error {
+		if a.State != seen.State || a.Fence != seen.Fence {
+			return protocol.Errorf(protocol.CodeConflict, "attempt %s moved on", a.ID)
+		}
+		return fn(w, a)
+	})
+}
+
+// change opens a turn, changes it and writes it, in one transaction. What waits
+// for the commit happens after it, and else never.
+func (e *Engine) change(ctx context.Context, loop string, open func(tx *store.Tx) (*turnTx, error), fn func(w *turnTx) error) error {
 	var w *turnTx
 	err := e.Store.Update(ctx, store.AsLoop(loop), func(tx *store.Tx) (err error) {
-		if w, err = e.openTurn(tx, id); err != nil {
+		if w, err = open(tx); err != nil {
 			return err
 		}
 		if err := fn(w); err != nil {
