@@ -86,7 +86,7 @@ func (w *turnTx) intend(call *runtimev1.ToolCall, tool *runtimev1.Tool) (session
 	a.ArgumentsDigest = canonical.Digest([]byte(a.Arguments))
 	a.ResourceKey = resourceKey(a)
 	if tool.NeedsApproval && w.turn.Placement == session.PlacementRunner && !w.canPark {
-		return a, refuse(call.Id, denied, protocol.CodeApprovalRequired,
+		return a, refuse(call.Id, statusDenied, protocol.CodeApprovalRequired,
 			tool.Alias+" needs a person's approval, and the runner of this turn cannot wait for one. Do without it, or say that it is needed."), nil
 	}
 	refusal, err := w.heldBack(a)
@@ -99,12 +99,12 @@ func (w *turnTx) intend(call *runtimev1.ToolCall, tool *runtimev1.Tool) (session
 func (w *turnTx) heldBack(a session.Action) (*runtimev1.ToolResult, error) {
 	held, err := w.tx.UnresolvedUnknown(a.Principal, a.ResourceKey)
 	switch {
-	case absent(err):
+	case notFound(err):
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	return refuse(a.CallID, denied, protocol.CodeOutcomeUnknown,
+	return refuse(a.CallID, statusDenied, protocol.CodeOutcomeUnknown,
 		"An earlier call of "+held.Tool+" on the same thing has an unknown outcome: it may have happened. It is not done again until a person decides (action "+held.ID.String()+")."), nil
 }
 
@@ -180,7 +180,7 @@ func (w *turnTx) proceed(a session.Action, r *runtimev1.ToolResult) error {
 		if err == nil {
 			return w.beginWrite(a, preImage, tool)
 		}
-		r = refuse(a.CallID, failed, protocol.CodeInternal, err.Error())
+		r = refuse(a.CallID, statusFailed, protocol.CodeInternal, err.Error())
 	}
 	return w.answer(a.ID, tool, r)
 }
@@ -218,10 +218,10 @@ func (w *turnTx) presentable(r *runtimev1.ToolResult) (*runtimev1.ToolResult, er
 
 // Statuses of results, short.
 const (
-	ok      = runtimev1.ResultStatus_RESULT_STATUS_OK
-	failed  = runtimev1.ResultStatus_RESULT_STATUS_FAILED
-	denied  = runtimev1.ResultStatus_RESULT_STATUS_DENIED
-	unknown = runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN
+	statusOK      = runtimev1.ResultStatus_RESULT_STATUS_OK
+	statusFailed  = runtimev1.ResultStatus_RESULT_STATUS_FAILED
+	statusDenied  = runtimev1.ResultStatus_RESULT_STATUS_DENIED
+	statusUnknown = runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN
 )
 
 // refuse is a result with a stable code and a sentence for the model.
@@ -232,9 +232,9 @@ func refuse(callID string, status runtimev1.ResultStatus, code protocol.Code, te
 // unknownOutcome gives an action up: it may have happened. INV-5.
 func unknownOutcome(a session.Action, evidence string) outcome {
 	if planted.Chosen == planted.Failure {
-		return outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, failed, protocol.CodeUnavailable, "It failed.")}
+		return outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, statusFailed, protocol.CodeUnavailable, "It failed.")}
 	}
-	return outcome{event: session.ActionGiveUp, evidence: evidence, result: refuse(a.CallID, unknown, protocol.CodeOutcomeUnknown,
+	return outcome{event: session.ActionGiveUp, evidence: evidence, result: refuse(a.CallID, statusUnknown, protocol.CodeOutcomeUnknown,
 		"The outcome of this call is not known: it may have happened. Do not repeat it; say so to the person.")}
 }
 

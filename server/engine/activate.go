@@ -49,7 +49,7 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 		// this replica that this replica seems not to drive.
 		fresh := e.owned.keep(t.ID)
 		if err := e.activate(ctx, t.ID, desc); err != nil {
-			if lost(err) {
+			if lostRace(err) {
 				e.Meter.ActivationLost()
 			}
 			if fresh {
@@ -85,16 +85,16 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 		s, err := w.mayActivate()
 		var t *taken
 		if errors.As(err, &t) {
-			return w.cancelled(t.reason, t.message)
+			return w.endCancelled(t.reason, t.message)
 		} else if err != nil {
 			return err
 		}
 		switch err := w.freeze(s, desc); protocol.CodeOf(err) {
 		case "":
 		case protocol.CodeInvalidArgument:
-			return w.cancelled(reasonAgent, "The agent's definition cannot be used any more: "+err.Error())
+			return w.endCancelled(reasonAgent, "The agent's definition cannot be used any more: "+err.Error())
 		case protocol.CodePolicyDenied:
-			return w.cancelled(reasonPolicy, err.Error())
+			return w.endCancelled(reasonPolicy, err.Error())
 		default:
 			return err
 		}
@@ -106,11 +106,11 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 			"policy_digest": w.snap.PolicyDigest, "grant": w.snap.Grant}})
 		waited := w.tx.Now.Sub(w.turn.QueuedAt)
 		w.afterCommit(func() { e.Meter.Activated(waited) })
-		if err := route(desc, w.snap.Agent.Model.Route, w.snap.DataBoundary); err != nil {
-			return w.failed(routeReasons[protocol.CodeOf(err)], err.Error())
+		if err := checkRoute(desc, w.snap.Agent.Model.Route, w.snap.DataBoundary); err != nil {
+			return w.endFailed(routeReasons[protocol.CodeOf(err)], err.Error())
 		}
 		if _, err := registries(desc, w.snap.Agent.Egress); err != nil {
-			return w.failed(reasonPolicy, err.Error())
+			return w.endFailed(reasonPolicy, err.Error())
 		}
 		return w.start(s)
 	})

@@ -65,14 +65,14 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		if a.Turn, err = tx.TurnByMessage(s.ID, p.MessageID); err == nil {
 			a.Duplicate = true
 			return e.again(tx, &a, p)
-		} else if !absent(err) {
+		} else if !notFound(err) {
 			return err
 		}
 		agent, err := e.mayQueue(tx, s)
 		if err != nil {
 			return err
 		}
-		if err := workspace(tx, s, p.WorkspaceDigest); err != nil {
+		if err := tieWorkspace(tx, s, p.WorkspaceDigest); err != nil {
 			return err
 		}
 		if p.Instead {
@@ -192,9 +192,9 @@ func (e *Engine) queueFull(tx *store.Tx, s session.Session, what string, depth i
 	return full
 }
 
-// workspace checks that the artifact is the caller's own, and ties it to the
+// tieWorkspace checks that the artifact is the caller's own, and ties it to the
 // session that uses it.
-func workspace(tx *store.Tx, s session.Session, digest string) error {
+func tieWorkspace(tx *store.Tx, s session.Session, digest string) error {
 	if digest == "" {
 		return nil
 	}
@@ -253,7 +253,7 @@ func (e *Engine) position(tx *store.Tx, a *Admission) error {
 	ahead := position - 1
 	if _, err := tx.ActiveTurn(a.Turn.Session); err == nil {
 		ahead++
-	} else if !absent(err) {
+	} else if !notFound(err) {
 		return err
 	}
 	a.EstimatedWait = time.Duration(ahead) * typical

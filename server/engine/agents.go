@@ -42,7 +42,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 			if err == nil {
 				out.Definition.Version = current.Version
 			}
-			if absent(err) {
+			if notFound(err) {
 				return nil
 			}
 			return err

@@ -321,7 +321,7 @@ func (w *turnTx) refuseApproval(subject session.Action, approval session.Approva
 	if approval.Reason != "" {
 		text += " Their reason: " + approval.Reason
 	}
-	r := refuse(subject.CallID, denied, protocol.CodePolicyDenied, text)
+	r := refuse(subject.CallID, statusDenied, protocol.CodePolicyDenied, text)
 	if snap.Agent.Approvals.OnDenied != "fail" {
 		return w.settle(subject, subject.Fence, outcome{event: session.ActionDeny, result: r})
 	}
@@ -333,5 +333,5 @@ func (w *turnTx) refuseApproval(subject session.Action, approval session.Approva
 	if err := w.tx.SaveAction(next, subject.State, subject.Fence); err != nil {
 		return err
 	}
-	return w.failed(reasonApprovalDenied, text)
+	return w.endFailed(reasonApprovalDenied, text)
 }

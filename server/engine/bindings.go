@@ -34,7 +34,7 @@ func (e *Engine) PutBinding(ctx context.Context, c store.Caller, n NewBinding) (
 		if err := ownerOrAdmin(c, r, "bound"); err != nil {
 			return err
 		}
-		if p, err = tx.Principal(protocol.PrincipalID(n.Principal)); absent(err) {
+		if p, err = tx.Principal(protocol.PrincipalID(n.Principal)); notFound(err) {
 			p, err = tx.PrincipalByName(r.Tenant, n.Principal)
 		}
 		if err != nil {

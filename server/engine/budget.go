@@ -271,7 +271,7 @@ func (w *turnTx) settleUsage(id protocol.SliceID, d draw) error {
 		return err
 	}
 	if !left {
-		return w.failed("budget_exhausted", "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
+		return w.endFailed("budget_exhausted", "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
 	}
 	if w.turn.Slice == id {
 		_, err = w.topUp(d, false)

@@ -41,14 +41,14 @@ func (w *turnTx) cancelFor(c store.Caller, message string) error {
 		w.turn.CancelRequestedAt = w.tx.Now
 		w.event(session.Event{Type: session.CancelRequested, Data: map[string]string{"by": c.Principal().String()}})
 	}
-	return w.cancelled(reasonCancelled, message)
+	return w.endCancelled(reasonCancelled, message)
 }
 
 // cancelActive cancels the turn that occupies a session, for another prompt of the
 // same person; nil when none does. What waits in the queue keeps its place. INV-1.
 func (e *Engine) cancelActive(tx *store.Tx, id protocol.SessionID) (*turnTx, error) {
 	t, err := tx.ActiveTurn(id)
-	if absent(err) {
+	if notFound(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, err

@@ -188,7 +188,7 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 		return err // gone elsewhere already
 	}
 	reason, _ := policy.Redact(req.Reason)
-	if err := e.withdraw(ctx, a, "the runner declined: "+reason); err != nil && !lost(err) {
+	if err := e.withdraw(ctx, a, "the runner declined: "+reason); err != nil && !lostRace(err) {
 		return err
 	}
 	return nil

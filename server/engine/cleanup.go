@@ -75,7 +75,7 @@ func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) (worked boo
 			return err
 		}
 		row, err := tx.Connection(r.ID)
-		if err != nil && !absent(err) {
+		if err != nil && !notFound(err) {
 			return err
 		}
 		elsewhere = err == nil && row.Replica != e.Replica && !e.replicas.gone(row.Replica)

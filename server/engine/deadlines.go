@@ -51,9 +51,9 @@ func (e *Engine) tickDeadlines(ctx context.Context) (bool, error) {
 func (w *turnTx) pastDeadline() error {
 	switch {
 	case w.turn.State == session.Queued && !w.tx.Now.Before(w.turn.QueueDeadline):
-		return w.cancelled(reasonQueueDeadline, "The turn waited longer in the queue than its agent allows.")
+		return w.endCancelled(reasonQueueDeadline, "The turn waited longer in the queue than its agent allows.")
 	case w.turn.State.Active() && !w.tx.Now.Before(w.turn.Deadline):
-		return w.failed(loop.LimitWall, "The turn ran longer than its agent allows.")
+		return w.endFailed(loop.LimitWall, "The turn ran longer than its agent allows.")
 	}
 	return nil
 }
@@ -72,12 +72,12 @@ func (w *turnTx) notPlaced(a execution.Attempt) error {
 		if !w.turn.State.Active() {
 			return nil
 		}
-		return w.failed(reasonNotPlaced, "No runner took the turn in time: "+why+".")
+		return w.endFailed(reasonNotPlaced, "No runner took the turn in time: "+why+".")
 	}
 	action, err := w.tx.ActionOfAttempt(a.ID)
 	if err != nil || action.State.Terminal() {
 		return err
 	}
 	return w.settle(action, action.Fence, outcome{event: session.ActionFail, evidence: "never claimed",
-		result: refuse(action.CallID, failed, protocol.CodeUnavailable, "It did not run: "+why+".")})
+		result: refuse(action.CallID, statusFailed, protocol.CodeUnavailable, "It did not run: "+why+".")})
 }

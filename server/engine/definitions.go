@@ -56,7 +56,7 @@ func UnknownAgent(name string) error {
 // definition reads one version of an agent, or the current one.
 func (e *Engine) definition(tx *store.Tx, tenant protocol.TenantID, name, digest string) (policy.Definition, policy.Agent, error) {
 	def, err := tx.Definition(tenant, name, digest)
-	if absent(err) {
+	if notFound(err) {
 		return def, policy.Agent{}, UnknownAgent(name)
 	} else if err != nil {
 		return def, policy.Agent{}, err

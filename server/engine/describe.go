@@ -146,9 +146,9 @@ func (e *Engine) describeIn() time.Duration {
 	return min(max(e.Limits.DescribeEvery-e.view.age(now), e.pauses.left(describeOp, now), 0), time.Second)
 }
 
-// route finds a model route of the broker and holds the data boundary against
+// checkRoute finds a model route of the broker and holds the data boundary against
 // it. A turn outside it is refused before the first call. INV-11.
-func route(d *brokerv1.DescribeResponse, name, boundary string) error {
+func checkRoute(d *brokerv1.DescribeResponse, name, boundary string) error {
 	for _, m := range d.GetModels() {
 		if m.Name != name {
 			continue

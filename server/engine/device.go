@@ -28,7 +28,7 @@ func (w *turnTx) chooseRunner(a *session.Action) (*runtimev1.ToolResult, error) 
 	}
 	m, arguments, err := policy.ChooseMachine(snap.Agent, a.Tool, a.Arguments, machines)
 	if err != nil {
-		return refuse(a.CallID, denied, protocol.CodeOf(err), err.Error()), nil
+		return refuse(a.CallID, statusDenied, protocol.CodeOf(err), err.Error()), nil
 	}
 	a.Destination, a.Arguments = m.Runner.String(), arguments
 	return nil, nil
@@ -128,17 +128,17 @@ func deviceOutcome(a session.Action, r *runnerv1.Result) outcome {
 	o := outcome{result: result, evidence: "the runner reports " + r.Status}
 	switch r.Status {
 	case protocol.ResultSucceeded:
-		o.event, result.Status, result.Text, result.Truncated, result.Code = session.ActionSucceed, ok, r.Output, r.Truncated, ""
+		o.event, result.Status, result.Text, result.Truncated, result.Code = session.ActionSucceed, statusOK, r.Output, r.Truncated, ""
 	case protocol.ResultDenied:
-		o.event, result.Status = session.ActionDeny, denied
+		o.event, result.Status = session.ActionDeny, statusDenied
 	case protocol.ResultCancelled:
 		o.event, result.Status = session.ActionCancel, runtimev1.ResultStatus_RESULT_STATUS_SKIPPED
 	case protocol.ResultFailed:
-		o.event, result.Status = session.ActionFail, failed
+		o.event, result.Status = session.ActionFail, statusFailed
 	default: // INV-5: what the runner does not know is never a failure
 		return cannotTell(a, r)
 	}
-	if result.Code == "" && result.Status != ok {
+	if result.Code == "" && result.Status != statusOK {
 		result.Code = string(protocol.CodeInternal)
 	}
 	return o
@@ -150,7 +150,7 @@ func cannotTell(a session.Action, r *runnerv1.Result) outcome {
 	evidence := "the runner cannot tell: " + r.Message
 	remedy, _ := execution.Recover(execution.Cell{Class: classOf(a, session.Turn{}), Point: execution.AtSent, Knower: execution.MachineLost})
 	if remedy == execution.Refute {
-		return outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, failed, protocol.CodeUnavailable,
+		return outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, statusFailed, protocol.CodeUnavailable,
 			"The machine lost the answer. It only reads, so nothing was changed; it may be called again.")}
 	}
 	return unknownOutcome(a, evidence)
@@ -163,11 +163,8 @@ func (w *turnTx) settleDevice(a session.Action, r *runnerv1.Result) error {
 	}
 	o := deviceOutcome(a, r)
 	if o.event == session.ActionGiveUp && a.State == session.Dispatched {
-		if err := w.doubt(a, o.evidence); err != nil {
-			return err
-		}
 		var err error
-		if a, err = w.tx.Action(a.ID); err != nil {
+		if a, err = w.doubt(a, o.evidence); err != nil {
 			return err
 		}
 		o.evidence = ""
@@ -192,7 +189,12 @@ func (w *turnTx) stopAttempt(id protocol.AttemptID, why string) (begun bool, err
 	if err := w.tx.SaveAttempt(a, a.State, a.Fence); err != nil {
 		return true, err
 	}
-	return true, w.e.mail(w.tx, a.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Stop{
+	return true, w.mailStop(a, why)
+}
+
+// mailStop tells the machine of an attempt to stop it.
+func (w *turnTx) mailStop(a execution.Attempt, why string) error {
+	return w.e.mail(w.tx, a.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Stop{
 		Stop: &runnerv1.Stop{AttemptId: a.ID.String(), Reason: why}}})
 }
 

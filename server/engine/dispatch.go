@@ -35,7 +35,7 @@ func (e *Engine) tickDispatch(ctx context.Context) (bool, error) {
 // authority again; the broker is called after the commit, a runner by its
 // attempt.
 func (e *Engine) dispatch(ctx context.Context, intent session.Action) error {
-	var send *call
+	var send *gatewayCall
 	e.calls.keep(intent.ID)
 	err := e.onTurn(ctx, "dispatch", intent.Turn, func(w *turnTx) (err error) {
 		send = nil
@@ -49,7 +49,7 @@ func (e *Engine) dispatch(ctx context.Context, intent session.Action) error {
 		send, err = w.dispatch(a)
 		var t *taken
 		if errors.As(err, &t) {
-			return w.failed(t.reason, t.message)
+			return w.endFailed(t.reason, t.message)
 		}
 		return err
 	})
@@ -61,7 +61,7 @@ func (e *Engine) dispatch(ctx context.Context, intent session.Action) error {
 	return nil
 }
 
-func (w *turnTx) dispatch(a session.Action) (*call, error) {
+func (w *turnTx) dispatch(a session.Action) (*gatewayCall, error) {
 	if refusal, err := w.reauthorise(a); err != nil {
 		return nil, err
 	} else if refusal != nil {
@@ -72,7 +72,7 @@ func (w *turnTx) dispatch(a session.Action) (*call, error) {
 		return nil, err
 	}
 	next.Fence = w.turn.OwnerFence
-	var send *call
+	var send *gatewayCall
 	if a.Placement == runtimev1.Placement_PLACEMENT_DEVICE {
 		if next, err = w.queueDevice(next); err != nil {
 			return nil, err
@@ -118,7 +118,7 @@ func (w *turnTx) reauthorise(a session.Action) (*runtimev1.ToolResult, error) {
 		return nil, err
 	}
 	if err := snap.Reauthorise(tool, machines); err != nil {
-		return refuse(a.CallID, denied, protocol.CodePolicyDenied, err.Error()), nil
+		return refuse(a.CallID, statusDenied, protocol.CodePolicyDenied, err.Error()), nil
 	}
 	return w.heldBack(a)
 }

@@ -157,11 +157,11 @@ func (w *turnTx) finish(o *runtimev1.Outcome) error {
 		w.turn.Answer = o.Text
 		return w.end(session.TurnComplete, "", o.Message)
 	case runtimev1.OutcomeKind_OUTCOME_KIND_CANCELLED:
-		return w.cancelled(o.Reason, o.Message)
+		return w.endCancelled(o.Reason, o.Message)
 	case runtimev1.OutcomeKind_OUTCOME_KIND_UNKNOWN:
-		return w.unknown(o.Message)
+		return w.endUnknown(o.Message)
 	}
-	return w.failed(o.GetReason(), o.GetMessage())
+	return w.endFailed(o.GetReason(), o.GetMessage())
 }
 
 // statusWord of a result for events and logs.

@@ -140,7 +140,7 @@ func boundTo(tx *store.Tx, p protocol.PrincipalID) (out []bound, err error) {
 			return nil, err
 		}
 		conn, err := tx.Connection(b.Runner)
-		if err != nil && !absent(err) {
+		if err != nil && !notFound(err) {
 			return nil, err
 		}
 		one.attached = err == nil && conn.Attached(tx.Now)

@@ -24,10 +24,10 @@ func (e *Engine) EraseSession(ctx context.Context, c store.Caller, id protocol.S
 		if s, err = tx.Session(id); err != nil || s.State != session.Open {
 			return err
 		}
-		if err := move(tx, &s, session.SessionClose); err != nil {
+		if err := stepSession(tx, &s, session.SessionClose); err != nil {
 			return err
 		}
-		return drained(tx, &s)
+		return closeDrained(tx, &s)
 	})
 	return s, err
 }

@@ -131,7 +131,7 @@ func explainDenials(tx *store.Tx, t session.Turn, x *Explanation) error {
 		by := a.DecidedBy.String()
 		if p, err := tx.Principal(a.DecidedBy); err == nil {
 			by = p.Name
-		} else if !absent(err) {
+		} else if !notFound(err) {
 			return err
 		}
 		x.WaitingFor += fmt.Sprintf("\n%s was denied by %s", a.Tool, by)
@@ -183,7 +183,7 @@ func (e *Engine) explainQueued(tx *store.Tx, t session.Turn, x *Explanation) err
 		x.WaitingFor = fmt.Sprintf("turn %s of the same session, which is %s; it is number %d in the queue", active.ID, active.State, position)
 		x.Remedies = []string{"bivouac explain " + active.ID.String(), "bivouac cancel " + active.ID.String()}
 		return nil
-	case !absent(err):
+	case !notFound(err):
 		return err
 	}
 	if _, err := e.view.current(tx.Now); err != nil {
@@ -252,7 +252,7 @@ func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 	name := a.Runner.String()
 	if r, err := tx.Runner(a.Runner); err == nil {
 		name = fmt.Sprintf("%q", r.Name)
-	} else if !absent(err) {
+	} else if !notFound(err) {
 		return x, err
 	}
 	switch a.State {

@@ -66,7 +66,7 @@ func (x *export) begin(only protocol.SessionID, w io.Writer) error {
 				return err
 			}
 		}
-		if x.head, err = tx.Ledger(x.caller.Tenant()); absent(err) {
+		if x.head, err = tx.Ledger(x.caller.Tenant()); notFound(err) {
 			return nil // nothing is sealed yet
 		}
 		return err

@@ -191,7 +191,7 @@ func (w *turnTx) endIfTaken() (bool, error) {
 	}
 	var t *taken
 	if err := standing(w.tx, w.turn, snap); errors.As(err, &t) {
-		return true, w.failed(t.reason, t.message)
+		return true, w.endFailed(t.reason, t.message)
 	} else if err != nil {
 		return false, err
 	}

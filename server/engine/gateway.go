@@ -23,15 +23,15 @@ import (
 // invokeOp is the key of the op of one gateway action.
 func invokeOp(id protocol.ActionID) string { return "invoke/" + id.String() }
 
-// call is what a gateway action needs once its dispatch is durable.
-type call struct {
+// gatewayCall is what a gateway action needs once its dispatch is durable.
+type gatewayCall struct {
 	action  session.Action
 	grant   protocol.GrantID // under which it goes out
 	request *brokerv1.InvokeRequest
 }
 
 // prepareCall mints the action's capability and makes its request.
-func (w *turnTx) prepareCall(a session.Action) (*call, error) {
+func (w *turnTx) prepareCall(a session.Action) (*gatewayCall, error) {
 	auth, err := w.actionAuthority(a)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (w *turnTx) prepareCall(a session.Action) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &call{action: a, grant: auth.grant, request: &brokerv1.InvokeRequest{
+	return &gatewayCall{action: a, grant: auth.grant, request: &brokerv1.InvokeRequest{
 		Capability: token, ActionId: a.ID.String(), Tool: httpTool(tool), Arguments: a.Arguments,
 		IdempotencyKey: a.IdempotencyKey, MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes,
 	}}, nil
@@ -64,7 +64,7 @@ func httpTool(t policy.Tool) *brokerv1.HttpTool {
 
 // startCall sends a dispatched action to the broker. An op that cannot start or
 // is cut off leaves the action to the reconcile tick.
-func (e *Engine) startCall(c *call) bool {
+func (e *Engine) startCall(c *gatewayCall) bool {
 	id := c.action.ID
 	started := e.Ops.Start(invokeOp(id), func(ctx context.Context) {
 		resp, err := e.Broker.Invoke(ctx, c.request)
@@ -75,7 +75,7 @@ func (e *Engine) startCall(c *call) bool {
 		fault.Here(fault.ServerOutcomeReceived)
 		e.settled.put(completion{op: invokeOp(id), apply: func(ctx context.Context) error {
 			err := e.settleCall(ctx, c.action, resp, err)
-			if err == nil || lost(err) {
+			if err == nil || lostRace(err) {
 				e.calls.forget(id)
 			}
 			return err
@@ -98,15 +98,17 @@ func (e *Engine) settleCall(ctx context.Context, started session.Action, resp *b
 		if a.State.Terminal() {
 			return protocol.Errorf(protocol.CodeStaleFence, "action %s is %s already", a.ID, a.State)
 		}
+		why := "no answer came back: " + string(protocol.CodeOf(failure))
 		switch {
 		case failure == nil && !(resp.HttpStatus >= 400 && sentBefore(a)):
-			return w.settle(a, started.Fence, answered(a, resp))
+			return w.settle(a, started.Fence, outcomeOfAnswer(a, resp))
 		case failure == nil:
-			return w.doubt(a, fmt.Sprintf("the repetition was answered with HTTP %d", resp.HttpStatus))
+			why = fmt.Sprintf("the repetition was answered with HTTP %d", resp.HttpStatus)
 		case refusedByBroker(failure) && !sentBefore(a):
-			return w.settle(a, started.Fence, notDone(a, failure))
+			return w.settle(a, started.Fence, outcomeOfRefusal(a, failure))
 		}
-		return w.doubt(a, "no answer came back: "+string(protocol.CodeOf(failure)))
+		_, err = w.doubt(a, why)
+		return err
 	})
 }
 
@@ -119,12 +121,12 @@ func sentBefore(a session.Action) bool {
 	return a.Effect != runtimev1.Effect_EFFECT_READ && strings.Contains(a.Evidence, sentAgain)
 }
 
-// answered reads an upstream's answer. An error status is a known outcome.
-func answered(a session.Action, resp *brokerv1.InvokeResponse) outcome {
-	r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok, Text: bodyText(resp), Truncated: resp.Truncated}
+// outcomeOfAnswer reads an upstream's answer. An error status is a known outcome.
+func outcomeOfAnswer(a session.Action, resp *brokerv1.InvokeResponse) outcome {
+	r := &runtimev1.ToolResult{CallId: a.CallID, Status: statusOK, Text: bodyText(resp), Truncated: resp.Truncated}
 	ev := session.ActionSucceed
 	if resp.HttpStatus >= 400 {
-		ev, r.Status, r.Code = session.ActionFail, failed, string(statusCode(resp.HttpStatus))
+		ev, r.Status, r.Code = session.ActionFail, statusFailed, string(statusCode(resp.HttpStatus))
 		r.Text = strings.TrimSpace(fmt.Sprintf("HTTP %d\n%s", resp.HttpStatus, r.Text))
 	}
 	return outcome{event: ev, result: r, evidence: fmt.Sprintf("answered with HTTP %d, body %s", resp.HttpStatus, resp.BodyDigest)}
@@ -174,14 +176,14 @@ func refusedByBroker(err error) bool {
 // refusedUnsent is the evidence of a call that the broker refused before it left.
 const refusedUnsent = "refused before sending"
 
-// notDone is the known outcome of a call that was refused before it left.
-func notDone(a session.Action, why error) outcome {
+// outcomeOfRefusal is the known outcome of a call that was refused before it left.
+func outcomeOfRefusal(a session.Action, why error) outcome {
 	code, text := protocol.CodeOf(why), "It did not run: "+why.Error()
 	switch code {
 	case protocol.CodeUnauthenticated, protocol.CodePermissionDenied, protocol.CodePolicyDenied, protocol.CodeStaleFence, protocol.CodeLeaseExpired:
-		return outcome{event: session.ActionDeny, result: refuse(a.CallID, denied, code, text), evidence: refusedUnsent}
+		return outcome{event: session.ActionDeny, result: refuse(a.CallID, statusDenied, code, text), evidence: refusedUnsent}
 	}
-	return outcome{event: session.ActionFail, result: refuse(a.CallID, failed, code, text), evidence: refusedUnsent}
+	return outcome{event: session.ActionFail, result: refuse(a.CallID, statusFailed, code, text), evidence: refusedUnsent}
 }
 
 // lookupOp is the key of the op that asks the broker's call log.
@@ -255,16 +257,16 @@ func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure 
 	case found.State == brokerv1.CallState_CALL_STATE_ABSENT && (found.LogSinceUs <= 0 || found.LogSinceUs > a.IntentAt.UnixMicro()):
 		return execution.Nobody, outcome{}
 	case found.State == brokerv1.CallState_CALL_STATE_ABSENT:
-		return execution.LogAbsent, outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, failed,
+		return execution.LogAbsent, outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, statusFailed,
 			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}
 	case found.HttpStatus >= 400 && sentBefore(a):
 		return execution.LogOpen, outcome{} // the log has the last answer only
 	}
-	r := &runtimev1.ToolResult{CallId: a.CallID, Status: ok,
+	r := &runtimev1.ToolResult{CallId: a.CallID, Status: statusOK,
 		Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}
 	ev := session.ActionSucceed
 	if found.HttpStatus >= 400 {
-		ev, r.Status, r.Code = session.ActionFail, failed, string(statusCode(found.HttpStatus))
+		ev, r.Status, r.Code = session.ActionFail, statusFailed, string(statusCode(found.HttpStatus))
 		r.Text = fmt.Sprintf("HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)
 	}
 	return execution.LogAnswered, outcome{event: ev, result: r,

@@ -71,7 +71,7 @@ func grantsFor(tx *store.Tx, p protocol.PrincipalID, agent string) ([]policy.Gra
 	}
 	g, err := tx.StandingGrant(p, agent)
 	switch {
-	case absent(err):
+	case notFound(err):
 		return nil, nil
 	case err == nil && !g.RevokedAt.IsZero():
 		return nil, protocol.Errorf(protocol.CodePolicyDenied,

@@ -128,9 +128,9 @@ func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failur
 	switch {
 	case there:
 		return execution.SeenDone, outcome{event: session.ActionSucceed, evidence: evidence, result: &runtimev1.ToolResult{
-			CallId: a.CallID, Status: ok, Text: "It was done: a look afterwards found it. The answer's text was lost."}}
+			CallId: a.CallID, Status: statusOK, Text: "It was done: a look afterwards found it. The answer's text was lost."}}
 	case sure && late:
-		return execution.SeenAbsent, outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, failed,
+		return execution.SeenAbsent, outcome{event: session.ActionFail, evidence: evidence, result: refuse(a.CallID, statusFailed,
 			protocol.CodeUnavailable, "It did not happen: a look afterwards did not find it. It may be called again.")}
 	}
 	return execution.SeenNothing, outcome{}

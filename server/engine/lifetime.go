@@ -35,7 +35,7 @@ func (e *Engine) tickSessions(ctx context.Context) (bool, error) {
 			if err != nil || s.State != session.Closing {
 				return err
 			}
-			return drained(tx, &s)
+			return closeDrained(tx, &s)
 		})
 	})
 	return expired || closed, err
@@ -83,7 +83,7 @@ func occupied(tx *store.Tx, s session.Session) (bool, error) {
 		return waiting > 0, err
 	}
 	_, err = tx.ActiveTurn(s.ID)
-	if absent(err) {
+	if notFound(err) {
 		return false, nil
 	}
 	return err == nil, err
@@ -96,13 +96,13 @@ func (e *Engine) endTurns(tx *store.Tx, id protocol.SessionID, why *taken) ([]*t
 		return nil, err
 	}
 	t, err := tx.ActiveTurn(id)
-	if absent(err) {
+	if notFound(err) {
 		return ended, nil
 	} else if err != nil {
 		return nil, err
 	}
 	w := e.holdTurn(tx, t)
-	if err := w.failed(why.reason, why.message); err != nil {
+	if err := w.endFailed(why.reason, why.message); err != nil {
 		return nil, err
 	}
 	return append(ended, w), w.close()
@@ -117,7 +117,7 @@ func expire(tx *store.Tx, id protocol.SessionID) error {
 	if _, idle := s.Ends(); idle && !s.Outlived(tx.Now) {
 		why = "idle"
 	}
-	if err := move(tx, &s, session.SessionExpire); err != nil {
+	if err := stepSession(tx, &s, session.SessionExpire); err != nil {
 		return err
 	}
 	_, err = tx.AppendEvents(s.ID, session.Event{Type: session.SessionClosed, Data: map[string]string{"state": string(s.State), "reason": why}})

@@ -150,7 +150,7 @@ func (e *Engine) notMinted(ctx context.Context, d dueCall, err error) (bool, err
 		if !w.turn.State.Active() || w.turn.ModelCall != d.call {
 			return nil
 		}
-		return w.failed(gone.reason, gone.message)
+		return w.endFailed(gone.reason, gone.message)
 	})
 }
 

@@ -110,7 +110,7 @@ func (e *Engine) stillGone(tx *store.Tx, owner protocol.ReplicaID) error {
 		return nil
 	}
 	r, err := tx.Replica(owner)
-	if absent(err) {
+	if notFound(err) {
 		return nil
 	}
 	if err == nil && r.Beat != e.replicas.beat(owner) {

@@ -54,7 +54,7 @@ func (w *turnTx) parked(a execution.Attempt, r *runnerv1.Result) error {
 		return err
 	}
 	if state.Phase != runtimev1.Phase_PHASE_TOOL || len(state.Pending) == 0 || state.Pending[0].Alias != subject.Alias {
-		return w.failed(string(protocol.CodeFailedPrecondition), "The runner gave up the turn at another call than the one that a person is asked about.")
+		return w.endFailed(string(protocol.CodeFailedPrecondition), "The runner gave up the turn at another call than the one that a person is asked about.")
 	}
 	w.loop, w.turn.PatchDigest, w.dirty = state, r.PatchDigest, true
 	w.spend(state.Usage)

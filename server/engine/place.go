@@ -91,26 +91,34 @@ func fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
 }
 
 // decide asks the scheduler. A runner that let an offer of an attempt lie, or
-// declined it, is passed over for a while when another could take it.
+// declined it, is passed over for a while when another could take it. Even where it
+// is the only one it is left alone for a moment: it would only say the same again,
+// and each time costs a command in its mailbox.
 func (e *Engine) decide(queued []execution.Attempt, fleet Fleet) []Decision {
 	var plain []execution.Attempt
 	var out []Decision
 	now := time.Now()
 	for _, a := range queued {
-		without := fleet
-		without.Connections = map[protocol.RunnerID]execution.Connection{}
-		for id, c := range fleet.Connections {
-			if e.pauses.over(passedOver(a.ID, id), now) {
-				without.Connections[id] = c
-			}
-		}
-		if len(without.Connections) == len(fleet.Connections) {
+		rested := fleet
+		rested.Connections = maps.Clone(fleet.Connections)
+		maps.DeleteFunc(rested.Connections, func(id protocol.RunnerID, _ execution.Connection) bool {
+			return !e.pauses.over(offeredTo(a.ID, id), now)
+		})
+		fresh := rested
+		fresh.Connections = maps.Clone(rested.Connections)
+		maps.DeleteFunc(fresh.Connections, func(id protocol.RunnerID, _ execution.Connection) bool {
+			return !e.pauses.over(passedOver(a.ID, id), now)
+		})
+		if len(fresh.Connections) == len(fleet.Connections) {
 			plain = append(plain, a)
 			continue
 		}
-		ds := e.Scheduler.Place([]execution.Attempt{a}, without)
+		ds := e.Scheduler.Place([]execution.Attempt{a}, fresh)
 		if len(ds) == 0 || ds[0].Runner == "" {
-			ds = e.Scheduler.Place([]execution.Attempt{a}, fleet)
+			ds = e.Scheduler.Place([]execution.Attempt{a}, rested)
+		}
+		if len(rested.Connections) < len(fleet.Connections) && (len(ds) == 0 || ds[0].Runner == "") {
+			continue // why the offer came back stays the reason
 		}
 		out = append(out, ds...)
 	}
@@ -120,6 +128,15 @@ func (e *Engine) decide(queued []execution.Attempt, fleet Fleet) []Decision {
 func passedOver(a protocol.AttemptID, r protocol.RunnerID) string {
 	return "offer/" + a.String() + "/" + r.String()
 }
+
+// offeredTo is the key of the pause between two offers of one attempt to one runner.
+// The leader keeps it, whichever replica hears that an offer is declined.
+func offeredTo(a protocol.AttemptID, r protocol.RunnerID) string {
+	return "offered/" + a.String() + "/" + r.String()
+}
+
+// How long that pause is the first time, and at most.
+const minOffered, maxOffered = 100 * time.Millisecond, 5 * time.Second
 
 // offer invites one runner to claim, by its mailbox: a command to a machine is
 // never lost on the way. Without a runner the reason is kept for explain.
@@ -154,6 +171,7 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 			DeadlineUs: tx.Now.Add(e.Limits.OfferTTL).UnixMicro()}}})
 	})
 	if worked && err == nil {
+		e.pauses.again(offeredTo(d.Attempt, d.Runner), time.Now(), minOffered, maxOffered)
 		e.Log.Info("attempt offered", "attempt", d.Attempt, "runner", d.Runner)
 	}
 	return worked, err

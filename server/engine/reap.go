@@ -118,7 +118,8 @@ func (w *turnTx) lapsed(a execution.Attempt) error {
 	if err != nil || action.State != session.Dispatched {
 		return err
 	}
-	return w.doubt(action, "its machine has not renewed its lease")
+	_, err = w.doubt(action, "its machine has not renewed its lease")
+	return err
 }
 
 func (w *turnTx) moveAttempt(a execution.Attempt, ev execution.AttemptEvent) error {

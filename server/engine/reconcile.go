@@ -14,30 +14,30 @@ import (
 
 // doubt says that an action left and its outcome is not known. From here
 // evidence is sought until the deadline. INV-5.
-func (w *turnTx) doubt(a session.Action, why string) error {
+func (w *turnTx) doubt(a session.Action, why string) (session.Action, error) {
 	if a.State == session.Reconciling {
-		return nil
+		return a, nil
 	}
 	next, err := a.Step(session.ActionDoubt, w.tx.Now)
 	if err != nil {
-		return err
+		return a, err
 	}
 	next.Evidence = joinEvidence(a.Evidence, why)
 	if err := w.tx.SaveAction(next, a.State, a.Fence); err != nil {
-		return err
+		return a, err
 	}
 	w.afterCommit(func() {
 		w.e.doubts.ring()
 		w.e.Log.Warn("action in doubt", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "reason", why)
 	})
 	if w.turn.State != session.RunningAction {
-		return nil
+		return next, nil
 	}
 	if err := w.step(session.TurnDoubt); err != nil {
-		return err
+		return next, err
 	}
 	w.moved("outcome of " + a.Alias + " is not known: " + why)
-	return nil
+	return next, nil
 }
 
 // giveUp settles an action for which no evidence is left. What only reads has
@@ -60,7 +60,7 @@ func (w *turnTx) giveUp(a session.Action, why string) error {
 		}
 	}
 	if reads {
-		return w.settle(a, a.Fence, outcome{event: session.ActionFail, evidence: why, result: refuse(a.CallID, failed,
+		return w.settle(a, a.Fence, outcome{event: session.ActionFail, evidence: why, result: refuse(a.CallID, statusFailed,
 			protocol.CodeUnavailable, "No answer came in time. It only reads, so nothing was changed; it may be called again.")})
 	}
 	return w.settle(a, a.Fence, unknownOutcome(a, why))
@@ -164,7 +164,8 @@ func (e *Engine) reconcile(ctx context.Context, d doubtful) (bool, error) {
 	}
 	if a.State == session.Dispatched && remedy != execution.Await {
 		return true, e.onAction(ctx, a, func(w *turnTx, a session.Action) error {
-			return w.doubt(a, "the server stopped while it was under way")
+			_, err := w.doubt(a, "the server stopped while it was under way")
+			return err
 		})
 	}
 	switch remedy {
@@ -215,7 +216,7 @@ func (e *Engine) resend(ctx context.Context, seen session.Action) (bool, error) 
 		return false, nil
 	}
 	e.pauses.again(op, time.Now(), 500*time.Millisecond, 10*time.Second)
-	var send *call
+	var send *gatewayCall
 	e.calls.keep(seen.ID)
 	err := e.onAction(ctx, seen, func(w *turnTx, a session.Action) error {
 		next, err := a.Step(session.ActionRedispatch, w.tx.Now)
@@ -230,7 +231,7 @@ func (e *Engine) resend(ctx context.Context, seen session.Action) (bool, error) 
 		var t *taken
 		if errors.As(err, &t) {
 			send = nil
-			return w.failed(t.reason, t.message)
+			return w.endFailed(t.reason, t.message)
 		} else if err != nil {
 			send = nil
 			return w.withoutGrant(a, err)

@@ -261,7 +261,7 @@ func (e *Engine) look(ctx context.Context) (news bool, err error) {
 		if rows, err = tx.Replicas(); err != nil {
 			return err
 		}
-		if lead, err = tx.Lead(leadName); absent(err) {
+		if lead, err = tx.Lead(leadName); notFound(err) {
 			lead, err = execution.Lead{}, nil
 		}
 		return err
@@ -293,7 +293,7 @@ func (e *Engine) takeLead(ctx context.Context, lead execution.Lead) (bool, error
 		tx.Wake(store.TopicAttempts) // what waits for a runner waited for a leader
 		return err
 	})
-	if lost(err) {
+	if lostRace(err) {
 		return false, nil
 	} else if err != nil {
 		return false, err

@@ -37,7 +37,7 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 		if a.Runner != c.Runner() || a.CheckFence(protocol.Fence(req.Fence)) != nil && !anyFence {
 			resp, err = w.keepEvidence(a, req)
 		} else {
-			resp, err = w.accept(a, req.Records)
+			resp, err = w.acceptRecords(a, req.Records)
 		}
 		return err
 	})
@@ -51,10 +51,10 @@ func (e *Engine) Report(ctx context.Context, c store.Caller, req *runnerv1.Repor
 	return resp, nil
 }
 
-// accept takes the records that follow on what was accepted. Known ones are
+// acceptRecords takes the records that follow on what was accepted. Known ones are
 // skipped; after a gap nothing is taken, and the answer says from where to send
 // again.
-func (w *turnTx) accept(a execution.Attempt, records []*runnerv1.Record) (*runnerv1.ReportResponse, error) {
+func (w *turnTx) acceptRecords(a execution.Attempt, records []*runnerv1.Record) (*runnerv1.ReportResponse, error) {
 	news, err := following(a, records)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (w *turnTx) accept(a execution.Attempt, records []*runnerv1.Record) (*runne
 		}
 		saved = a
 		if a.State.Terminal() {
-			return &runnerv1.ReportResponse{AcceptedSeq: a.AcceptedSeq}, w.ended(a, r.GetResult())
+			return &runnerv1.ReportResponse{AcceptedSeq: a.AcceptedSeq}, w.resultAccepted(a, r.GetResult())
 		}
 	}
 	if a.AcceptedSeq != saved.AcceptedSeq {
@@ -157,8 +157,8 @@ func resultEvent(r *runnerv1.Result) execution.AttemptEvent {
 	return execution.AttemptGiveUp
 }
 
-// ended gives the accepted result to what the attempt worked for.
-func (w *turnTx) ended(a execution.Attempt, r *runnerv1.Result) error {
+// resultAccepted gives the accepted result to what the attempt worked for.
+func (w *turnTx) resultAccepted(a execution.Attempt, r *runnerv1.Result) error {
 	if err := w.attemptEnded(a); err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (w *turnTx) toolRequested(a execution.Attempt, r *runnerv1.ToolRequested) e
 	w.canPark = r.CanPark
 	tool, refusal := w.checkCall(call)
 	if refusal == nil && w.turn.State != session.RunningModel {
-		refusal = refuse(call.Id, denied, protocol.CodeFailedPrecondition, "An earlier call is not answered yet.")
+		refusal = refuse(call.Id, statusDenied, protocol.CodeFailedPrecondition, "An earlier call is not answered yet.")
 	}
 	if refusal != nil {
 		return w.mailAnswer(a.ID, refusal)
@@ -153,10 +153,10 @@ func (w *turnTx) toolRequested(a execution.Attempt, r *runnerv1.ToolRequested) e
 func (w *turnTx) checkCall(call *runtimev1.ToolCall) (*runtimev1.Tool, *runtimev1.ToolResult) {
 	tool, err := w.tool(call.Alias)
 	if err != nil || tool.Placement == runtimev1.Placement_PLACEMENT_SANDBOX {
-		return nil, refuse(call.Id, denied, protocol.CodePolicyDenied, "The server dispatches no tool of that name for this turn.")
+		return nil, refuse(call.Id, statusDenied, protocol.CodePolicyDenied, "The server dispatches no tool of that name for this turn.")
 	}
 	if len(call.Arguments) > loop.MaxArgumentBytes {
-		return nil, refuse(call.Id, failed, protocol.CodeInvalidArgument, "The arguments are too large.")
+		return nil, refuse(call.Id, statusFailed, protocol.CodeInvalidArgument, "The arguments are too large.")
 	}
 	b, err := canonical.Canonical([]byte(call.Arguments))
 	if err == nil {
@@ -166,7 +166,7 @@ func (w *turnTx) checkCall(call *runtimev1.ToolCall) (*runtimev1.Tool, *runtimev
 		}
 	}
 	if err != nil {
-		return nil, refuse(call.Id, failed, protocol.CodeInvalidArgument, "The arguments of "+tool.Alias+" are not accepted: "+err.Error())
+		return nil, refuse(call.Id, statusFailed, protocol.CodeInvalidArgument, "The arguments of "+tool.Alias+" are not accepted: "+err.Error())
 	}
 	call.Arguments = string(b)
 	return tool, nil
@@ -182,8 +182,8 @@ func (w *turnTx) answerWorker(tool *runtimev1.Tool, r *runtimev1.ToolResult) err
 		}
 	}
 	w.settling = ""
-	if r.Status == unknown && tool.Effect >= runtimev1.Effect_EFFECT_OUTBOUND {
-		return w.unknown("It is not known whether an effect outside this machine happened.")
+	if r.Status == statusUnknown && tool.Effect >= runtimev1.Effect_EFFECT_OUTBOUND {
+		return w.endUnknown("It is not known whether an effect outside this machine happened.")
 	}
 	if ev, moves := backToModel[w.turn.State]; moves {
 		if err := w.step(ev); err != nil {

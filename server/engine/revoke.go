@@ -139,10 +139,7 @@ func (e *Engine) loseMachine(ctx context.Context, seen execution.Attempt) error 
 		if err != nil || action.State.Terminal() {
 			return err
 		}
-		if err := w.doubt(action, "its runner was revoked or removed"); err != nil {
-			return err
-		}
-		if action, err = w.tx.Action(action.ID); err != nil {
+		if action, err = w.doubt(action, "its runner was revoked or removed"); err != nil {
 			return err
 		}
 		return w.giveUp(action, "its runner was revoked or removed before it reported")
@@ -209,7 +206,7 @@ func (e *Engine) revokeSessions(ctx context.Context, f foundation) error {
 			return err
 		}
 		for _, id := range under {
-			if err := e.revokeSession(ctx, id, f); err != nil && !lost(err) {
+			if err := e.revokeSession(ctx, id, f); err != nil && !lostRace(err) {
 				return err
 			}
 		}
@@ -234,7 +231,7 @@ func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, f fou
 		if s, err = tx.Session(id); err != nil {
 			return err
 		}
-		if err := move(tx, &s, session.SessionRevoke); err != nil {
+		if err := stepSession(tx, &s, session.SessionRevoke); err != nil {
 			return err
 		}
 		if _, err := tx.AppendEvents(id, session.Event{Type: session.SessionRevoked, Data: f.event()}); err != nil {

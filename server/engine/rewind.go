@@ -55,7 +55,7 @@ func (w *turnTx) rewind() error {
 			return err
 		}
 	}
-	return w.failed(reasonRestored, saysRestored)
+	return w.endFailed(reasonRestored, saysRestored)
 }
 
 // rewindAction takes an intent for sent: the copy may be older than its dispatch.

@@ -133,7 +133,7 @@ func (w *turnTx) goOn(a execution.Attempt, why string) error {
 		return err
 	}
 	if !again {
-		return w.failed(reasonInterrupted, "The work was interrupted: "+why+".")
+		return w.endFailed(reasonInterrupted, "The work was interrupted: "+why+".")
 	}
 	s, err := w.tx.Session(w.turn.Session)
 	if err != nil {

@@ -39,7 +39,7 @@ func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runne
 		}
 		if r, err = tx.Runner(p.Runner); err == nil {
 			return joinedAlready(r, code)
-		} else if !absent(err) {
+		} else if !notFound(err) {
 			return err
 		}
 		r = execution.Runner{ID: p.Runner, Tenant: code.Tenant, Owner: code.Principal, Name: p.Name, Thumbprint: p.Thumbprint,
@@ -136,7 +136,7 @@ func (n *connecting) take(c store.Caller, transport string, req *runnerv1.Connec
 		return protocol.Errorf(protocol.CodeUnauthenticated, "runner %s is not enrolled here any more: join again with bivouac-edge join", c.Runner())
 	}
 	last, err := n.tx.Connection(r.ID)
-	if err != nil && !absent(err) {
+	if err != nil && !notFound(err) {
 		return err
 	}
 	if err := sole(r, last, req); err != nil {
@@ -265,7 +265,7 @@ func (e *Engine) Disconnect(ctx context.Context, c store.Caller, epoch int64) er
 		}
 		return tx.ReleaseConnection(c.Runner(), epoch)
 	})
-	if lost(err) {
+	if lostRace(err) {
 		return nil
 	}
 	return err

@@ -68,7 +68,7 @@ func seal(tx *store.Tx, open []store.SealedSegment) error {
 		t := open[0].Tenant
 		read := nodes(tx, t)
 		head, err := tx.Ledger(t)
-		if err != nil && !absent(err) {
+		if err != nil && !notFound(err) {
 			return err
 		}
 		size := head.Size

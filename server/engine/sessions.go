@@ -20,7 +20,7 @@ func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession
 	var s session.Session
 	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		if p.IdempotencyKey != "" {
-			if s, err = tx.SessionByKey(c.Principal(), p.IdempotencyKey); !absent(err) {
+			if s, err = tx.SessionByKey(c.Principal(), p.IdempotencyKey); !notFound(err) {
 				return sameAgent(s, p.Agent, err)
 			}
 		}
@@ -73,16 +73,16 @@ func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.S
 		if s, err = tx.Session(id); err != nil || s.State != session.Open {
 			return err
 		}
-		if err := move(tx, &s, session.SessionClose); err != nil {
+		if err := stepSession(tx, &s, session.SessionClose); err != nil {
 			return err
 		}
 		if ended, err = e.cancelQueued(tx, id, reasonSessionClosed, "The session was closed."); err != nil {
 			return err
 		}
-		if _, err := tx.ActiveTurn(id); !absent(err) {
+		if _, err := tx.ActiveTurn(id); !notFound(err) {
 			return err // it ends first
 		}
-		return drained(tx, &s)
+		return closeDrained(tx, &s)
 	})
 	if err != nil {
 		return s, err
@@ -101,7 +101,7 @@ func (e *Engine) mySession(ctx context.Context, c store.Caller, id protocol.Sess
 	})
 }
 
-func move(tx *store.Tx, s *session.Session, ev session.SessionEvent) error {
+func stepSession(tx *store.Tx, s *session.Session, ev session.SessionEvent) error {
 	next, err := s.Step(ev, tx.Now)
 	if err != nil {
 		return err
@@ -113,8 +113,8 @@ func move(tx *store.Tx, s *session.Session, ev session.SessionEvent) error {
 	return nil
 }
 
-func drained(tx *store.Tx, s *session.Session) error {
-	if err := move(tx, s, session.SessionDrained); err != nil {
+func closeDrained(tx *store.Tx, s *session.Session) error {
+	if err := stepSession(tx, s, session.SessionDrained); err != nil {
 		return err
 	}
 	_, err := tx.AppendEvents(s.ID, session.Event{Type: session.SessionClosed})
@@ -134,7 +134,7 @@ func (e *Engine) cancelQueued(tx *store.Tx, id protocol.SessionID, reason, messa
 				continue
 			}
 			w := e.holdTurn(tx, t)
-			if err := w.cancelled(reason, message); err != nil {
+			if err := w.endCancelled(reason, message); err != nil {
 				return nil, err
 			}
 			if err := w.close(); err != nil {

@@ -91,7 +91,7 @@ func (e *Engine) tickSettle(ctx context.Context) (bool, error) {
 	}
 	err := c.apply(ctx)
 	switch {
-	case lost(err):
+	case lostRace(err):
 		e.Log.Info("completion came too late", "op", c.op, "reason", err)
 	case err != nil:
 		e.settled.postpone()

@@ -98,9 +98,9 @@ func (e *Engine) waitFor(t Tick, err error) time.Duration {
 	return wait
 }
 
-// lost reports a refusal that only says that somebody else was faster: the state
+// lostRace reports a refusal that only says that somebody else was faster: the state
 // moved on between reading and writing. The next pass sees it.
-func lost(err error) bool {
+func lostRace(err error) bool {
 	var e *protocol.Error
 	if !errors.As(err, &e) {
 		return false
@@ -108,8 +108,8 @@ func lost(err error) bool {
 	return e.Code == protocol.CodeConflict || e.Code == protocol.CodeStaleFence || e.Code == protocol.CodeNotFound
 }
 
-// absent reports that there is no such thing for the caller.
-func absent(err error) bool { return protocol.CodeOf(err) == protocol.CodeNotFound }
+// notFound reports that there is no such thing for the caller.
+func notFound(err error) bool { return protocol.CodeOf(err) == protocol.CodeNotFound }
 
 // each applies do to every item and goes on after one that fails, so that one
 // sick row never stops the others. It reports whether any was worked on, and the
@@ -118,7 +118,7 @@ func absent(err error) bool { return protocol.CodeOf(err) == protocol.CodeNotFou
 func each[T any](items []T, do func(T) (bool, error)) (worked bool, first error) {
 	for _, item := range items {
 		did, err := do(item)
-		if lost(err) {
+		if lostRace(err) {
 			did, err = false, nil
 		}
 		if err != nil && first == nil {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/capability"
 	"bivouac/server/execution"
 	"bivouac/server/policy"
@@ -68,21 +67,21 @@ func (w *turnTx) end(ev session.TurnEvent, reason, message string) error {
 	return nil
 }
 
-// cancelled ends whatever state the turn is in, except the terminal ones.
-func (w *turnTx) cancelled(reason, message string) error {
+// endCancelled ends whatever state the turn is in, except the terminal ones.
+func (w *turnTx) endCancelled(reason, message string) error {
 	return w.end(session.TurnCancel, reason, message)
 }
 
-// failed ends an active turn; one that still waits can only be cancelled.
-func (w *turnTx) failed(reason, message string) error {
+// endFailed ends an active turn; one that still waits can only be cancelled.
+func (w *turnTx) endFailed(reason, message string) error {
 	if w.turn.State == session.Queued {
 		return w.end(session.TurnCancel, reason, message)
 	}
 	return w.end(session.TurnFail, reason, message)
 }
 
-// unknown ends the turn over an effect that may have happened. INV-5.
-func (w *turnTx) unknown(message string) error {
+// endUnknown ends the turn over an effect that may have happened. INV-5.
+func (w *turnTx) endUnknown(message string) error {
 	if w.turn.State != session.WaitingReconciliation {
 		if err := w.step(session.TurnDoubt); err != nil {
 			return err
@@ -184,8 +183,7 @@ func (w *turnTx) endAttempt(a execution.Attempt, ev execution.AttemptEvent, reas
 	if a.Runner == "" {
 		return nil
 	}
-	if err := w.e.mail(w.tx, a.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Stop{
-		Stop: &runnerv1.Stop{AttemptId: a.ID.String(), Reason: message}}}); err != nil {
+	if err := w.mailStop(a, message); err != nil {
 		return err
 	}
 	if !a.State.Held() {

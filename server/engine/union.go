@@ -79,5 +79,5 @@ func (w *turnTx) withoutGrant(a session.Action, err error) error {
 		text, evidence = "No answer came, and it may not be asked again: ", joinEvidence(a.Evidence, u.Error())
 	}
 	return w.settle(a, a.Fence, outcome{event: session.ActionDeny, evidence: evidence,
-		result: refuse(a.CallID, denied, protocol.CodePermissionDenied, text+u.Error())})
+		result: refuse(a.CallID, statusDenied, protocol.CodePermissionDenied, text+u.Error())})
 }
