@@ -84,7 +84,7 @@ func (r Restore) Run(ctx context.Context) (out Restored, err error) {
 
 func (r Restore) open(ctx context.Context, at store.Config, from *backup.Copy) (*store.Store, error) {
 	if from == nil {
-		return store.Raise(ctx, at, time.Now())
+		return store.Raise(ctx, at)
 	}
 	dir, err := blob.Open(blob.Config{Path: r.Config.blobs(), MaxBytes: r.Config.MaxBlobBytes})
 	if err != nil {

@@ -42,6 +42,15 @@ func Take(path string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
+// Hold locks a file that is open already, also for reading alone, and writes nothing
+// into it. Release closes it.
+func Hold(f *os.File) (*Lock, error) {
+	if err := lock(f); err != nil {
+		return nil, err
+	}
+	return &Lock{f}, nil
+}
+
 // Release gives the lock back.
 func (l *Lock) Release() error { return errors.Join(unlock(l.f), l.f.Close()) }
 

@@ -42,6 +42,39 @@ func TestOneHolder(t *testing.T) {
 	}
 }
 
+// A file that is open for reading alone is locked as it is.
+func TestHold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("content"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *os.File {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	first, err := lockfile.Hold(open())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := open()
+	defer other.Close()
+	if _, err := lockfile.Hold(other); !errors.Is(err, lockfile.ErrHeld) {
+		t.Errorf("a held lock: %v", err)
+	}
+	if err := first.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockfile.Hold(other); err != nil {
+		t.Errorf("a released lock: %v", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "content" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
 // A child between fork and exec shares the open file, as a duplicate does: the
 // released lock is free all the same.
 func TestReleaseBesideAFork(t *testing.T) {

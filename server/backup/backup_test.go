@@ -203,7 +203,6 @@ func TestEachRestoreIsAnotherLife(t *testing.T) {
 		first, turn := w.Store.Epoch(), w.Submit(w.Session("assistant"), "in the first life")
 		w.Settle()
 		fence, tokens := w.Turn(turn.ID).OwnerFence, w.Broker.Tokens()
-		time.Sleep(time.Second) // an epoch is a second
 		restore(t, w, file)
 		if w.Store.Epoch() <= first {
 			t.Errorf("epoch %d after %d", w.Store.Epoch(), first)
@@ -215,6 +214,90 @@ func TestEachRestoreIsAnotherLife(t *testing.T) {
 		w.Settle()
 		if got := w.Turn(again.ID); got.State != session.Completed || got.OwnerFence <= fence {
 			t.Errorf("turn is %s under %s, before: %s", got.State, got.OwnerFence, fence)
+		}
+	})
+}
+
+// Two restores of one file have two epochs, also within one second and at the same
+// time; the one who waits for its turn may give up. INV-16.
+func TestNoTwoRestoresHaveOneEpoch(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *et.World, blobs *blob.Dir) {
+		file := copyOf(t, store.Config{Path: w.Path}, blobs)
+		c, err := backup.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill := func(ctx context.Context) (uint32, error) {
+			st, err := c.Fill(ctx, store.Config{Path: filepath.Join(t.TempDir(), "state.db")}, blobs)
+			if err != nil {
+				return 0, err
+			}
+			return st.Epoch(), st.Close()
+		}
+		type answer struct {
+			epoch uint32
+			err   error
+		}
+		const at = 4
+		answers := make(chan answer, at)
+		for range at {
+			go func() {
+				epoch, err := fill(context.Background())
+				answers <- answer{epoch, err}
+			}()
+		}
+		seen := map[uint32]bool{}
+		for range at {
+			a := <-answers
+			if a.err != nil || seen[a.epoch] || a.epoch <= c.Manifest.Epoch {
+				t.Errorf("epoch %d after %v: %v", a.epoch, seen, a.err)
+			}
+			seen[a.epoch] = true
+		}
+		gone, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := fill(gone); !errors.Is(err, context.Canceled) {
+			t.Errorf("given up: %v", err)
+		}
+		// A clock that is behind the copy's life could give an epoch twice.
+		c.Manifest.Epoch += 3600
+		if _, err := fill(context.Background()); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "set the clock") {
+			t.Errorf("a clock that is behind: %v", err)
+		}
+	})
+}
+
+// After a restore that lost the ledger's end the broker signs nothing until a person
+// has accepted the epoch, which is said where people look; then the ledger goes on.
+// INV-8.
+func TestRestoredLedgerWaitsForAPerson(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *et.World, blobs *blob.Dir) {
+		w.Broker.Say(et.Script(et.Text("one"), et.Text("two"), et.Text("three"), et.Text("four")))
+		head := func() (h store.LedgerHead) {
+			if err := w.Store.View(t.Context(), w.Me(), func(tx *store.Tx) (err error) { h, err = tx.Ledger(w.Tenant.ID); return err }); err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		talk := func(text string) store.LedgerHead {
+			w.Submit(w.Session("assistant"), text)
+			w.Settle()
+			w.Sleep(30 * time.Second)
+			return head()
+		}
+		before := talk("first")
+		file := copyOf(t, store.Config{Path: w.Path}, blobs)
+		if after := talk("second"); before.SignedSize == 0 || after.SignedSize <= before.SignedSize || after.Refused != "" {
+			t.Fatalf("before the copy %+v, after it %+v", before, after)
+		}
+		restore(t, w, file)
+		got, epoch := talk("in the restored life"), w.Store.Epoch()
+		if got.SignedSize != before.SignedSize || got.Size <= got.SignedSize || !strings.Contains(got.Refused, fmt.Sprintf("bivouac-broker ledger accept --epoch %d", epoch)) {
+			t.Errorf("nobody accepted it: %+v", got)
+		}
+		w.Broker.Accepted = map[uint32]bool{epoch: true}
+		if got := talk("once it is accepted"); got.SignedSize != got.Size || got.Refused != "" {
+			t.Errorf("accepted: %+v", got)
 		}
 	})
 }

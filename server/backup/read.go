@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/store"
@@ -131,7 +130,11 @@ func (c *Copy) Fill(ctx context.Context, into store.Config, blobs Put) (*store.S
 	if err != nil {
 		return nil, err
 	}
-	return store.Restore(ctx, into, store.Copy{Epoch: c.Manifest.Epoch, Migrations: c.Manifest.Migrations, Rows: c.rows}, time.Now())
+	now, err := c.ownSecond(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return store.Restore(ctx, into, store.Copy{Epoch: c.Manifest.Epoch, Migrations: c.Manifest.Migrations, Rows: c.rows}, now)
 }
 
 func (c *Copy) rows(put func(table string, columns []string, row []any) error) error {

@@ -27,8 +27,9 @@ type Copy struct {
 // a copy that is older than what was done since can repeat none of it: what it
 // knows as open is settled by Rewound before any server runs on it. INV-16.
 //
-// The new epoch is the time, in seconds since 2000: higher than that of every earlier
-// life, also of those that the copy knows nothing of.
+// The new epoch is the second of now, counted since 2000: higher than that of every
+// earlier life, also of those that the copy knows nothing of. It comes from
+// OwnSecond, so that no other restore has it.
 func Restore(ctx context.Context, c Config, from Copy, now time.Time) (*Store, error) {
 	known, err := migrations()
 	if err != nil {
@@ -66,10 +67,14 @@ func Restore(ctx context.Context, c Config, from Copy, now time.Time) (*Store, e
 
 // Raise does the same to a store that was brought back by other means: a copied
 // disk, or PostgreSQL's own backup.
-func Raise(ctx context.Context, c Config, now time.Time) (*Store, error) {
+func Raise(ctx context.Context, c Config) (*Store, error) {
 	return open(ctx, c, func(s *Store) error {
 		return s.engine.migrating(ctx, func(on plainSQL) error {
 			epoch, err := readEpoch(ctx, on)
+			if err != nil {
+				return err
+			}
+			now, err := OwnSecond(ctx, epoch)
 			if err != nil {
 				return err
 			}

@@ -134,7 +134,7 @@ func TestDatabaseCopiedWhileItRuns(t *testing.T) {
 			continue
 		}
 		// What the refusal names makes it usable, and void what it gave out.
-		raised, err := Raise(t.Context(), Config{Path: at}, s.begin(context.Background(), loop).Now)
+		raised, err := Raise(t.Context(), Config{Path: at})
 		if err != nil {
 			t.Errorf("copy %d, in place: %v", i, err)
 			continue

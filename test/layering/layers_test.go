@@ -91,8 +91,8 @@ var layers = []layer{
 	{"server/trace", []string{"edge/protocol", "server/session", "server/store"}, []string{"go.opentelemetry.io/proto/otlp", "google.golang.org/protobuf"}, "traces are made of what was recorded"},
 	{"server/metric", []string{"edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
-	{"server/backup", []string{"edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
-	{"server", []string{"edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
+	{"server/backup", []string{"edge/durable", "edge/lockfile", "edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
+	{"server", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
