@@ -15,16 +15,11 @@ import (
 	"bivouac/edge/state"
 )
 
-// Records of a device attempt: it started, the intent of its effect, its result.
-const (
-	startedSeq = 1
-	intentSeq  = 2
-	resultSeq  = 3
-)
-
 // actionLog is the journal of all device attempts: a nonce before the claim, the
 // claim with the intent before the effect, the result after it, and a last word
-// when the server has it. Claim and result are on the disk when it returns.
+// when the server has it. Where the owner holds a second key, the claim comes with
+// the question, then the decision, and then the intent. What counts is on the disk
+// when it returns.
 type actionLog struct {
 	journal *journal.Journal
 
@@ -40,6 +35,28 @@ type actionEntry struct {
 	work    *runnerv1.DeviceWork
 	records []*runnerv1.Record
 	first   int64 // journal sequence of its first line
+	// asked is the owner's question, if there is one, decided its answer.
+	asked   *question
+	decided *runnerv1.OwnerDecided
+	// intent: the effect may have begun.
+	intent bool
+	result bool
+	// accepted records, by the server's word to this daemon.
+	accepted int64
+}
+
+// add puts the next record behind those that are there.
+func (e *actionEntry) add(at int64, r *runnerv1.Record) {
+	r.Seq, r.AtUs = int64(len(e.records))+1, at
+	e.records = append(e.records, r)
+}
+
+// intend adds the intent of the effect. INV-4.
+func (e *actionEntry) intend(at int64) {
+	e.intent = true
+	e.add(at, &runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{
+		ActionId: e.work.GetActionId(), ArgumentsDigest: e.work.GetArgumentsDigest(),
+	}}})
 }
 
 // line is one journal record. Work and record are encoded messages.
@@ -48,6 +65,9 @@ type logLine struct {
 	Nonce   string             `json:"nonce,omitempty"`
 	Fence   int64              `json:"fence,omitempty"`
 	Work    []byte             `json:"work,omitempty"`
+	Asked   *question          `json:"asked,omitempty"`
+	Decided []byte             `json:"decided,omitempty"`
+	Intent  bool               `json:"intent,omitempty"`
 	AtUs    int64              `json:"at_us,omitempty"`
 	Result  []byte             `json:"result,omitempty"`
 	Done    bool               `json:"done,omitempty"`
@@ -89,25 +109,47 @@ func (l *actionLog) apply(seq int64, line logLine) error {
 		e.nonce = line.Nonce
 	}
 	if line.Fence != 0 {
-		e.work = new(runnerv1.DeviceWork)
-		if err := proto.Unmarshal(line.Work, e.work); err != nil {
+		if err := e.claim(line); err != nil {
 			return err
 		}
-		e.claimed, e.fence = true, protocol.Fence(line.Fence)
-		e.records = []*runnerv1.Record{
-			{Seq: startedSeq, AtUs: line.AtUs, Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}},
-			{Seq: intentSeq, AtUs: line.AtUs, Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{
-				ActionId: e.work.GetActionId(), ArgumentsDigest: e.work.GetArgumentsDigest(),
-			}}},
-		}
 	}
-	if line.Result != nil && len(e.records) == intentSeq {
+	if line.Decided != nil && e.decided == nil {
+		d := new(runnerv1.OwnerDecided)
+		if err := proto.Unmarshal(line.Decided, d); err != nil {
+			return err
+		}
+		e.decided = d
+		e.add(line.AtUs, &runnerv1.Record{Kind: &runnerv1.Record_OwnerDecided{OwnerDecided: d}})
+	}
+	if line.Intent && !e.intent {
+		e.intend(line.AtUs)
+	}
+	if line.Result != nil && e.claimed && !e.result {
 		r := new(runnerv1.Result)
 		if err := proto.Unmarshal(line.Result, r); err != nil {
 			return err
 		}
-		e.records = append(e.records, &runnerv1.Record{Seq: resultSeq, AtUs: line.AtUs, Kind: &runnerv1.Record_Result{Result: r}})
+		e.result = true
+		e.add(line.AtUs, &runnerv1.Record{Kind: &runnerv1.Record_Result{Result: r}})
 	}
+	return nil
+}
+
+// claim is what the line of a claim says: with a question there is no intent yet.
+func (e *actionEntry) claim(line logLine) error {
+	e.work = new(runnerv1.DeviceWork)
+	if err := proto.Unmarshal(line.Work, e.work); err != nil {
+		return err
+	}
+	e.claimed, e.fence, e.asked, e.records = true, protocol.Fence(line.Fence), line.Asked, nil
+	e.add(line.AtUs, &runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}})
+	if e.asked == nil {
+		e.intend(line.AtUs)
+		return nil
+	}
+	e.add(line.AtUs, &runnerv1.Record{Kind: &runnerv1.Record_OwnerAsked{OwnerAsked: &runnerv1.OwnerAsked{
+		Digest: e.asked.Digest, WaitMs: e.asked.TTLMs,
+	}}})
 	return nil
 }
 
@@ -141,13 +183,47 @@ func (l *actionLog) nonce(id protocol.AttemptID) (string, error) {
 	return nonce, l.append(logLine{Attempt: id, Nonce: nonce}, false)
 }
 
-// claimed makes claim and intent durable, before the effect. INV-4.
-func (l *actionLog) claimed(a *attempt, w *runnerv1.DeviceWork) error {
+// claimed makes claim and intent durable, before the effect; with a question, claim
+// and question, and the intent is for later. INV-4.
+func (l *actionLog) claimed(a *attempt, w *runnerv1.DeviceWork, q *question) error {
 	b, err := proto.Marshal(w)
 	if err != nil {
 		return err
 	}
-	return l.append(logLine{Attempt: a.id, Fence: int64(a.fence), Work: b, AtUs: time.Now().UnixMicro()}, true)
+	return l.append(logLine{Attempt: a.id, Fence: int64(a.fence), Work: b, Asked: q, AtUs: time.Now().UnixMicro()}, true)
+}
+
+// decide makes the owner's decision durable. The first one counts.
+func (l *actionLog) decide(id protocol.AttemptID, d *runnerv1.OwnerDecided) error {
+	b, err := proto.Marshal(d)
+	if err != nil {
+		return err
+	}
+	return l.append(logLine{Attempt: id, Decided: b, AtUs: time.Now().UnixMicro()}, true)
+}
+
+// intent makes the intent of an approved effect durable. INV-4.
+func (l *actionLog) intent(id protocol.AttemptID) error {
+	return l.append(logLine{Attempt: id, Intent: true, AtUs: time.Now().UnixMicro()}, true)
+}
+
+// entry is a copy of what is known of an attempt; the zero entry when it is gone.
+func (l *actionLog) entry(id protocol.AttemptID) actionEntry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.live[id]; e != nil {
+		return *e
+	}
+	return actionEntry{}
+}
+
+// accept notes what the server has.
+func (l *actionLog) accept(id protocol.AttemptID, seq int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.live[id]; e != nil {
+		e.accepted = max(e.accepted, seq)
+	}
 }
 
 // result makes the outcome durable.
@@ -192,13 +268,14 @@ func (l *actionLog) prune(cause error) error {
 // pruneFrom bytes on, a journal that holds nothing of use is made new.
 const pruneFrom = 256 << 10
 
-// unreported are attempts whose result waits for the server.
+// unreported are attempts of which the server lacks the result, or what there is of
+// the owner's second key.
 func (l *actionLog) unreported() map[protocol.AttemptID]actionEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := map[protocol.AttemptID]actionEntry{}
 	for id, e := range l.live {
-		if len(e.records) >= resultSeq {
+		if e.result || e.asked != nil && e.accepted < int64(len(e.records)) {
 			out[id] = *e
 		}
 	}

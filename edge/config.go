@@ -36,6 +36,10 @@ type Config struct {
 	WatchRules func(ctx context.Context, file string, changed func()) error
 	// Control is the listener of the local control socket; nil for none.
 	Control net.Listener
+	// PeerFunc names the user of this machine at the other end of the control socket,
+	// or refuses it, for decisions that are the owner's alone. Default: the system's
+	// word (PeerUser).
+	PeerFunc func(net.Conn) (user string, err error)
 	// Metrics is the listener of the page of numbers; nil for none.
 	Metrics net.Listener
 	Version string
@@ -55,6 +59,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.PeerFunc == nil {
+		c.PeerFunc = PeerUser
 	}
 	if c.FreeFunc == nil {
 		c.FreeFunc = sized.Free
@@ -89,4 +96,6 @@ const (
 	stopTimeout = 10 * time.Second
 	// maxDeviceActions run at once.
 	maxDeviceActions = 8
+	// maxQuestions wait for the owner at once.
+	maxQuestions = 64
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -48,12 +49,8 @@ func (d *Daemon) serveControl(ctx context.Context) error {
 	mux := http.NewServeMux()
 	answer := func(do func(context.Context) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			if err := do(r.Context()); err != nil {
-				w.WriteHeader(protocol.Codes[protocol.CodeOf(err)].HTTP)
-				_ = json.NewEncoder(w).Encode(controlError{Code: protocol.CodeOf(err), Message: err.Error()}) // the owner went
-				return
-			}
-			_ = json.NewEncoder(w).Encode(d.Status()) // the owner went
+			err := do(r.Context())
+			reply(w, d.Status(), err)
 		}
 	}
 	mux.HandleFunc("GET /status", answer(func(context.Context) error { return nil }))
@@ -61,7 +58,10 @@ func (d *Daemon) serveControl(ctx context.Context) error {
 	mux.HandleFunc("POST /resume", answer(func(ctx context.Context) error { return d.obey(ctx, false) }))
 	mux.HandleFunc("POST /probe", answer(d.probeNow))
 	mux.HandleFunc("POST /leave", answer(d.leave))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	mux.HandleFunc("GET /approvals", d.answerQuestions)
+	mux.HandleFunc("POST /decide", d.answerDecision)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, peerKey{}, c) }}
 	stop := context.AfterFunc(ctx, func() {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -74,6 +74,53 @@ func (d *Daemon) serveControl(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// peerKey finds the connection of a request.
+type peerKey struct{}
+
+// maxDecision bounds what one command says.
+const maxDecision = 64 << 10
+
+// answerQuestions says what waits for the owner.
+func (d *Daemon) answerQuestions(w http.ResponseWriter, _ *http.Request) {
+	if !d.ready.Load() {
+		reply(w, nil, errNotReady)
+		return
+	}
+	reply(w, d.Questions(), nil)
+}
+
+// answerDecision takes the owner's decision. Who decides is the system's word.
+func (d *Daemon) answerDecision(w http.ResponseWriter, r *http.Request) {
+	var c Decision
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxDecision)).Decode(&c); err != nil {
+		reply(w, nil, protocol.Errorf(protocol.CodeInvalidArgument, "the decision is not understood: %w", err))
+		return
+	}
+	conn, _ := r.Context().Value(peerKey{}).(net.Conn)
+	by, err := d.cfg.PeerFunc(conn)
+	if err == nil && !d.ready.Load() {
+		err = errNotReady
+	}
+	if err != nil {
+		reply(w, nil, err)
+		return
+	}
+	q, err := d.decide(c, by)
+	reply(w, q, err)
+}
+
+var errNotReady = protocol.Errorf(protocol.CodeUnavailable, "bivouac-edge is just starting: try again")
+
+// reply is an answer, or how the socket says no. Either may not arrive: the owner
+// went.
+func reply(w http.ResponseWriter, answer any, err error) {
+	if err != nil {
+		w.WriteHeader(protocol.Codes[protocol.CodeOf(err)].HTTP)
+		answer = controlError{Code: protocol.CodeOf(err), Message: err.Error()}
+	}
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // controlError is how the socket says no.

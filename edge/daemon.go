@@ -36,6 +36,7 @@ type Daemon struct {
 	line    line
 	mailbox mailbox
 	actions *actionLog
+	keys    keys // questions that wait for the owner
 	turns   turns
 	ops     *ops
 

@@ -36,7 +36,7 @@ func TestActionIsDoneOnceAndReported(t *testing.T) {
 		}
 		m.await("the acknowledgement", 10*time.Second, func() bool { return get(f, func() bool { return f.acked == 1 }) })
 		m.await("the end of the attempt here", time.Second, func() bool { return len(m.daemon.Status().Attempts) == 0 })
-		if got := get(f, func() int { return len(f.reports[id.String()]) }); got != resultSeq {
+		if got := get(f, func() int { return len(f.reports[id.String()]) }); got != 3 {
 			t.Errorf("%d records, want started, intent, result", got)
 		}
 		if m.daemon.Status().Transport != "http/3" {
@@ -266,7 +266,7 @@ func TestCrashBetweenIntentAndResultIsInspected(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.with(func() { f.claims[id.String()] = &fakeClaim{nonce: nonce, fence: 1<<32 | 1} })
-				if err := log.claimed(&attempt{id: id, fence: 1<<32 | 1}, work.GetDevice()); err != nil {
+				if err := log.claimed(&attempt{id: id, fence: 1<<32 | 1}, work.GetDevice(), nil); err != nil {
 					t.Fatal(err)
 				}
 				log.close()
@@ -298,7 +298,7 @@ func TestNoEffectWithoutAuthority(t *testing.T) {
 		if _, err := m.daemon.actions.nonce(id); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.daemon.actions.claimed(a, work.GetDevice()); err != nil {
+		if err := m.daemon.actions.claimed(a, work.GetDevice(), nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute) // far beyond the authority

@@ -36,13 +36,20 @@ func (d *Daemon) reportAction(ctx context.Context, c *connection, id protocol.At
 		AttemptId: id.String(), Fence: int64(e.fence), Epoch: c.epoch, Records: e.records,
 	})
 	switch {
-	case err == nil && res.GetAcceptedSeq() < resultSeq && !res.GetEvidenceOnly():
+	case err == nil && res.GetAcceptedSeq() < int64(len(e.records)) && !res.GetEvidenceOnly():
 		return protocol.Errorf(protocol.CodeUnavailable, "the server accepted records of attempt %s up to %d only", id, res.GetAcceptedSeq())
+	case err == nil && !e.result:
+		d.heard(id, res)
+		return nil
 	case err == nil:
 	case transient(err) || isStaleEpoch(err):
 		return err
 	default:
 		d.log.WarnContext(ctx, "the server refuses the records of an attempt for good", "attempt", id, "error", err)
+		if !e.result {
+			d.unheard(id, err)
+			return nil
+		}
 	}
 	d.table.remove(id)
 	return d.actions.forget(id, nil)

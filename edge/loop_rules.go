@@ -87,6 +87,7 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 	}
 	d.rules.Store(now)
 	d.problems.note("policy", nil)
+	d.keys.wakeAll()
 	d.log.InfoContext(ctx, "edge.hcl is in force as it is now", "folders", len(now.policy.Folders), "slots", now.policy.Slots)
 	if seen := d.seen.Load(); seen != nil {
 		d.offers(*seen)

@@ -50,6 +50,9 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 		if d.table.active(protocol.KindAction) >= maxDeviceActions {
 			return fmt.Sprintf("%d actions run on this machine already", maxDeviceActions)
 		}
+		if n := d.keys.open(); n >= maxQuestions {
+			return fmt.Sprintf("%d actions wait for the owner of this machine already", n)
+		}
 		return ""
 	case o.GetSubjectKind() != protocol.KindTurn:
 		return fmt.Sprintf("this machine knows no work of kind %q", o.GetSubjectKind())
@@ -134,7 +137,7 @@ func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.Attem
 }
 
 // claimAction claims under a nonce that the action log keeps, journals claim and
-// intent in one durable record, and starts the action's op.
+// intent, or the owner's question, in one durable record, and starts the action's op.
 func (d *Daemon) claimAction(ctx context.Context, c *connection, id protocol.AttemptID) error {
 	nonce, err := d.actions.nonce(id)
 	if err != nil {
@@ -152,12 +155,16 @@ func (d *Daemon) claimAction(ctx context.Context, c *connection, id protocol.Att
 	if err := proto.Unmarshal(res.GetWork(), &work); err != nil {
 		return err
 	}
-	if err := d.actions.claimed(a, work.GetDevice()); err != nil {
+	q := d.question(a, work.GetDevice())
+	if err := d.actions.claimed(a, work.GetDevice(), q); err != nil {
 		return err
 	}
 	fault.Here(fault.EdgeClaimJournalled)
-	fault.Here(fault.EdgeEffectIntent)
-	a.seq.Store(intentSeq)
+	if q == nil {
+		fault.Here(fault.EdgeEffectIntent)
+	}
+	a.seq.Store(2) // it started, and its intent or its question
+	d.holdBack(a, work.GetDevice(), q)
 	d.table.add(a)
 	d.wakeRenew.set()
 	d.startAction(a, work.GetDevice())

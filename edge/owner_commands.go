@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,8 +22,13 @@ import (
 var errNotRunning = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
 
 // ask sends one command to the running daemon.
-func ask(ctx context.Context, dir *state.Dir, method, path string) (Status, error) {
-	var out Status
+func ask(ctx context.Context, dir *state.Dir, method, path string) (out Status, err error) {
+	err = exchange(ctx, dir, method, path, nil, &out)
+	return out, err
+}
+
+// exchange is one request to the running daemon and its answer.
+func exchange(ctx context.Context, dir *state.Dir, method, path string, in, out any) error {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -33,35 +39,57 @@ func ask(ctx context.Context, dir *state.Dir, method, path string) (Status, erro
 			return c, nil
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://bivouac-edge"+path, nil)
+	body, err := json.Marshal(in)
 	if err != nil {
-		return out, err
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://bivouac-edge"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
 	}
 	resp, err := client.Do(req)
 	if errors.Is(err, errNotRunning) {
-		return out, errNotRunning
+		return errNotRunning
 	}
 	if err != nil {
-		return out, protocol.Errorf(protocol.CodeUnavailable, "bivouac-edge does not answer: %w", err)
+		return protocol.Errorf(protocol.CodeUnavailable, "bivouac-edge does not answer: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		var no controlError
 		if err := json.NewDecoder(resp.Body).Decode(&no); err != nil {
-			return out, protocol.Errorf(protocol.CodeInternal, "bivouac-edge answered %s", resp.Status)
+			return protocol.Errorf(protocol.CodeInternal, "bivouac-edge answered %s", resp.Status)
 		}
-		return out, &protocol.Error{Code: no.Code, Message: no.Message}
+		return &protocol.Error{Code: no.Code, Message: no.Message}
 	}
-	return out, json.NewDecoder(resp.Body).Decode(&out)
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// startIt adds to a daemon's silence how it is ended.
+func startIt(dir *state.Dir, err error) error {
+	if errors.Is(err, errNotRunning) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%w: start it with `%s`", errNotRunning, dir.Command("run"))
+	}
+	return err
+}
+
+// AskQuestions asks the running daemon what waits for its owner.
+func AskQuestions(ctx context.Context, dir *state.Dir) (out []Question, err error) {
+	err = exchange(ctx, dir, http.MethodGet, "/approvals", nil, &out)
+	return out, startIt(dir, err)
+}
+
+// Decide gives the owner's decision to the running daemon, which keeps it before it
+// answers.
+func Decide(ctx context.Context, dir *state.Dir, c Decision) (out Question, err error) {
+	err = exchange(ctx, dir, http.MethodPost, "/decide", c, &out)
+	return out, startIt(dir, err)
 }
 
 // AskStatus asks the running daemon of a state directory.
 func AskStatus(ctx context.Context, dir *state.Dir) (Status, error) {
 	s, err := ask(ctx, dir, http.MethodGet, "/status")
-	if errors.Is(err, errNotRunning) {
-		err = protocol.Errorf(protocol.CodeFailedPrecondition, "%w: start it with `%s`", errNotRunning, dir.Command("run"))
-	}
-	return s, err
+	return s, startIt(dir, err)
 }
 
 // Pause is the owner's switch: durable at once, without a network, and it
@@ -81,10 +109,7 @@ func Pause(ctx context.Context, dir *state.Dir, supervisors Spawner) (running bo
 // Probe makes the running daemon look for QUIC at once, and returns what came of it.
 func Probe(ctx context.Context, dir *state.Dir) (Status, error) {
 	s, err := ask(ctx, dir, http.MethodPost, "/probe")
-	if errors.Is(err, errNotRunning) {
-		err = protocol.Errorf(protocol.CodeFailedPrecondition, "%w: start it with `%s`", errNotRunning, dir.Command("run"))
-	}
-	return s, err
+	return s, startIt(dir, err)
 }
 
 // Resume takes the switch back.

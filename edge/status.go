@@ -33,6 +33,9 @@ type Status struct {
 	Toolchains     []string `json:"toolchains"`
 	// Caches of packages that sandboxed code may read.
 	Caches []string `json:"caches"`
+	// SecondKeys are over what the owner is asked, Questions how many actions wait.
+	SecondKeys []string `json:"second_keys"`
+	Questions  int      `json:"questions"`
 	// Freezer is what keeps a turn while the server cannot be reached; empty: such
 	// turns are ended, and begin again elsewhere.
 	Freezer string `json:"freezer,omitempty"`
@@ -52,7 +55,7 @@ type Status struct {
 type AttemptStatus struct {
 	ID          protocol.AttemptID `json:"attempt_id"`
 	Kind        string             `json:"kind"`
-	State       string             `json:"state"` // running, frozen, stopping, reporting
+	State       string             `json:"state"` // running, waiting, frozen, stopping, reporting
 	AuthorityMs int64              `json:"authority_left_ms"`
 	Reason      string             `json:"reason,omitempty"`
 }
@@ -79,8 +82,14 @@ func (d *Daemon) Status() Status {
 	if c, err := d.cfg.State.Certificate(); err == nil {
 		out.CertificateEnd = c.Leaf.NotAfter
 	}
+	out.SecondKeys = f.GetSecondKeys()
 	for _, a := range d.table.all() {
-		out.Attempts = append(out.Attempts, statusOf(a))
+		s := statusOf(a)
+		if h := d.keys.get(a.id); h != nil && s.State == "running" {
+			s.State, s.Reason = "waiting", "for your second key: "+d.cfg.State.Command("approvals")
+			out.Questions++
+		}
+		out.Attempts = append(out.Attempts, s)
 	}
 	if p := d.problems.newest(); p.err != nil {
 		out.LastError, out.LastErrorAt = p.err.Error(), p.at

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac/edge/device"
 	"bivouac/edge/owner"
@@ -40,7 +41,8 @@ func TestRenderReadsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := owner.Policy{Slots: 3, Broker: "b.example:7402", Folders: []device.Folder{folder}, Toolchains: []owner.Toolchain{tool},
-		Cgroup: "given/by-root", Caches: []owner.Cache{{Name: "wheels", Path: "/usr/share", Env: []string{"PIP_NO_INDEX=1"}}, {Name: "plain", Path: "/usr/lib"}}}
+		SecondKeys: []owner.SecondKey{{Over: device.Write, TTL: time.Hour}, owner.KeyFlag(owner.Turn), {Over: device.Read, TTL: 90 * time.Second}},
+		Cgroup:     "given/by-root", Caches: []owner.Cache{{Name: "wheels", Path: "/usr/share", Env: []string{"PIP_NO_INDEX=1"}}, {Name: "plain", Path: "/usr/lib"}}}
 	got, err := owner.Parse("edge.hcl", owner.Render(want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -55,7 +57,7 @@ func TestRenderReadsBack(t *testing.T) {
 	}
 	src := strings.NewReplacer("/home/me/notes", dir, "/usr/local/go", "/usr/share", "/srv/go-modules", "/usr/share", "/srv/wheels", "/usr/share").Replace(strings.Join(lines, "\n"))
 	p, err := owner.Parse("edge.hcl", []byte(src))
-	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || len(p.Caches) != 2 || p.Cgroup == "" || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
+	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || len(p.Caches) != 2 || len(p.SecondKeys) != 1 || p.Cgroup == "" || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
 		t.Errorf("the example reads as %+v, %v", p, err)
 	}
 }
@@ -101,6 +103,9 @@ folder "w" {
   actions = ["files.write"]
 }
 cache "poisoned" { path = %[4]q }
+second_key "files.delete" {}
+second_key "turn" { ttl = "1s" }
+second_key "turn" { ttl = "soon" }
 `, state, file, dir, t.TempDir())
 	_, err := owner.Parse("edge.hcl", []byte(src), state)
 	if protocol.CodeOf(err) != protocol.CodeInvalidArgument {
@@ -128,6 +133,9 @@ cache "poisoned" { path = %[4]q }
 		`edge.hcl:25: there are two caches named "c"`,
 		`edge.hcl:26: cgroup: "../up" is no folder`,
 		`edge.hcl:31: cache poisoned: agents may write to it by the folder "w"`,
+		`edge.hcl:32: second_key "files.delete": there is no such work: files.list, files.read, files.write and turn are`,
+		`edge.hcl:33: second_key turn: ttl must be a duration from 10s to 24h`,
+		`edge.hcl:34: there are two second_keys over "turn"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing %q", want)

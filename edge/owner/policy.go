@@ -18,6 +18,7 @@ type Policy struct {
 	Folders    []device.Folder
 	Toolchains []Toolchain
 	Caches     []Cache
+	SecondKeys []SecondKey
 	Limits     Limits
 	// Cgroup is a folder below each cgroup hierarchy in which this runner may make
 	// groups, for one that is not root; empty: its own place.

@@ -23,7 +23,7 @@ var (
 	fileSchema = &hcl.BodySchema{
 		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}, {Name: "cgroup"}},
 		Blocks: []hcl.BlockHeaderSchema{{Type: "folder", LabelNames: []string{"name"}}, {Type: "toolchain", LabelNames: []string{"name"}},
-			{Type: "cache", LabelNames: []string{"name"}}, {Type: "limits"}},
+			{Type: "cache", LabelNames: []string{"name"}}, {Type: "second_key", LabelNames: []string{"work"}}, {Type: "limits"}},
 	}
 	folderSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}, {Name: "actions", Required: true}}}
 	toolSchema   = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}}}
@@ -93,6 +93,8 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 		case "cache":
 			caches[b.Labels[0]] = b.DefRange
 			r.cache(b, &p, private)
+		case "second_key":
+			r.secondKey(b, &p)
 		case "limits":
 			if limitsSeen {
 				r.say(b.DefRange, "there is more than one limits block: keep one")
@@ -127,6 +129,8 @@ func (r *reader) flag() string {
 		return "--slots"
 	case r.block.Type == "toolchain":
 		return "--toolchain " + r.block.Labels[0]
+	case r.block.Type == "second_key":
+		return "--second-key " + r.block.Labels[0]
 	}
 	return "--allow-folder " + r.block.Labels[0]
 }

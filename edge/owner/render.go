@@ -44,6 +44,14 @@ const example = `
 #   env  = { PIP_FIND_LINKS = "/caches/wheels", PIP_NO_INDEX = "1" }
 # }
 #
+# Work that waits for your own yes on this machine, whatever the server was told:
+# bivouac-edge approvals shows what waits. It can be held over files.list, files.read,
+# files.write and turn; without a ttl a question waits 30m, and is then denied:
+#
+# second_key "files.write" {
+#   ttl = "1h"
+# }
+#
 # Upper bounds of one sandboxed turn:
 #
 # limits {
@@ -101,6 +109,10 @@ func Render(p Policy) []byte {
 			b.SetAttributeValue("env", cty.MapVal(env))
 		}
 	}
+	for _, k := range p.SecondKeys {
+		body.AppendNewline()
+		body.AppendNewBlock("second_key", []string{k.Over}).Body().SetAttributeValue("ttl", cty.StringVal(plainly(k.TTL)))
+	}
 	return append(append([]byte(header), hclwrite.Format(f.Bytes())...), example...)
 }
 
@@ -121,6 +133,9 @@ func FolderFlag(flag string) (device.Folder, error) {
 	f.Path = abs
 	return f, err
 }
+
+// KeyFlag reads the work that a second key is held over, as join takes it.
+func KeyFlag(flag string) SecondKey { return SecondKey{Over: flag, TTL: defaultKeyTTL} }
 
 // ToolchainFlag reads name=path.
 func ToolchainFlag(flag string) (Toolchain, error) {

@@ -1,0 +1,126 @@
+package edge
+
+import (
+	"slices"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/secondkey"
+)
+
+// Question is an action that waits for the owner of this machine, as the owner is
+// shown it. For whom it is, and what the server's people decided, is the server's
+// word; all else is what this machine holds.
+type Question struct {
+	Attempt protocol.AttemptID `json:"attempt_id"`
+	// Work is the device action.
+	Work      string `json:"work"`
+	Session   string `json:"session_id,omitempty"`
+	Turn      string `json:"turn_id,omitempty"`
+	Principal string `json:"principal,omitempty"`
+	Agent     string `json:"agent,omitempty"`
+	// Arguments are canonical JSON.
+	Arguments       string `json:"arguments"`
+	ArgumentsDigest string `json:"arguments_digest"`
+	// PreImageDigest of the file that a write replaces; empty: it must be new.
+	PreImageDigest string    `json:"pre_image_digest,omitempty"`
+	ApprovedBy     string    `json:"approved_by,omitempty"`
+	ApprovalDigest string    `json:"approval_digest,omitempty"`
+	Digest         string    `json:"digest"`
+	AskedAt        time.Time `json:"asked_at"`
+	ExpiresInMs    int64     `json:"expires_in_ms"`
+	// Decision that was made and is not carried out yet; empty while it waits.
+	Decision string `json:"decision,omitempty"`
+}
+
+// Questions that wait for the owner, oldest first.
+func (d *Daemon) Questions() []Question {
+	out := []Question{}
+	for _, h := range d.keys.all() {
+		if h.attempt.cut.Load() == nil {
+			out = append(out, d.shown(h))
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Question) int { return a.AskedAt.Compare(b.AskedAt) })
+	return out
+}
+
+func (d *Daemon) shown(h *heldKey) Question {
+	from := h.work.GetOrigin()
+	return Question{
+		Attempt: h.attempt.id, Work: h.work.GetAction(),
+		Session: from.GetSessionId(), Turn: from.GetTurnId(), Principal: from.GetPrincipal(), Agent: from.GetAgent(),
+		Arguments: h.work.GetArguments(), ArgumentsDigest: canonical.Digest([]byte(h.work.GetArguments())), PreImageDigest: h.work.GetPreImageDigest(),
+		ApprovedBy: h.work.GetApprovedBy(), ApprovalDigest: h.work.GetApprovalDigest(),
+		Digest: h.asked.Digest, AskedAt: time.UnixMicro(h.asked.AskedUs), ExpiresInMs: max(0, d.keyLeft(h).Milliseconds()),
+		Decision: d.actions.entry(h.attempt.id).decided.GetDecision(),
+	}
+}
+
+// Decision of the owner about one question. Digest is what was shown.
+type Decision struct {
+	Attempt protocol.AttemptID `json:"attempt_id"`
+	Digest  string             `json:"digest"`
+	Approve bool               `json:"approve"`
+	Reason  string             `json:"reason,omitempty"`
+}
+
+// maxReason bounds what a model is told of a denial.
+const maxReason = 2000
+
+// decide takes the owner's decision, once: the same again is harmless, another one a
+// conflict. It is durable when decide returns. by is the user of this machine's
+// operating system who decided; no server comes this way. INV-6.
+func (d *Daemon) decide(c Decision, by string) (Question, error) {
+	h := d.keys.get(c.Attempt)
+	if h == nil {
+		return Question{}, protocol.Errorf(protocol.CodeNotFound, "nothing waits for you as %s: see `%s`", c.Attempt, d.cfg.State.Command("approvals"))
+	}
+	if len(c.Reason) > maxReason {
+		return Question{}, protocol.Errorf(protocol.CodeInvalidArgument, "the reason has %d bytes, the limit is %d", len(c.Reason), maxReason)
+	}
+	e := d.actions.entry(c.Attempt)
+	if bound := secondkey.Digest(c.Attempt, e.fence, d.enrolment.Runner, e.work); c.Digest != h.asked.Digest || c.Digest != bound {
+		return Question{}, protocol.Errorf(protocol.CodeConflict, "%s is not what the digest %s binds: see again what waits with `%s`", c.Attempt, c.Digest, d.cfg.State.Command("approvals"))
+	}
+	if cut := h.attempt.cut.Load(); cut != nil {
+		return Question{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is over, and nothing ran: %s", c.Attempt, cut.Message)
+	}
+	made := &runnerv1.OwnerDecided{Decision: secondkey.Denied, By: by, Reason: c.Reason}
+	if c.Approve {
+		made.Decision = secondkey.Approved
+	}
+	if err := d.settleKey(h, made); err != nil {
+		return Question{}, err
+	}
+	return d.shown(h), nil
+}
+
+// settleKey makes a decision durable, unless there is one. What came too late is
+// refused: time decided.
+func (d *Daemon) settleKey(h *heldKey, made *runnerv1.OwnerDecided) error {
+	d.keys.deciding.Lock()
+	defer d.keys.deciding.Unlock()
+	id := h.attempt.id
+	before := d.actions.entry(id).decided.GetDecision()
+	switch {
+	case before == made.Decision:
+		return nil
+	case before != "":
+		return protocol.Errorf(protocol.CodeConflict, "%s was %s already: see `%s`", id, before, d.cfg.State.Command("approvals"))
+	case made.Decision != secondkey.Expired && d.keyLeft(h) <= 0:
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the time of %s has passed, and it did not run: have the agent asked again", id)
+	}
+	made.Digest = h.asked.Digest
+	made.WaitedMs = h.asked.waited(d.cfg.Elapsed(), time.Now(), thisBoot()).Milliseconds()
+	if err := d.actions.decide(id, made); err != nil {
+		return protocol.Errorf(protocol.CodeUnavailable, "the decision cannot be journalled, so it does not count: %w", err)
+	}
+	h.attempt.seq.Store(keySeq)
+	d.log.Info("the second key was decided", "attempt", id, "decision", made.Decision, "by", made.By, "digest", made.Digest)
+	h.wake.set()
+	d.wakeReport.set()
+	return nil
+}
