@@ -135,7 +135,7 @@ func (w *turnTx) mayActivate() (session.Session, error) {
 
 // freeze takes the snapshot: from here on the turn may only narrow.
 func (w *turnTx) freeze(s session.Session, desc *brokerv1.DescribeResponse) error {
-	_, agent, err := w.e.definition(w.tx, s.Tenant, s.Agent, s.AgentDigest)
+	agent, err := w.e.agentOf(w.tx, s)
 	if err != nil {
 		return err
 	}

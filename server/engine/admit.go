@@ -58,35 +58,38 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	var cancelled *turnTx
 	err := update(ctx, c, func(tx *store.Tx) error {
 		a, cancelled = Admission{}, nil
-		s, err := tx.Session(p.Session)
+		s, err := tx.Standing(p.Session, p.MessageID)
 		if err != nil {
 			return err
 		}
-		if a.Turn, err = tx.TurnByMessage(s.ID, p.MessageID); err == nil {
+		if !s.Same.IsZero() {
 			a.Duplicate = true
-			return e.again(tx, &a, p)
-		} else if !notFound(err) {
-			return err
+			return e.again(tx, s, &a, p)
 		}
 		agent, err := e.mayQueue(tx, s)
 		if err != nil {
 			return err
 		}
-		if err := tieWorkspace(tx, s, p.WorkspaceDigest); err != nil {
+		if err := tieWorkspace(tx, s.Session, p.WorkspaceDigest); err != nil {
 			return err
 		}
 		if p.Instead {
-			if cancelled, err = e.cancelActive(tx, s.ID); err != nil {
+			if cancelled, err = e.cancelActive(tx, p.Session); err != nil {
 				return err
 			}
 		}
 		if cancelled != nil {
 			a.Replaced = cancelled.turn.ID
+			if s, err = tx.Standing(p.Session, p.MessageID); err != nil {
+				return err
+			}
 		}
 		if a.Turn, err = e.queue(tx, s, agent, p, a.Replaced); err != nil {
 			return err
 		}
-		return e.position(tx, &a)
+		a.Position = s.Queued + 1
+		a.EstimatedWait, err = e.wait(tx, s, a.Position)
+		return err
 	})
 	if err == nil && cancelled != nil {
 		cancelled.committed()
@@ -113,7 +116,10 @@ func (e *Engine) checkPrompt(p NewTurn) error {
 
 // again answers a duplicate, and cancels nothing; the same id with another body is
 // a conflict.
-func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
+func (e *Engine) again(tx *store.Tx, s store.Standing, a *Admission, p NewTurn) (err error) {
+	if a.Turn, err = tx.Turn(s.Same); err != nil {
+		return err
+	}
 	digest, err := messageDigest(p)
 	if err != nil {
 		return err
@@ -126,7 +132,14 @@ func (e *Engine) again(tx *store.Tx, a *Admission, p NewTurn) error {
 			return err
 		}
 	}
-	return e.position(tx, a)
+	if a.Turn.State != session.Queued {
+		return nil
+	}
+	if a.Position, err = tx.QueuePosition(a.Turn.ID); err != nil {
+		return err
+	}
+	a.EstimatedWait, err = e.wait(tx, s, a.Position)
+	return err
 }
 
 // replacedBy is the turn that was cancelled for another, as that one's first event
@@ -149,41 +162,35 @@ func messageDigest(p NewTurn) (string, error) {
 }
 
 // mayQueue holds session, agent and the bounds of the queue.
-func (e *Engine) mayQueue(tx *store.Tx, s session.Session) (policy.Agent, error) {
+func (e *Engine) mayQueue(tx *store.Tx, at store.Standing) (policy.Agent, error) {
+	s := at.Session
 	if s.State == session.Open && s.LastSeq >= int64(e.Limits.MaxSessionEvents) {
 		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s has %d events, and at most %d are taken: begin a new one with bivouac chat --new", s.ID, s.LastSeq, e.Limits.MaxSessionEvents)
 	}
 	if over := overFor(s, tx.Now); over != "" {
 		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s %s: begin a new one with `bivouac chat --agent %s`", s.ID, over, s.Agent)
 	}
-	_, agent, err := e.definition(tx, s.Tenant, s.Agent, s.AgentDigest)
+	agent, err := e.agentOf(tx, s)
 	if err != nil {
 		return agent, err
 	}
 	for _, bound := range []struct {
-		what      string
-		most      int
-		tenant    protocol.TenantID
-		principal protocol.PrincipalID
-		session   protocol.SessionID
+		what        string
+		depth, most int
 	}{
-		{"this session", agent.Limits.MaxQueued, s.Tenant, s.Principal, s.ID},
-		{"you", e.Limits.MaxQueuedPrincipal, s.Tenant, s.Principal, ""},
-		{"this tenant", e.Limits.MaxQueuedTenant, s.Tenant, "", ""},
+		{"this session", at.Queued, agent.Limits.MaxQueued},
+		{"you", at.QueuedOfPrincipal, e.Limits.MaxQueuedPrincipal},
+		{"this tenant", at.QueuedOfTenant, e.Limits.MaxQueuedTenant},
 	} {
-		depth, err := tx.QueueDepth(bound.tenant, bound.principal, bound.session)
-		if err != nil {
-			return agent, err
-		}
-		if depth >= bound.most {
-			return agent, e.queueFull(tx, s, bound.what, depth)
+		if bound.depth >= bound.most {
+			return agent, e.queueFull(tx, at, bound.what, bound.depth)
 		}
 	}
-	return agent, e.withinQuotas(tx, s)
+	return agent, e.withinQuotas(tx, at)
 }
 
-func (e *Engine) queueFull(tx *store.Tx, s session.Session, what string, depth int) error {
-	typical, err := e.typical(tx, s.ID)
+func (e *Engine) queueFull(tx *store.Tx, at store.Standing, what string, depth int) error {
+	typical, err := e.typical(tx, at)
 	if err != nil {
 		return err
 	}
@@ -210,69 +217,41 @@ func tieWorkspace(tx *store.Tx, s session.Session, digest string) error {
 	return err
 }
 
-func (e *Engine) queue(tx *store.Tx, s session.Session, agent policy.Agent, p NewTurn, instead protocol.TurnID) (session.Turn, error) {
+func (e *Engine) queue(tx *store.Tx, at store.Standing, agent policy.Agent, p NewTurn, instead protocol.TurnID) (session.Turn, error) {
 	digest, err := messageDigest(p)
 	if err != nil {
 		return session.Turn{}, err
-	}
-	t, err := tx.InsertTurn(session.Turn{
-		ID: newID[protocol.TurnKind](e, tx.Now), Session: s.ID, Tenant: s.Tenant, Principal: s.Principal,
-		MessageID: p.MessageID, MessageDigest: digest, Prompt: p.Prompt, WorkspaceDigest: p.WorkspaceDigest,
-		State: session.Queued, Placement: session.Placement(agent.Placement), QueuedAt: tx.Now,
-		QueueDeadline: tx.Now.Add(agent.Limits.QueueTTL), TraceParent: p.TraceParent,
-	})
-	if err != nil {
-		return t, err
-	}
-	s.LastActiveAt = tx.Now
-	if err := tx.SaveSession(s, s.State); err != nil {
-		return t, err
 	}
 	said := map[string]string{"message_id": p.MessageID}
 	if instead != "" {
 		said[session.DataInstead] = instead.String()
 	}
-	_, err = tx.AppendEvents(s.ID, session.Event{Type: session.TurnQueued, Turn: t.ID, Payload: p.Prompt, Data: said})
-	return t, err
+	return tx.Admit(at, session.Turn{
+		ID: newID[protocol.TurnKind](e, tx.Now), MessageID: p.MessageID, MessageDigest: digest, Prompt: p.Prompt, WorkspaceDigest: p.WorkspaceDigest,
+		State: session.Queued, Placement: session.Placement(agent.Placement), QueuedAt: tx.Now,
+		QueueDeadline: tx.Now.Add(agent.Limits.QueueTTL), TraceParent: p.TraceParent,
+	}, session.Event{Type: session.TurnQueued, Payload: p.Prompt, Data: said})
 }
 
-// position says where in the queue the turn is and how long that may take.
-func (e *Engine) position(tx *store.Tx, a *Admission) error {
-	if a.Turn.State != session.Queued {
-		return nil
-	}
-	position, err := tx.QueuePosition(a.Turn.ID)
-	if err != nil {
-		return err
-	}
-	a.Position = position
-	typical, err := e.typical(tx, a.Turn.Session)
-	if err != nil {
-		return err
-	}
+// wait before a place in the queue is reached.
+func (e *Engine) wait(tx *store.Tx, at store.Standing, position int) (time.Duration, error) {
 	ahead := position - 1
-	if _, err := tx.ActiveTurn(a.Turn.Session); err == nil {
+	if at.Active {
 		ahead++
-	} else if !notFound(err) {
-		return err
 	}
-	a.EstimatedWait = time.Duration(ahead) * typical
-	return nil
+	if ahead == 0 {
+		return 0, nil
+	}
+	typical, err := e.typical(tx, at)
+	return time.Duration(ahead) * typical, err
 }
 
 // typical is how long the session's recent turns took.
-func (e *Engine) typical(tx *store.Tx, id protocol.SessionID) (time.Duration, error) {
+func (e *Engine) typical(tx *store.Tx, at store.Standing) (time.Duration, error) {
 	const unknownYet, sample = 10 * time.Second, 10
-	turns, _, err := tx.Turns(id, sample, "")
-	var sum time.Duration
-	n := time.Duration(0)
-	for _, t := range turns {
-		if t.State.Terminal() && !t.ActivatedAt.IsZero() {
-			sum, n = sum+t.EndedAt.Sub(t.ActivatedAt), n+1
-		}
-	}
+	n, took, err := tx.Pace(at.Session.ID, at.Begun(), sample)
 	if n == 0 || err != nil {
 		return unknownYet, err
 	}
-	return max(sum/n, 100*time.Millisecond), nil
+	return max(took, 100*time.Millisecond), nil
 }

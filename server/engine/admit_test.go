@@ -200,3 +200,27 @@ func TestSessionIsIdempotentAndCloses(t *testing.T) {
 		}
 	})
 }
+
+// What waits says nothing about how long turns take: the estimate is of those that
+// ended, however many wait.
+func TestWaitIsEstimatedFromEndedTurns(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		w.Broker.Say(et.Script(et.Text("a")))
+		s := w.Session("assistant")
+		w.Submit(s, "p")
+		w.Settle()
+		w.Broker.SetDown(true)
+		w.Sleep(40 * time.Second) // the view of the broker grows stale: nothing is activated
+		for i := range 3 {
+			p := engine.NewTurn{Session: s.ID, MessageID: fmt.Sprint(i), Prompt: "p"}
+			a, err := submit(w, w.Me(), p)
+			if want := time.Duration(i) * 100 * time.Millisecond; err != nil || a.Position != i+1 || a.EstimatedWait != want {
+				t.Errorf("%d: %+v, %v; want %s", i, a, err, want)
+			}
+			again, err := submit(w, w.Me(), p)
+			if err != nil || !again.Duplicate || again.Position != a.Position || again.EstimatedWait != a.EstimatedWait {
+				t.Errorf("%d again: %+v, %v", i, again, err)
+			}
+		}
+	})
+}

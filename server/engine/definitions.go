@@ -5,6 +5,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/policy"
+	"bivouac/server/session"
 	"bivouac/server/store"
 )
 
@@ -21,11 +22,15 @@ const maxDefinitions = 256
 
 func newDefinitions() *definitions { return &definitions{parsed: map[string]policy.Agent{}} }
 
-func (d *definitions) parse(def policy.Definition) (policy.Agent, error) {
+func (d *definitions) known(digest string) (policy.Agent, bool) {
 	d.mu.Lock()
-	a, known := d.parsed[def.Digest]
-	d.mu.Unlock()
-	if known {
+	defer d.mu.Unlock()
+	a, known := d.parsed[digest]
+	return a, known
+}
+
+func (d *definitions) parse(def policy.Definition) (policy.Agent, error) {
+	if a, known := d.known(def.Digest); known {
 		return a, nil
 	}
 	a, err := policy.ParseAgent(def.Filename, def.Source)
@@ -63,4 +68,14 @@ func (e *Engine) definition(tx *store.Tx, tenant protocol.TenantID, name, digest
 	}
 	agent, err := e.agents.parse(def)
 	return def, agent, err
+}
+
+// agentOf is the agent of a session that the caller sees, in the version that the
+// session began with. It is read once: the digest names its bytes.
+func (e *Engine) agentOf(tx *store.Tx, s session.Session) (policy.Agent, error) {
+	if a, known := e.agents.known(s.AgentDigest); known {
+		return a, nil
+	}
+	_, a, err := e.definition(tx, s.Tenant, s.Agent, s.AgentDigest)
+	return a, err
 }

@@ -71,8 +71,8 @@ func (e *Engine) QuotasOf(ctx context.Context, c store.Caller, agent string) (us
 }
 
 // withinQuotas refuses a prompt that a quota has no room for.
-func (e *Engine) withinQuotas(tx *store.Tx, s session.Session) error {
-	uses, err := e.quotasOf(tx, s.Tenant, s.Principal, s.Agent)
+func (e *Engine) withinQuotas(tx *store.Tx, at store.Standing) error {
+	uses, err := e.quotasOf(tx, at.Session.Tenant, at.Session.Principal, at.Session.Agent)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (e *Engine) withinQuotas(tx *store.Tx, s session.Session) error {
 		}
 		refused := protocol.Errorf(r.Code, "the quota of %s %s has no room: %s; `bivouac quota` shows it, and server.hcl sets it", u.Scope, u.Name, r.Text)
 		if refused.RetryAfter = r.RetryAfter; r.RetryAfter == 0 {
-			if refused.RetryAfter, err = e.typical(tx, s.ID); err != nil {
+			if refused.RetryAfter, err = e.typical(tx, at); err != nil {
 				return err
 			}
 		}

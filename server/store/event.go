@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/planted"
 	"bivouac/server/session"
 )
 
@@ -24,18 +23,9 @@ func (tx *Tx) AppendEvents(s protocol.SessionID, events ...session.Event) ([]ses
 	if err != nil || len(events) == 0 {
 		return nil, err
 	}
-	out := make([]session.Stored, 0, len(events))
-	seq, hash := row.LastSeq, row.LastHash
-	for _, e := range events {
-		seq++
-		stored, err := tx.appendEvent(session.Stored{Event: e, Session: s, Seq: seq, At: tx.Now, PrevHash: hash})
-		if err != nil {
-			return nil, err
-		}
-		if hash = stored.Hash; planted.Chosen == planted.Chain {
-			hash = row.LastHash
-		}
-		out = append(out, stored)
+	out, seq, hash, err := tx.chain(row, events...)
+	if err != nil {
+		return nil, err
 	}
 	n, err := tx.exec(advanceChain, s, seq, hash, row.LastSeq)
 	if err != nil {

@@ -43,19 +43,23 @@ var (
 // N set. A message id that the session has already is already_exists: TurnByMessage
 // finds the turn. INV-15.
 func (tx *Tx) InsertTurn(t session.Turn) (session.Turn, error) {
-	if t.MessageID == "" {
-		return t, protocol.Errorf(protocol.CodeInvalidArgument, "a turn needs a message id")
-	}
 	s, err := tx.locked(t.Session)
 	if err != nil {
 		return t, err
 	}
-	t.Tenant, t.Principal = s.Tenant, s.Principal
 	last, err := first(tx, number, lastTurnN, []any{t.Session})
 	if err != nil {
 		return t, err
 	}
-	t.N = last + 1
+	return tx.insertTurn(s, last, t)
+}
+
+// insertTurn queues a turn after the last one of a held session row.
+func (tx *Tx) insertTurn(s session.Session, last int64, t session.Turn) (session.Turn, error) {
+	if t.MessageID == "" {
+		return t, protocol.Errorf(protocol.CodeInvalidArgument, "a turn needs a message id")
+	}
+	t.Session, t.Tenant, t.Principal, t.N = s.ID, s.Tenant, s.Principal, last+1
 	snapshot, err := tx.keepSnapshot(t.Snapshot)
 	if err != nil {
 		return t, err

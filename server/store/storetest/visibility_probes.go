@@ -95,6 +95,20 @@ var conversationProbes = map[string]probe{
 		_, err := x.newTurn(tx, x.Session, id[protocol.TurnID]())
 		return did(err)
 	}},
+	"Standing": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Standing(x.Session, "new")) }},
+	"Admit": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		s, err := tx.Standing(x.Session, "new")
+		if err != nil {
+			return false, err
+		}
+		_, err = tx.Admit(s, session.Turn{ID: id[protocol.TurnID](), MessageID: "new", State: session.Queued, QueuedAt: tx.Now},
+			session.Event{Type: session.TurnQueued})
+		return did(err)
+	}},
+	"Pace": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		n, _, err := tx.Pace(x.Session, 1, 1)
+		return n > 0, err
+	}},
 	"Turn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Turn(x.Done)) }},
 	"TurnByMessage": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		return got(tx.TurnByMessage(x.Session, "message of "+x.Done.String()))

@@ -155,6 +155,9 @@ func walk(tx *store.Tx, t session.Turn, states ...session.TurnState) (session.Tu
 		if next == session.Received {
 			t.ActivatedAt = tx.Now
 		}
+		if next.Terminal() {
+			t.EndedAt = tx.Now
+		}
 		if err := tx.SaveTurn(t, prior, t.OwnerFence); err != nil {
 			return t, fmt.Errorf("%s to %s: %w", prior, next, err)
 		}
