@@ -15,7 +15,9 @@ import (
 // Bounds of readiness.
 const (
 	readyTimeout = 2 * time.Second
-	// readyCache is how long one answer serves: probes must not cost commits.
+	// readyCache is how long what was found well serves: probes must not cost commits.
+	// What was missing is looked for again with every probe, so that who waits for
+	// readiness learns of it when it comes.
 	readyCache = 500 * time.Millisecond
 	// maxFeedAge is the age at which a broker stops admitting.
 	maxFeedAge = 2 * time.Second
@@ -27,9 +29,8 @@ type readiness struct {
 	broker *brokerlink.Link
 	engine *engine.Engine
 
-	mu     sync.Mutex // guards below; held over one round of checks on purpose
-	at     time.Time
-	answer []check
+	mu   sync.Mutex // guards below; held over one round of checks on purpose
+	well map[string]time.Time
 }
 
 // check is one thing that a turn needs.
@@ -40,38 +41,49 @@ type check struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// checks runs all of them at once; the first stands for the others too.
+// probe is how one check is made.
+type probe struct {
+	name string
+	run  func(context.Context) error
+}
+
+// checks makes all of them at once.
 func (r *readiness) checks(ctx context.Context) []check {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.answer != nil && time.Since(r.at) < readyCache {
-		return r.answer
-	}
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	tests := []struct {
-		name string
-		run  func(context.Context) error
-	}{
+	return r.round(ctx, []probe{
 		{"store", r.store.Probe},
 		{"broker", r.brokerReached},
 		{"signing key", r.keyCertified},
 		{"engine", r.engine.Ready},
-	}
-	out := make([]check, len(tests))
+	})
+}
+
+// round makes the checks that were not found well a moment ago.
+func (r *readiness) round(ctx context.Context, probes []probe) []check {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	begun, out := time.Now(), make([]check, len(probes))
 	var wg sync.WaitGroup
-	for i, t := range tests {
+	for i, p := range probes {
+		if out[i] = (check{Name: p.name, OK: true}); begun.Sub(r.well[p.name]) < readyCache {
+			continue
+		}
+		delete(r.well, p.name)
 		wg.Go(func() {
-			err := t.run(ctx)
-			out[i] = check{Name: t.name, OK: err == nil}
-			if err != nil {
-				out[i].Problem = err.Error()
+			if err := p.run(ctx); err != nil {
+				out[i].OK, out[i].Problem = false, err.Error()
 			}
 		})
 	}
 	wg.Wait()
-	if ctx.Err() == nil {
-		r.at, r.answer = time.Now(), out
+	if r.well == nil {
+		r.well = map[string]time.Time{}
+	}
+	for _, c := range out {
+		if _, kept := r.well[c.Name]; c.OK && !kept {
+			r.well[c.Name] = begun
+		}
 	}
 	return out
 }
