@@ -13,6 +13,7 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/engine"
 	et "bivouac/server/engine/enginetest"
+	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
@@ -295,6 +296,44 @@ func TestUnclaimedOfferGoesElsewhere(t *testing.T) {
 		}
 		w.Sleep(2 * time.Minute)
 		wantState(t, w, turn.ID, session.Failed, "not_placed")
+	})
+}
+
+// A machine that declines is not asked again at once, though it is the only one: it
+// would decline as fast as it is asked. What it said is what the turn waits for.
+func TestDeclinedOfferRests(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		r.Claims = false
+		turn := w.Submit(w.Session("coder"), "fix")
+		w.Settle()
+		attempt := func() (a execution.Attempt) {
+			err := w.Store.View(ctx(), store.AsLoop("test"), func(tx *store.Tx) (err error) {
+				a, err = tx.Attempt(w.Turn(turn.ID).Attempt)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		for n := range 3 {
+			if got := attempt().State; got != execution.AttemptOffered {
+				t.Fatalf("offer %d: the attempt is %s", n, got)
+			}
+			err := w.Engine.Decline(ctx(), r.Caller(), &runnerv1.DeclineRequest{AttemptId: attempt().ID.String(), Epoch: r.Epoch(), Reason: "all slots are taken"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Settle()
+			if a := attempt(); a.State != execution.AttemptQueued || !strings.Contains(a.DeferReason, "all slots are taken") {
+				t.Fatalf("declined %d times: the attempt is %s, %q", n+1, a.State, a.DeferReason)
+			}
+			r.Claims = n == 2
+			w.Sleep(time.Second)
+		}
+		if r.Whole() == nil {
+			t.Error("the machine is not asked again")
+		}
 	})
 }
 

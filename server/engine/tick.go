@@ -38,7 +38,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "model", Do: e.tickModel, Wake: e.due.bell, Due: e.pauses.next},
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: on(store.TopicActions)},
-		{Name: "place", Do: e.led(e.tickPlace), Topics: on(store.TopicAttempts)},
+		{Name: "place", Do: e.led(e.tickPlace), Topics: on(store.TopicAttempts), Due: e.pauses.next},
 		{Name: "approvals", Do: e.tickApprovals, Topics: on(store.TopicApprovals), Wake: e.rested},
 		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
 		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},
