@@ -62,7 +62,7 @@ First start:  bivouac-broker init
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-broker --help", err)
 	})
 	root.PersistentFlags().StringVar(&data, "data", assembly.DefaultDir(), "directory of keyring, call log and broker.hcl; 0700")
-	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data), doctorCommand(&data))
+	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data), ledgerCommand(&data), doctorCommand(&data))
 	return root
 }
 

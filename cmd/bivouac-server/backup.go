@@ -58,7 +58,8 @@ first; one that was cut off or altered is refused.
 A backup is older than what was done since. So everything that was given out before
 is void: fences, capabilities, generations, join codes. Turns that were open end, and
 what they had sent, or may have, is looked up and never sent again. What was revoked
-since the backup has to be revoked again.
+since the backup has to be revoked again. The broker signs no ledger that lost its end
+until the restore is accepted there: bivouac-broker ledger accept.
 
 --in-place does the same to a database that was brought back by other means: a copied
 disk, or PostgreSQL's own backup.`,
@@ -86,6 +87,7 @@ disk, or PostgreSQL's own backup.`,
 					done.Copy.End.Rows["sessions"], done.Copy.End.Rows["turns"], done.Copy.End.Rows["events"], done.Copy.End.Blobs)
 			}
 			fmt.Fprintf(out, "The store has epoch %d; %d turns that were open are ended.\nWhat was revoked after %s has to be revoked again: bivouac revoke.\n", done.Epoch, done.Turns, since)
+			fmt.Fprintf(out, "The ledger may have lost its end. The broker signs the restored one when you say so where it runs: bivouac-broker ledger accept --epoch %d\n", done.Epoch)
 			return nil
 		},
 	}

@@ -23,7 +23,7 @@ func TestBackupAndRestore(t *testing.T) {
 	if _, err := run(t, "backup", "--data", data, file); protocol.CodeOf(err) != protocol.CodeAlreadyExists {
 		t.Errorf("over a file: %v", err)
 	}
-	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") {
+	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") || !strings.Contains(out, "bivouac-broker ledger accept --epoch ") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if _, err := run(t, "restore", "--data", again, file); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {

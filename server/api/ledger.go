@@ -20,7 +20,7 @@ func (s ledgers) GetLedger(ctx context.Context, _ *apiv1.GetLedgerRequest) (*api
 		if err != nil && !isNotFound(err) {
 			return err
 		}
-		out.Size, out.Root, out.Head, out.SignedAt = h.Size, h.Root, h.Receipt, at(h.SignedAt)
+		out.Size, out.Root, out.Head, out.SignedAt, out.Refused = h.Size, h.Root, h.Receipt, at(h.SignedAt), h.Refused
 		out.UnsealedEvents, err = tx.UnsealedEvents()
 		return err
 	})

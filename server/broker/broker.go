@@ -25,6 +25,7 @@ import (
 	"bivouac/server/broker/feed"
 	"bivouac/server/broker/gateway"
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
+	"bivouac/server/broker/witness"
 	"bivouac/server/intercept"
 )
 
@@ -39,6 +40,8 @@ type Ports struct {
 	// CallLog, SpendFile and SliceFile are file names; without the last two the
 	// hour's spend and the draws of slices are kept in memory.
 	CallLog, SpendFile, SliceFile string
+	// WitnessDir keeps the last heads of ledgers; empty: memory only.
+	WitnessDir string
 	// ConfigFile whose caps are followed while the broker runs; empty: none are.
 	ConfigFile string
 	// ResetKey for QUIC; see link.ServerConfig.
@@ -65,6 +68,7 @@ type Broker struct {
 	ledger       *budget.Ledger
 	spend        *budget.Spend
 	calls        *calllog.Log
+	witness      *witness.Witness
 	flows        *flows
 	moved        *moved
 	leaf         *leaf
@@ -133,6 +137,9 @@ func (b *Broker) open() (err error) {
 		if err != nil {
 			return err
 		}
+	}
+	if b.witness, err = witness.Open(b.ports.WitnessDir, b.log); err != nil {
+		return err
 	}
 	b.calls, err = calllog.Open(calllog.Config{Path: b.ports.CallLog})
 	return err

@@ -44,6 +44,8 @@ var mayCall = map[string][]identity.Role{
 	brokerv1connect.TrustServiceCertifySigningKeyProcedure: serversOnly,
 	brokerv1connect.TrustServiceCertifyRunnerProcedure:     serversOnly,
 	brokerv1connect.TrustServiceSignReceiptProcedure:       serversOnly,
+	brokerv1connect.TrustServiceLastHeadProcedure:          serversOnly,
+	brokerv1connect.TrustServiceSignHeadProcedure:          serversOnly,
 }
 
 // byRole refuses callers whose role has no place in the table.

@@ -8,10 +8,10 @@ import (
 
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
-	"bivouac/edge/protocol/canonical"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/capability"
+	"bivouac/server/ledger"
 )
 
 // trustService is the root's side: who is a server, who is a runner.
@@ -103,19 +103,16 @@ func (s trustService) CertifyRunner(ctx context.Context, in *brokerv1.CertifyRun
 	return &brokerv1.CertifyRunnerResponse{CertificateChain: chain, RootCertificate: rootPEM(s.ports.Root.Root()), NotAfterUs: notAfter.UnixMicro()}, nil
 }
 
-// SignReceipt signs canonical JSON with the receipt key.
+// SignReceipt signs canonical JSON with the receipt key. A ledger's head goes
+// through SignHead alone, where it has to follow the last one.
 func (s trustService) SignReceipt(ctx context.Context, in *brokerv1.SignReceiptRequest) (*brokerv1.SignReceiptResponse, error) {
-	if len(in.GetReceipt()) > 256<<10 {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the receipt is larger than 256 KiB")
-	}
-	form, err := canonical.Canonical(in.GetReceipt())
-	if err != nil {
+	if err := signable(in.GetReceipt()); err != nil {
 		return nil, err
 	}
-	if string(form) != string(in.GetReceipt()) {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the receipt is not in canonical form (RFC 8785)")
+	if ledger.IsHead(in.GetReceipt()) {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the head of a ledger is signed by SignHead, with the proof that it follows the last one: update bivouac-server")
 	}
-	jws, err := s.ports.Root.SignReceipt(ctx, form)
+	jws, err := s.ports.Root.SignReceipt(ctx, in.GetReceipt())
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ import (
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
 	"bivouac/server/capability"
+	"bivouac/server/ledger"
 )
 
 // procedures of the services that the broker serves, from the contract itself.
@@ -235,6 +236,57 @@ func TestCertify(t *testing.T) {
 		if _, err := server.trust.SignReceipt(t.Context(), &brokerv1.SignReceiptRequest{Receipt: []byte(`{"b":1, "a":1}`)}); protocol.CodeOf(protocol.FromConnect(err)) != protocol.CodeInvalidArgument {
 			t.Errorf("not canonical: %v", err)
 		}
+	})
+}
+
+// A ledger's head is signed where it follows the last one, and by no other way; a
+// fork is refused by name, also by a broker that starts again. INV-8.
+func TestHeadsFollow(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		server := w.as(w.serverCert)
+		head := func(size int64, root byte, epoch uint32) []byte {
+			r, err := ledger.Head{Tenant: w.tenant, Size: size, Root: ledger.Hash{root}, At: time.Now(), Epoch: epoch}.Receipt()
+			w.must(err)
+			return r
+		}
+		sign := func(after, size int64, root byte, epoch uint32, proof ...[]byte) error {
+			_, err := server.trust.SignHead(t.Context(), &brokerv1.SignHeadRequest{Head: head(size, root, epoch), AfterSize: after, Proof: proof})
+			return protocol.FromConnect(err)
+		}
+		want := func(name string, err error, code protocol.Code, says string) {
+			t.Helper()
+			if protocol.CodeOf(err) != code || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		last, err := server.trust.LastHead(t.Context(), &brokerv1.LastHeadRequest{TenantId: w.tenant.String()})
+		if err != nil || last.GetSize() != 0 {
+			t.Fatalf("%v %v", last, err)
+		}
+		signed, err := server.trust.SignHead(t.Context(), &brokerv1.SignHeadRequest{Head: head(5, 1, 1)})
+		w.must(err)
+		if got, err := ledger.OpenHead(signed.GetJws(), identity.Fingerprint(w.keys.Root())); err != nil || got.Size != 5 || got.Epoch != 1 {
+			t.Errorf("%+v %v", got, err)
+		}
+		if last, err = server.trust.LastHead(t.Context(), &brokerv1.LastHeadRequest{TenantId: w.tenant.String()}); err != nil || last.GetSize() != 5 || last.GetRoot()[0] != 1 || last.GetEpoch() != 1 {
+			t.Errorf("%v %v", last, err)
+		}
+		if err := sign(5, 5, 1, 1); err != nil {
+			t.Errorf("again, as after a lost answer: %v", err)
+		}
+		want("another root", sign(5, 5, 2, 1), protocol.CodeDataLoss, "(fork)")
+		want("a proof of nothing", sign(5, 6, 2, 1, make([]byte, 32)), protocol.CodeDataLoss, "(fork)")
+		want("shorter", sign(5, 4, 1, 1), protocol.CodeDataLoss, "(shorter)")
+		want("of before a restore", sign(5, 4, 1, 2), protocol.CodeFailedPrecondition, "ledger accept --epoch 2")
+		want("half a hash", sign(5, 6, 2, 1, make([]byte, 31)), protocol.CodeInvalidArgument, "31 bytes")
+		want("without an epoch", sign(5, 6, 1, 0), protocol.CodeInvalidArgument, "epoch")
+		if !strings.Contains(w.logged(), "A LEDGER DOES NOT FOLLOW") {
+			t.Error("the refusals are not in the log")
+		}
+		_, err = server.trust.SignReceipt(t.Context(), &brokerv1.SignReceiptRequest{Receipt: head(9, 9, 1)})
+		want("as any receipt", protocol.FromConnect(err), protocol.CodeInvalidArgument, "SignHead")
+		_, err = w.as(w.runnerCert).trust.SignHead(t.Context(), &brokerv1.SignHeadRequest{Head: head(5, 1, 1), AfterSize: 5})
+		want("by a runner", protocol.FromConnect(err), protocol.CodePermissionDenied, "not for a runner")
 	})
 }
 

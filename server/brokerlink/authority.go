@@ -49,6 +49,19 @@ func (l *Link) CertifyRunner(ctx context.Context, runner protocol.RunnerID, tena
 	return res.GetCertificateChain(), res.GetRootCertificate(), err
 }
 
+// LastHead of a tenant's ledger that the broker signed.
+func (l *Link) LastHead(ctx context.Context, tenant protocol.TenantID) (*brokerv1.LastHeadResponse, error) {
+	return ask(ctx, l, quickCall, (*peers).trustService, brokerv1connect.TrustServiceClient.LastHead,
+		&brokerv1.LastHeadRequest{TenantId: tenant.String()})
+}
+
+// SignHead asks for the receipt key's signature over a ledger's head.
+func (l *Link) SignHead(ctx context.Context, req *brokerv1.SignHeadRequest) (string, error) {
+	res, err := ask(ctx, l, quickCall, (*peers).trustService, brokerv1connect.TrustServiceClient.SignHead,
+		req)
+	return res.GetJws(), err
+}
+
 // SignReceipt asks for the receipt key's signature.
 func (l *Link) SignReceipt(ctx context.Context, receipt []byte) (string, error) {
 	res, err := ask(ctx, l, quickCall, (*peers).trustService, brokerv1connect.TrustServiceClient.SignReceipt,

@@ -47,6 +47,13 @@ type Authority interface {
 	RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error)
 	Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error)
 	SignReceipt(ctx context.Context, receipt []byte) (string, error)
+	Ledgers
+}
+
+// Ledgers are signed where they follow what was signed before.
+type Ledgers interface {
+	LastHead(ctx context.Context, tenant protocol.TenantID) (*brokerv1.LastHeadResponse, error)
+	SignHead(ctx context.Context, req *brokerv1.SignHeadRequest) (string, error)
 }
 
 // Scheduler decides which runner is offered an attempt. The embedded one offers

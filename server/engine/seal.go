@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/ledger"
 	"bivouac/server/store"
 )
@@ -141,25 +142,63 @@ func (e *Engine) signLedgers(ctx context.Context) (bool, error) {
 	}
 	return e.Ops.Start(sealOp, func(ctx context.Context) {
 		for _, h := range grown {
-			jws, err := e.signLedger(ctx, h)
+			done, err := e.signLedger(ctx, h.Tenant)
 			if err != nil {
 				e.Log.Warn("the ledger's head is not signed; it is tried again", "tenant", h.Tenant, "error", err)
 				return
 			}
 			e.settled.put(completion{op: sealOp, apply: func(ctx context.Context) error {
-				return e.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error { return tx.SignLedger(h.Tenant, h.Size, jws) })
+				return e.Store.Update(ctx, store.AsLoop(sealOp), done)
 			}})
 		}
 	}), nil
 }
 
-func (e *Engine) signLedger(ctx context.Context, h store.LedgerHead) (string, error) {
-	if len(h.Root) != len(ledger.Hash{}) {
-		return "", protocol.Errorf(protocol.CodeDataLoss, "the root of the ledger of tenant %s is damaged", h.Tenant)
-	}
-	receipt, err := ledger.Head{Tenant: h.Tenant, Size: h.Size, Root: ledger.Hash(h.Root), At: h.At}.Receipt()
+// signLedger shows the broker that the ledger goes on from the last head that it
+// signed, and returns what is to be noted: the signature, or why there is none.
+// The broker is asked first, and the ledger read after: so it is no older than what
+// another server had signed.
+func (e *Engine) signLedger(ctx context.Context, t protocol.TenantID) (note func(*store.Tx) error, err error) {
+	last, err := e.Broker.LastHead(ctx, t)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return e.Broker.SignReceipt(ctx, receipt)
+	req := &brokerv1.SignHeadRequest{AfterSize: last.GetSize()}
+	var size int64
+	err = e.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) (err error) {
+		size, err = readHead(tx, t, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	jws, err := e.Broker.SignHead(ctx, req)
+	switch protocol.CodeOf(err) {
+	case protocol.CodeDataLoss, protocol.CodeStaleFence, protocol.CodeFailedPrecondition:
+		e.Log.Error("THE BROKER REFUSES TO SIGN THE LEDGER", "tenant", t, "error", err)
+		why := err.Error()
+		return func(tx *store.Tx) error { return tx.RefuseLedger(t, why) }, nil
+	}
+	return func(tx *store.Tx) error { return tx.SignLedger(t, size, jws) }, err
+}
+
+// readHead fills in a tenant's head, and the proof that it follows the one of
+// AfterSize segments. Where that is larger there is none, and the broker says so.
+func readHead(tx *store.Tx, t protocol.TenantID, req *brokerv1.SignHeadRequest) (size int64, err error) {
+	h, err := tx.Ledger(t)
+	if err != nil {
+		return 0, err
+	}
+	if len(h.Root) != len(ledger.Hash{}) {
+		return 0, protocol.Errorf(protocol.CodeDataLoss, "the root of the ledger of tenant %s is damaged", t)
+	}
+	head := ledger.Head{Tenant: t, Size: h.Size, Root: ledger.Hash(h.Root), At: h.At, Epoch: tx.Epoch()}
+	if req.Head, err = head.Receipt(); err != nil {
+		return 0, err
+	}
+	proof, err := ledger.ProveFollows(h.Size, req.AfterSize, nodes(tx, t))
+	for _, hash := range proof {
+		req.Proof = append(req.Proof, hash[:])
+	}
+	return h.Size, err
 }

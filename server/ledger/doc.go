@@ -9,6 +9,10 @@
 // fingerprint that a login pins. An altered, missing or added byte is found, and
 // said with the line, the session and the event.
 //
+// A head follows the last one that the broker saw, or is a Refusal that says which
+// Break it is and what mends it: a server, or whoever has its disk, can have no
+// second history signed.
+//
 // It guarantees that what it verifies is exactly what was sealed. It does not say
 // that what was sealed is true, nor that nothing happened besides; and whoever
 // holds the broker's receipt key can sign another history. It refuses payloads:

@@ -57,5 +57,5 @@ func OpenHead(jws, fingerprint string) (Head, error) {
 	if err != nil {
 		return bad("the signature does not fit")
 	}
-	return readHead(receipt)
+	return ReadHead(receipt)
 }

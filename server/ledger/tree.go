@@ -39,11 +39,15 @@ type Head struct {
 	Size   int64
 	Root   Hash
 	At     time.Time
+	// Epoch of the store: a restore raises it. Zero in heads that were signed before
+	// they said it.
+	Epoch uint32
 }
 
 // headJSON is what is signed, in canonical form.
 type headJSON struct {
 	At     string `json:"at"`
+	Epoch  uint32 `json:"epoch,omitempty"`
 	Kind   string `json:"kind"`
 	Root   string `json:"root"`
 	Size   int64  `json:"size"`
@@ -56,7 +60,7 @@ const headKind = "bivouac-ledger-head-v1"
 // Receipt is the head as the receipt key signs it.
 func (h Head) Receipt() ([]byte, error) {
 	b, err := json.Marshal(headJSON{
-		At: h.At.UTC().Format(time.RFC3339Nano), Kind: headKind, Size: h.Size, Tenant: h.Tenant.String(),
+		At: h.At.UTC().Format(time.RFC3339Nano), Epoch: h.Epoch, Kind: headKind, Size: h.Size, Tenant: h.Tenant.String(),
 		Root: base64.StdEncoding.EncodeToString(h.Root[:]),
 	})
 	if err != nil {
@@ -65,8 +69,16 @@ func (h Head) Receipt() ([]byte, error) {
 	return canonical.Canonical(b)
 }
 
-// readHead reads what was signed.
-func readHead(receipt []byte) (Head, error) {
+// IsHead tells a head from the other receipts, also one that cannot be read.
+func IsHead(receipt []byte) bool {
+	var j struct {
+		Kind string `json:"kind"`
+	}
+	return json.Unmarshal(receipt, &j) == nil && j.Kind == headKind
+}
+
+// ReadHead reads what is signed, or is to be.
+func ReadHead(receipt []byte) (Head, error) {
 	var j headJSON
 	bad := protocol.Errorf(protocol.CodeDataLoss, "what was signed is no head of a ledger")
 	if err := json.Unmarshal(receipt, &j); err != nil || j.Kind != headKind || j.Size < 0 {
@@ -76,7 +88,7 @@ func readHead(receipt []byte) (Head, error) {
 	if err != nil || len(root) != len(Hash{}) {
 		return Head{}, bad
 	}
-	h := Head{Tenant: protocol.TenantID(j.Tenant), Size: j.Size, Root: Hash(root)}
+	h := Head{Tenant: protocol.TenantID(j.Tenant), Size: j.Size, Root: Hash(root), Epoch: j.Epoch}
 	if h.At, err = time.Parse(time.RFC3339Nano, j.At); err != nil {
 		return Head{}, bad
 	}

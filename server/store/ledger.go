@@ -27,6 +27,8 @@ type LedgerHead struct {
 	SignedSize int64
 	Receipt    string
 	SignedAt   time.Time
+	// Refused says why the broker does not sign what is sealed since; empty: it does.
+	Refused string
 }
 
 var (
@@ -102,10 +104,10 @@ func (tx *Tx) LedgerNodes(t protocol.TenantID, indexes []int64) ([][]byte, error
 	return out, nil
 }
 
-const headColumns = `h.tenant, h.size, h.root, h.at, h.signed_size, h.receipt, h.signed_at`
+const headColumns = `h.tenant, h.size, h.root, h.at, h.signed_size, h.receipt, h.signed_at, h.refused`
 
 func scanHead(r scanner) (h LedgerHead, err error) {
-	err = r.Scan(&h.Tenant, &h.Size, blob(&h.Root), at(&h.At), &h.SignedSize, &h.Receipt, at(&h.SignedAt))
+	err = r.Scan(&h.Tenant, &h.Size, blob(&h.Root), at(&h.At), &h.SignedSize, &h.Receipt, at(&h.SignedAt), &h.Refused)
 	return h, err
 }
 
@@ -115,7 +117,8 @@ var (
 	headsUnsigned = define(`SELECT ` + headColumns + ` FROM ledger_heads h WHERE h.signed_size < h.size ORDER BY h.tenant LIMIT $1`)
 	growHead      = define(`INSERT INTO ledger_heads (tenant, size, root, at, signed_size, receipt, signed_at) VALUES ($1, $2, $3, $4, 0, '', 0)
 		ON CONFLICT (tenant) DO UPDATE SET size = excluded.size, root = excluded.root, at = excluded.at WHERE ledger_heads.size < excluded.size`)
-	signHead = define(`UPDATE ledger_heads SET signed_size = $2, receipt = $3, signed_at = $4 WHERE tenant = $1 AND signed_size < $2 AND size >= $2`)
+	signHead   = define(`UPDATE ledger_heads SET signed_size = $2, receipt = $3, signed_at = $4, refused = '' WHERE tenant = $1 AND signed_size < $2 AND size >= $2`)
+	refuseHead = define(`UPDATE ledger_heads SET refused = $2 WHERE tenant = $1`)
 )
 
 // Ledger is the head of a tenant's ledger; not_found before the first segment.
@@ -189,4 +192,13 @@ func (tx *Tx) Chain(s protocol.SessionID, after, upTo int64, limit int) ([]sessi
 		err = r.Scan(blob(&e.Bytes), blob(&e.Hash))
 		return e, err
 	}, chainOnly, tx.mine(s, after, upTo, limited(limit)))
+}
+
+// RefuseLedger notes why the broker signs no newer head.
+func (tx *Tx) RefuseLedger(t protocol.TenantID, why string) error {
+	if err := tx.internal("sealing"); err != nil {
+		return err
+	}
+	_, err := tx.exec(refuseHead, t, why)
+	return err
 }

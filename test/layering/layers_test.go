@@ -30,27 +30,28 @@ var layers = []layer{
 	// what a process shows of itself
 	{"edge/metric", []string{"edge/protocol"}, []string{"github.com/prometheus/client_golang", "golang.org/x/sync"}, "a page of numbers knows nobody's numbers"},
 
+	{"edge/durable", nil, []string{}, "a file on the disk knows nobody's content"},
 	{"edge/filemode", []string{"edge/protocol"}, []string{}, "who may touch a file is its mode"},
 	{"edge/finding", []string{"edge/filemode", "edge/legible", "edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
 	{"edge/finding/reach", []string{"edge/finding", "edge/link", "edge/protocol"}, []string{}, "the way to a peer, over each transport"},
 
 	// the edge: never server/**, except the generated broker contract in the relay
 	{"edge/link", []string{"edge/protocol", "edge/identity"}, nil, "the link knows peers and transports"},
-	{"edge/journal", []string{"edge/protocol"}, nil, "the journal stores bytes"},
+	{"edge/journal", []string{"edge/durable", "edge/protocol"}, nil, "the journal stores bytes"},
 	{"edge/device", []string{"edge/protocol"}, nil, "device actions know files only"},
 	{"edge/sandbox", []string{"edge/protocol"}, nil, "a sandbox knows processes only"},
 	{"edge/workspace", []string{"edge/protocol"}, nil, "a workspace is files and git"},
 	{"edge/relay", []string{"edge/protocol", "edge/runtime", "edge/link", "edge/lease", "server/broker/protocol"}, nil, "the only edge package that speaks to the broker"},
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
 	{"edge/worker/outward", nil, []string{}, "it copies bytes, inside of a sandbox"},
-	{"edge/supervise", []string{"edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/worker/outward"}, nil, "a supervisor owns one attempt, and starts what stands in its sandboxes"},
+	{"edge/supervise", []string{"edge/durable", "edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/worker/outward"}, nil, "a supervisor owns one attempt, and starts what stands in its sandboxes"},
 	{"edge/owner", []string{"edge/filemode", "edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/legible", []string{}, []string{}, "what a person sees is text"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
-	{"edge/state", []string{"edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
-	{"edge/service", []string{"edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
+	{"edge/state", []string{"edge/durable", "edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
+	{"edge/service", []string{"edge/durable", "edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
 	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
-	{"edge", []string{"edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
+	{"edge", []string{"edge/durable", "edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
 	{"server/steptable", []string{"edge/protocol"}, []string{}, "step tables know no record"},
@@ -63,18 +64,18 @@ var layers = []layer{
 
 	// the control plane
 	{"server/store", []string{"edge/lockfile", "edge/protocol", "server/session", "server/execution", "server/policy", "server/planted"}, nil, "the store knows records, not decisions"},
-	{"server/store/blob", []string{"edge/protocol"}, nil, "blobs are bytes"},
+	{"server/store/blob", []string{"edge/durable", "edge/protocol"}, nil, "blobs are bytes"},
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
 	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/planted", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
 
-	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
+	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
 	// the broker: no state database, no engine, no sandbox
-	{"server/broker", []string{"edge/filemode", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept"}, nil, "the broker holds credentials and no state, and knows no keyring"},
-	{"server/broker/keyring", []string{"edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
-	{"server/broker/assembly", []string{"consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
+	{"server/broker", []string{"edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
+	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
@@ -82,7 +83,7 @@ var layers = []layer{
 	// listeners and assembly
 	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect"}, "what happens around a call knows no state, so that a broker may use it"},
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
-	{"server/brokerlink", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "the server's side of the trust: no store"},
+	{"server/brokerlink", []string{"edge/durable", "edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "the server's side of the trust: no store"},
 	{"server/brokerlink/brokerlinktest", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "a small real broker"},
 	{"server/api", []string{"edge/finding", "edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/policy", "server/session", "server/store", "server/trace", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
 	{"server/api/client", []string{"edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
@@ -95,7 +96,7 @@ var layers = []layer{
 	{"server", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
+	{"cmd/bivouac", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
 	{"cmd/bivouac-server", []string{"edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-broker", []string{"edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},

@@ -16,7 +16,9 @@ import (
 	"bivouac/server/broker/calllog"
 	"bivouac/server/broker/feed"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/witness"
 	"bivouac/server/capability"
+	"bivouac/server/ledger"
 )
 
 const (
@@ -35,6 +37,7 @@ type broker struct {
 	nonce  string
 	disk   *disk
 	grants map[protocol.GrantID]bool // false: revoked. They are durable
+	heads  *witness.Witness          // of ledgers; durable, as on a disk
 	from   int                       // the server whose feed is followed
 	stream bool                      // the feed's stream stands
 	cursor int64                     // newest floor that came on it
@@ -42,6 +45,7 @@ type broker struct {
 
 func newBroker(s *Sim) *broker {
 	b := &broker{party: party{s: s, name: "broker"}, disk: s.newDisk(), grants: map[protocol.GrantID]bool{}}
+	b.heads, _ = witness.Open("", slog.New(slog.DiscardHandler)) // no file, no error
 	b.boot, b.die = b.begin, b.end
 	return b
 }
@@ -260,4 +264,29 @@ func (b *broker) usage(closeThem bool, ids []protocol.SliceID, reply func(*broke
 			InputTokens: u.Input, OutputTokens: u.Output, Calls: u.Calls, OpenFlows: int32(u.Open)})
 	}
 	reply(resp, nil)
+}
+
+// lastHead of a ledger, from which a server has to prove that it goes on.
+func (b *broker) lastHead(t protocol.TenantID) *brokerv1.LastHeadResponse {
+	h := b.heads.Last(t)
+	return &brokerv1.LastHeadResponse{Size: h.Size, Root: h.Root[:], Epoch: int64(h.Epoch)}
+}
+
+// signHead takes a head that follows the last one. No fault of the simulation
+// brings an old database back, so whatever breaks off is the servers' doing. INV-8.
+func (b *broker) signHead(req *brokerv1.SignHeadRequest) error {
+	head, err := ledger.ReadHead(req.GetHead())
+	if err != nil {
+		b.s.violate("the head of a ledger cannot be read: %v", err)
+		return err
+	}
+	var proof []ledger.Hash
+	for _, h := range req.GetProof() {
+		proof = append(proof, ledger.Hash(h))
+	}
+	err = b.heads.Take(head, req.GetAfterSize(), proof)
+	if err != nil && protocol.CodeOf(err) != protocol.CodeConflict {
+		b.s.violate("%v", err)
+	}
+	return err
 }

@@ -107,6 +107,15 @@ func (p *port) RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.
 	})
 }
 
+func (p *port) LastHead(ctx context.Context, t protocol.TenantID) (*brokerv1.LastHeadResponse, error) {
+	return ask(ctx, p, "last head", shortCall, func(b *broker, answer func(*brokerv1.LastHeadResponse, error)) { answer(b.lastHead(t), nil) })
+}
+
+// SignHead refuses a head that does not follow, as a broker does. INV-8.
+func (p *port) SignHead(ctx context.Context, req *brokerv1.SignHeadRequest) (string, error) {
+	return ask(ctx, p, "sign head", shortCall, func(b *broker, answer func(string, error)) { answer("receipt", b.signHead(req)) })
+}
+
 func (p *port) SignReceipt(ctx context.Context, receipt []byte) (string, error) {
 	return ask(ctx, p, "sign receipt", shortCall, func(_ *broker, answer func(string, error)) { answer("receipt", nil) })
 }

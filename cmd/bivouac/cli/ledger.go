@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
@@ -60,19 +61,28 @@ last seconds may not be sealed yet: bivouac ledger show.`,
 
 // exportTo replaces a file only with a whole export.
 func exportTo(ctx context.Context, c *client.Client, session, path string) (n int64, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".ledger-*")
-	if err != nil {
-		return 0, protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w; name another file with --out", path, err)
+	err = durable.Write(path, 0o600, func(w io.Writer) error {
+		counted := &counter{w: w}
+		err := c.ExportLedger(ctx, session, counted)
+		n = counted.n
+		return err
+	})
+	if errors.As(err, new(*fs.PathError)) {
+		err = protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w; make room, or name another file with --out", path, err)
 	}
-	defer os.Remove(f.Name())
-	err = c.ExportLedger(ctx, session, f)
-	if info, serr := f.Stat(); serr == nil {
-		n = info.Size()
-	}
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return n, err
-	}
-	return n, os.Rename(f.Name(), path)
+	return n, err
+}
+
+// counter counts what is written.
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	return n, err
 }
 
 func (a *app) ledgerVerify() *cobra.Command {
@@ -146,12 +156,15 @@ func (a *app) showLedger(ctx context.Context, c *client.Client, _ []string) erro
 		return err
 	}
 	return a.print(res, func(w io.Writer) {
-		if res.GetHead() == "" {
+		if res.GetHead() == "" && res.GetRefused() == "" {
 			fmt.Fprintf(w, "%d segments are sealed and not signed yet: that needs the broker\n", res.GetSize())
-		} else {
+		} else if res.GetHead() != "" {
 			fmt.Fprintf(w, "%d segments are sealed, root %x, signed %s\n", res.GetSize(), res.GetRoot(), ago(res.GetSignedAt()))
 		}
 		fmt.Fprintf(w, "%d of your events are not sealed yet\n", res.GetUnsealedEvents())
+		if res.GetRefused() != "" {
+			fmt.Fprintf(w, "what is sealed since is not signed: %s\n", res.GetRefused())
+		}
 	})
 }
 

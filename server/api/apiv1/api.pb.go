@@ -6857,8 +6857,10 @@ type GetLedgerResponse struct {
 	SignedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=signed_at,json=signedAt,proto3" json:"signed_at,omitempty"`
 	// Events of the caller's own sessions that are not sealed yet.
 	UnsealedEvents int64 `protobuf:"varint,5,opt,name=unsealed_events,json=unsealedEvents,proto3" json:"unsealed_events,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Why the broker refuses to sign what is sealed since; empty: it does not.
+	Refused       string `protobuf:"bytes,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetLedgerResponse) Reset() {
@@ -6924,6 +6926,13 @@ func (x *GetLedgerResponse) GetUnsealedEvents() int64 {
 		return x.UnsealedEvents
 	}
 	return 0
+}
+
+func (x *GetLedgerResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
 }
 
 type ExportLedgerRequest struct {
@@ -7539,13 +7548,14 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x04what\x18\x04 \x01(\tR\x04what\x12\x10\n" +
 	"\x03why\x18\x05 \x01(\tR\x03why\x12\x12\n" +
 	"\x04mend\x18\x06 \x01(\tR\x04mend\"\x12\n" +
-	"\x10GetLedgerRequest\"\xb1\x01\n" +
+	"\x10GetLedgerRequest\"\xcb\x01\n" +
 	"\x11GetLedgerResponse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\fR\x04root\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\tR\x04head\x127\n" +
 	"\tsigned_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bsignedAt\x12'\n" +
-	"\x0funsealed_events\x18\x05 \x01(\x03R\x0eunsealedEvents\"4\n" +
+	"\x0funsealed_events\x18\x05 \x01(\x03R\x0eunsealedEvents\x12\x18\n" +
+	"\arefused\x18\x06 \x01(\tR\arefused\"4\n" +
 	"\x13ExportLedgerRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\",\n" +

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/consul"
+	"bivouac/edge/durable"
 	"bivouac/edge/identity"
 	edgemetric "bivouac/edge/metric"
 	"bivouac/edge/protocol"
@@ -48,13 +49,7 @@ type Options struct {
 
 // DefaultDir is where a broker keeps its data when nobody says otherwise.
 func DefaultDir() string {
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, "bivouac", "broker")
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local", "state", "bivouac", "broker")
-	}
-	return "bivouac-broker"
+	return durable.StateDir("bivouac/broker", "bivouac-broker")
 }
 
 // Init makes a data directory: the keyring and, where they are missing, a first
@@ -115,6 +110,7 @@ func Run(ctx context.Context, o Options) error {
 		Meter:     meter,
 		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
+		WitnessDir: o.Data,
 	})
 	if err != nil {
 		listener.Close() // nothing was served

@@ -88,6 +88,17 @@ func (b trustService) CertifyRunner(ctx context.Context, r *brokerv1.CertifyRunn
 	}, err
 }
 
+// LastHead was never signed here.
+func (b trustService) LastHead(ctx context.Context, _ *brokerv1.LastHeadRequest) (*brokerv1.LastHeadResponse, error) {
+	_, err := onlyServers(ctx)
+	return &brokerv1.LastHeadResponse{}, err
+}
+
+func (b trustService) SignHead(ctx context.Context, r *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error) {
+	res, err := b.SignReceipt(ctx, &brokerv1.SignReceiptRequest{Receipt: r.GetHead()})
+	return &brokerv1.SignHeadResponse{Jws: res.GetJws()}, err
+}
+
 func (b trustService) SignReceipt(ctx context.Context, r *brokerv1.SignReceiptRequest) (*brokerv1.SignReceiptResponse, error) {
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/capability"
+	"bivouac/server/ledger"
 	"bivouac/server/policy"
 )
 
@@ -36,6 +38,9 @@ type Broker struct {
 	Presenter string
 	// Receipt signs receipts; nil: what it makes is no real signature.
 	Receipt func(receipt []byte) (string, error)
+	// Accepted epochs of restored stores, whose ledgers may begin anew.
+	Accepted map[uint32]bool
+	heads    map[protocol.TenantID]ledger.Head // signed last
 
 	mu     sync.Mutex // guards below
 	boot   string
@@ -83,7 +88,7 @@ func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
 		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]*loss{}, looks: map[string]ToolFunc{},
 		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
-		revoked: map[protocol.GrantID]time.Time{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
+		revoked: map[protocol.GrantID]time.Time{}, heads: map[protocol.TenantID]ledger.Head{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
 }
 
 // Say sets what the model answers.
@@ -550,6 +555,43 @@ func (b *Broker) RevokeGrant(_ context.Context, id protocol.GrantID) (*brokerv1.
 	now := time.Now()
 	b.revoked[id] = now
 	return &brokerv1.RevokeGrantResponse{RevokedUs: now.UnixMicro(), FlowsZeroUs: now.UnixMicro()}, nil
+}
+
+// LastHead that SignHead took.
+func (b *Broker) LastHead(_ context.Context, t protocol.TenantID) (*brokerv1.LastHeadResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.down {
+		return nil, unreachable()
+	}
+	h := b.heads[t]
+	return &brokerv1.LastHeadResponse{Size: h.Size, Root: h.Root[:], Epoch: int64(h.Epoch)}, nil
+}
+
+// SignHead refuses a head that does not follow, as a broker does.
+func (b *Broker) SignHead(ctx context.Context, req *brokerv1.SignHeadRequest) (string, error) {
+	head, err := ledger.ReadHead(req.Head)
+	if err != nil {
+		return "", err
+	}
+	var proof []ledger.Hash
+	for _, h := range req.Proof {
+		proof = append(proof, ledger.Hash(h))
+	}
+	b.mu.Lock()
+	err = head.Follows(b.heads[head.Tenant], proof)
+	var broken *ledger.Refusal
+	if errors.As(err, &broken) && broken.Break == ledger.BreakRestored && b.Accepted[head.Epoch] {
+		err = nil
+	}
+	if err == nil && !b.down {
+		b.heads[head.Tenant] = head
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return "", err
+	}
+	return b.SignReceipt(ctx, req.Head)
 }
 
 // SignReceipt wraps the receipt; it is no real signature.

@@ -31,8 +31,9 @@ var ledgerProbes = map[string]probe{
 		all, err := tx.UnsignedLedgers(0)
 		return has(all, err, func(h store.LedgerHead) bool { return h.Tenant == x.Tenant })
 	}},
-	"GrowLedger": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.GrowLedger(x.Tenant, 9, []byte("r"))) }},
-	"SignLedger": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.SignLedger(x.Tenant, 1, "jws")) }},
+	"GrowLedger":   {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.GrowLedger(x.Tenant, 9, []byte("r"))) }},
+	"RefuseLedger": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.RefuseLedger(x.Tenant, "no")) }},
+	"SignLedger":   {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.SignLedger(x.Tenant, 1, "jws")) }},
 	"Segments": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.Segments(x.Old, 0, 10, 0)
 		return len(all) == 1, err

@@ -2794,6 +2794,219 @@ func (x *SignReceiptResponse) GetJws() string {
 	return ""
 }
 
+type LastHeadRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastHeadRequest) Reset() {
+	*x = LastHeadRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastHeadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastHeadRequest) ProtoMessage() {}
+
+func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastHeadRequest.ProtoReflect.Descriptor instead.
+func (*LastHeadRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *LastHeadRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+type LastHeadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zero: none was seen.
+	Size int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Root []byte `protobuf:"bytes,2,opt,name=root,proto3" json:"root,omitempty"`
+	// Epoch of the store that it was of.
+	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastHeadResponse) Reset() {
+	*x = LastHeadResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastHeadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastHeadResponse) ProtoMessage() {}
+
+func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastHeadResponse.ProtoReflect.Descriptor instead.
+func (*LastHeadResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *LastHeadResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *LastHeadResponse) GetRoot() []byte {
+	if x != nil {
+		return x.Root
+	}
+	return nil
+}
+
+func (x *LastHeadResponse) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type SignHeadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Canonical JSON of the head.
+	Head []byte `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
+	// Size of the last head, as LastHead said, from which the proof leads.
+	AfterSize int64 `protobuf:"varint,2,opt,name=after_size,json=afterSize,proto3" json:"after_size,omitempty"`
+	// Consistency proof (RFC 6962): the hashes, 32 bytes each.
+	Proof         [][]byte `protobuf:"bytes,3,rep,name=proof,proto3" json:"proof,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignHeadRequest) Reset() {
+	*x = SignHeadRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignHeadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignHeadRequest) ProtoMessage() {}
+
+func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignHeadRequest.ProtoReflect.Descriptor instead.
+func (*SignHeadRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *SignHeadRequest) GetHead() []byte {
+	if x != nil {
+		return x.Head
+	}
+	return nil
+}
+
+func (x *SignHeadRequest) GetAfterSize() int64 {
+	if x != nil {
+		return x.AfterSize
+	}
+	return 0
+}
+
+func (x *SignHeadRequest) GetProof() [][]byte {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+type SignHeadResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Jws           string                 `protobuf:"bytes,1,opt,name=jws,proto3" json:"jws,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignHeadResponse) Reset() {
+	*x = SignHeadResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignHeadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignHeadResponse) ProtoMessage() {}
+
+func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignHeadResponse.ProtoReflect.Descriptor instead.
+func (*SignHeadResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *SignHeadResponse) GetJws() string {
+	if x != nil {
+		return x.Jws
+	}
+	return ""
+}
+
 type FeedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Last delta seen; zero asks for a snapshot. A cursor that the server no
@@ -2807,7 +3020,7 @@ type FeedRequest struct {
 
 func (x *FeedRequest) Reset() {
 	*x = FeedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3032,7 @@ func (x *FeedRequest) String() string {
 func (*FeedRequest) ProtoMessage() {}
 
 func (x *FeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3045,7 @@ func (x *FeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedRequest.ProtoReflect.Descriptor instead.
 func (*FeedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FeedRequest) GetCursor() int64 {
@@ -2870,7 +3083,7 @@ type FeedResponse struct {
 
 func (x *FeedResponse) Reset() {
 	*x = FeedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +3095,7 @@ func (x *FeedResponse) String() string {
 func (*FeedResponse) ProtoMessage() {}
 
 func (x *FeedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +3108,7 @@ func (x *FeedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedResponse.ProtoReflect.Descriptor instead.
 func (*FeedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FeedResponse) GetStoreReadUs() int64 {
@@ -2947,7 +3160,7 @@ type Floor struct {
 
 func (x *Floor) Reset() {
 	*x = Floor{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3172,7 @@ func (x *Floor) String() string {
 func (*Floor) ProtoMessage() {}
 
 func (x *Floor) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3185,7 @@ func (x *Floor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Floor.ProtoReflect.Descriptor instead.
 func (*Floor) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Floor) GetSeq() int64 {
@@ -3011,7 +3224,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3236,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3249,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
 }
 
 type DiagnoseResponse struct {
@@ -3048,7 +3261,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3273,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3286,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -3101,7 +3314,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3326,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3339,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Finding) GetCheck() string {
@@ -3377,6 +3590,19 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x12SignReceiptRequest\x12\x18\n" +
 	"\areceipt\x18\x01 \x01(\fR\areceipt\"'\n" +
 	"\x13SignReceiptResponse\x12\x10\n" +
+	"\x03jws\x18\x01 \x01(\tR\x03jws\".\n" +
+	"\x0fLastHeadRequest\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\"P\n" +
+	"\x10LastHeadResponse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04root\x18\x02 \x01(\fR\x04root\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"Z\n" +
+	"\x0fSignHeadRequest\x12\x12\n" +
+	"\x04head\x18\x01 \x01(\fR\x04head\x12\x1d\n" +
+	"\n" +
+	"after_size\x18\x02 \x01(\x03R\tafterSize\x12\x14\n" +
+	"\x05proof\x18\x03 \x03(\fR\x05proof\"$\n" +
+	"\x10SignHeadResponse\x12\x10\n" +
 	"\x03jws\x18\x01 \x01(\tR\x03jws\"s\n" +
 	"\vFeedRequest\x12\x16\n" +
 	"\x06cursor\x18\x01 \x01(\x03R\x06cursor\x12\x1d\n" +
@@ -3434,13 +3660,15 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\vRevokeGrant\x12%.bivouac.broker.v1.RevokeGrantRequest\x1a&.bivouac.broker.v1.RevokeGrantResponse\"\x00\x12d\n" +
 	"\rPutCredential\x12'.bivouac.broker.v1.PutCredentialRequest\x1a(.bivouac.broker.v1.PutCredentialResponse\"\x00\x12j\n" +
 	"\x0fListCredentials\x12).bivouac.broker.v1.ListCredentialsRequest\x1a*.bivouac.broker.v1.ListCredentialsResponse\"\x00\x12m\n" +
-	"\x10DeleteCredential\x12*.bivouac.broker.v1.DeleteCredentialRequest\x1a+.bivouac.broker.v1.DeleteCredentialResponse\"\x002\x89\x04\n" +
+	"\x10DeleteCredential\x12*.bivouac.broker.v1.DeleteCredentialRequest\x1a+.bivouac.broker.v1.DeleteCredentialResponse\"\x002\xb7\x05\n" +
 	"\fTrustService\x12a\n" +
 	"\fEnrollServer\x12&.bivouac.broker.v1.EnrollServerRequest\x1a'.bivouac.broker.v1.EnrollServerResponse\"\x00\x12^\n" +
 	"\vRenewServer\x12%.bivouac.broker.v1.RenewServerRequest\x1a&.bivouac.broker.v1.RenewServerResponse\"\x00\x12p\n" +
 	"\x11CertifySigningKey\x12+.bivouac.broker.v1.CertifySigningKeyRequest\x1a,.bivouac.broker.v1.CertifySigningKeyResponse\"\x00\x12d\n" +
 	"\rCertifyRunner\x12'.bivouac.broker.v1.CertifyRunnerRequest\x1a(.bivouac.broker.v1.CertifyRunnerResponse\"\x00\x12^\n" +
-	"\vSignReceipt\x12%.bivouac.broker.v1.SignReceiptRequest\x1a&.bivouac.broker.v1.SignReceiptResponse\"\x002Z\n" +
+	"\vSignReceipt\x12%.bivouac.broker.v1.SignReceiptRequest\x1a&.bivouac.broker.v1.SignReceiptResponse\"\x00\x12U\n" +
+	"\bLastHead\x12\".bivouac.broker.v1.LastHeadRequest\x1a#.bivouac.broker.v1.LastHeadResponse\"\x00\x12U\n" +
+	"\bSignHead\x12\".bivouac.broker.v1.SignHeadRequest\x1a#.bivouac.broker.v1.SignHeadResponse\"\x002Z\n" +
 	"\vFeedService\x12K\n" +
 	"\x04Feed\x12\x1e.bivouac.broker.v1.FeedRequest\x1a\x1f.bivouac.broker.v1.FeedResponse\"\x000\x01B2Z0bivouac/server/broker/protocol/brokerv1;brokerv1b\x06proto3"
 
@@ -3457,7 +3685,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -3504,20 +3732,24 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*CertifyRunnerResponse)(nil),     // 42: bivouac.broker.v1.CertifyRunnerResponse
 	(*SignReceiptRequest)(nil),        // 43: bivouac.broker.v1.SignReceiptRequest
 	(*SignReceiptResponse)(nil),       // 44: bivouac.broker.v1.SignReceiptResponse
-	(*FeedRequest)(nil),               // 45: bivouac.broker.v1.FeedRequest
-	(*FeedResponse)(nil),              // 46: bivouac.broker.v1.FeedResponse
-	(*Floor)(nil),                     // 47: bivouac.broker.v1.Floor
-	(*DiagnoseRequest)(nil),           // 48: bivouac.broker.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),          // 49: bivouac.broker.v1.DiagnoseResponse
-	(*Finding)(nil),                   // 50: bivouac.broker.v1.Finding
-	(*runtimev1.ModelRequest)(nil),    // 51: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 52: bivouac.runtime.v1.ModelResponse
+	(*LastHeadRequest)(nil),           // 45: bivouac.broker.v1.LastHeadRequest
+	(*LastHeadResponse)(nil),          // 46: bivouac.broker.v1.LastHeadResponse
+	(*SignHeadRequest)(nil),           // 47: bivouac.broker.v1.SignHeadRequest
+	(*SignHeadResponse)(nil),          // 48: bivouac.broker.v1.SignHeadResponse
+	(*FeedRequest)(nil),               // 49: bivouac.broker.v1.FeedRequest
+	(*FeedResponse)(nil),              // 50: bivouac.broker.v1.FeedResponse
+	(*Floor)(nil),                     // 51: bivouac.broker.v1.Floor
+	(*DiagnoseRequest)(nil),           // 52: bivouac.broker.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),          // 53: bivouac.broker.v1.DiagnoseResponse
+	(*Finding)(nil),                   // 54: bivouac.broker.v1.Finding
+	(*runtimev1.ModelRequest)(nil),    // 55: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 56: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	51, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	52, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	55, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	56, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
 	8,  // 4: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
 	0,  // 5: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
 	15, // 6: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
@@ -3526,9 +3758,9 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	20, // 9: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
 	21, // 10: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
 	32, // 11: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
-	47, // 12: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
+	51, // 12: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
 	1,  // 13: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	50, // 14: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	54, // 14: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
 	2,  // 15: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
 	6,  // 16: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
 	9,  // 17: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
@@ -3536,7 +3768,7 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	13, // 19: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
 	16, // 20: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
 	18, // 21: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
-	48, // 22: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	52, // 22: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
 	22, // 23: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
 	24, // 24: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
 	26, // 25: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
@@ -3548,29 +3780,33 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	39, // 31: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
 	41, // 32: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
 	43, // 33: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	45, // 34: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	3,  // 35: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 36: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	10, // 37: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	12, // 38: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	14, // 39: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	17, // 40: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	19, // 41: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	49, // 42: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
-	23, // 43: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	25, // 44: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	27, // 45: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	29, // 46: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	31, // 47: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	34, // 48: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	36, // 49: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	38, // 50: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	40, // 51: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	42, // 52: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	44, // 53: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	46, // 54: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	35, // [35:55] is the sub-list for method output_type
-	15, // [15:35] is the sub-list for method input_type
+	45, // 34: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
+	47, // 35: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
+	49, // 36: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	3,  // 37: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 38: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	10, // 39: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	12, // 40: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	14, // 41: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	17, // 42: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	19, // 43: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	53, // 44: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	23, // 45: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	25, // 46: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	27, // 47: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	29, // 48: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	31, // 49: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	34, // 50: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	36, // 51: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	38, // 52: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	40, // 53: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	42, // 54: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	44, // 55: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	46, // 56: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
+	48, // 57: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
+	50, // 58: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	37, // [37:59] is the sub-list for method output_type
+	15, // [15:37] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
 	15, // [15:15] is the sub-list for extension extendee
 	0,  // [0:15] is the sub-list for field type_name
@@ -3587,7 +3823,7 @@ func file_bivouac_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   49,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -92,6 +92,10 @@ const (
 	// TrustServiceSignReceiptProcedure is the fully-qualified name of the TrustService's SignReceipt
 	// RPC.
 	TrustServiceSignReceiptProcedure = "/bivouac.broker.v1.TrustService/SignReceipt"
+	// TrustServiceLastHeadProcedure is the fully-qualified name of the TrustService's LastHead RPC.
+	TrustServiceLastHeadProcedure = "/bivouac.broker.v1.TrustService/LastHead"
+	// TrustServiceSignHeadProcedure is the fully-qualified name of the TrustService's SignHead RPC.
+	TrustServiceSignHeadProcedure = "/bivouac.broker.v1.TrustService/SignHead"
 	// FeedServiceFeedProcedure is the fully-qualified name of the FeedService's Feed RPC.
 	FeedServiceFeedProcedure = "/bivouac.broker.v1.FeedService/Feed"
 )
@@ -633,8 +637,12 @@ type TrustServiceClient interface {
 	CertifySigningKey(context.Context, *brokerv1.CertifySigningKeyRequest) (*brokerv1.CertifySigningKeyResponse, error)
 	// Certifies a runner's key for 24 hours.
 	CertifyRunner(context.Context, *brokerv1.CertifyRunnerRequest) (*brokerv1.CertifyRunnerResponse, error)
-	// Signs a revocation receipt with the receipt key.
+	// Signs a revocation receipt with the receipt key. A ledger's head is refused here.
 	SignReceipt(context.Context, *brokerv1.SignReceiptRequest) (*brokerv1.SignReceiptResponse, error)
+	// The last head of a tenant's ledger that this broker signed.
+	LastHead(context.Context, *brokerv1.LastHeadRequest) (*brokerv1.LastHeadResponse, error)
+	// Signs a ledger's head that follows the last one.
+	SignHead(context.Context, *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error)
 }
 
 // NewTrustServiceClient constructs a client for the bivouac.broker.v1.TrustService service. By
@@ -678,6 +686,18 @@ func NewTrustServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(trustServiceMethods.ByName("SignReceipt")),
 			connect.WithClientOptions(opts...),
 		),
+		lastHead: connect.NewClient[brokerv1.LastHeadRequest, brokerv1.LastHeadResponse](
+			httpClient,
+			baseURL+TrustServiceLastHeadProcedure,
+			connect.WithSchema(trustServiceMethods.ByName("LastHead")),
+			connect.WithClientOptions(opts...),
+		),
+		signHead: connect.NewClient[brokerv1.SignHeadRequest, brokerv1.SignHeadResponse](
+			httpClient,
+			baseURL+TrustServiceSignHeadProcedure,
+			connect.WithSchema(trustServiceMethods.ByName("SignHead")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -688,6 +708,8 @@ type trustServiceClient struct {
 	certifySigningKey *connect.Client[brokerv1.CertifySigningKeyRequest, brokerv1.CertifySigningKeyResponse]
 	certifyRunner     *connect.Client[brokerv1.CertifyRunnerRequest, brokerv1.CertifyRunnerResponse]
 	signReceipt       *connect.Client[brokerv1.SignReceiptRequest, brokerv1.SignReceiptResponse]
+	lastHead          *connect.Client[brokerv1.LastHeadRequest, brokerv1.LastHeadResponse]
+	signHead          *connect.Client[brokerv1.SignHeadRequest, brokerv1.SignHeadResponse]
 }
 
 // EnrollServer calls bivouac.broker.v1.TrustService.EnrollServer.
@@ -735,6 +757,24 @@ func (c *trustServiceClient) SignReceipt(ctx context.Context, req *brokerv1.Sign
 	return nil, err
 }
 
+// LastHead calls bivouac.broker.v1.TrustService.LastHead.
+func (c *trustServiceClient) LastHead(ctx context.Context, req *brokerv1.LastHeadRequest) (*brokerv1.LastHeadResponse, error) {
+	response, err := c.lastHead.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SignHead calls bivouac.broker.v1.TrustService.SignHead.
+func (c *trustServiceClient) SignHead(ctx context.Context, req *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error) {
+	response, err := c.signHead.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // TrustServiceHandler is an implementation of the bivouac.broker.v1.TrustService service.
 type TrustServiceHandler interface {
 	// Turns a single-use code and a self-signed certificate into a server.
@@ -744,8 +784,12 @@ type TrustServiceHandler interface {
 	CertifySigningKey(context.Context, *brokerv1.CertifySigningKeyRequest) (*brokerv1.CertifySigningKeyResponse, error)
 	// Certifies a runner's key for 24 hours.
 	CertifyRunner(context.Context, *brokerv1.CertifyRunnerRequest) (*brokerv1.CertifyRunnerResponse, error)
-	// Signs a revocation receipt with the receipt key.
+	// Signs a revocation receipt with the receipt key. A ledger's head is refused here.
 	SignReceipt(context.Context, *brokerv1.SignReceiptRequest) (*brokerv1.SignReceiptResponse, error)
+	// The last head of a tenant's ledger that this broker signed.
+	LastHead(context.Context, *brokerv1.LastHeadRequest) (*brokerv1.LastHeadResponse, error)
+	// Signs a ledger's head that follows the last one.
+	SignHead(context.Context, *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error)
 }
 
 // NewTrustServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -785,6 +829,18 @@ func NewTrustServiceHandler(svc TrustServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(trustServiceMethods.ByName("SignReceipt")),
 		connect.WithHandlerOptions(opts...),
 	)
+	trustServiceLastHeadHandler := connect.NewUnaryHandlerSimple(
+		TrustServiceLastHeadProcedure,
+		svc.LastHead,
+		connect.WithSchema(trustServiceMethods.ByName("LastHead")),
+		connect.WithHandlerOptions(opts...),
+	)
+	trustServiceSignHeadHandler := connect.NewUnaryHandlerSimple(
+		TrustServiceSignHeadProcedure,
+		svc.SignHead,
+		connect.WithSchema(trustServiceMethods.ByName("SignHead")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.broker.v1.TrustService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case TrustServiceEnrollServerProcedure:
@@ -797,6 +853,10 @@ func NewTrustServiceHandler(svc TrustServiceHandler, opts ...connect.HandlerOpti
 			trustServiceCertifyRunnerHandler.ServeHTTP(w, r)
 		case TrustServiceSignReceiptProcedure:
 			trustServiceSignReceiptHandler.ServeHTTP(w, r)
+		case TrustServiceLastHeadProcedure:
+			trustServiceLastHeadHandler.ServeHTTP(w, r)
+		case TrustServiceSignHeadProcedure:
+			trustServiceSignHeadHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -824,6 +884,14 @@ func (UnimplementedTrustServiceHandler) CertifyRunner(context.Context, *brokerv1
 
 func (UnimplementedTrustServiceHandler) SignReceipt(context.Context, *brokerv1.SignReceiptRequest) (*brokerv1.SignReceiptResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.TrustService.SignReceipt is not implemented"))
+}
+
+func (UnimplementedTrustServiceHandler) LastHead(context.Context, *brokerv1.LastHeadRequest) (*brokerv1.LastHeadResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.TrustService.LastHead is not implemented"))
+}
+
+func (UnimplementedTrustServiceHandler) SignHead(context.Context, *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.TrustService.SignHead is not implemented"))
 }
 
 // FeedServiceClient is a client for the bivouac.broker.v1.FeedService service.
