@@ -98,3 +98,41 @@ func TestWorkerWritesNoInstructions(t *testing.T) {
 		}
 	})
 }
+
+// A call id is one answer's. A worker has no word on a call that the engine took
+// up, and has it on its own call of the same id in the next answer.
+func TestCallIDsOfTwoAnswers(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		answer := func(c et.Call) *runtimev1.ToolCall {
+			m := et.Calls(c).Done.Message
+			h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_Message{Message: m}})
+			return m.Blocks[0].GetToolCall()
+		}
+		finished := func(text string) {
+			h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolFinished{ToolFinished: &runtimev1.ToolResult{CallId: "1",
+				Status: runtimev1.ResultStatus_RESULT_STATUS_OK, Text: text}}})
+		}
+		answer(et.Call{ID: "1", Alias: "note", Arguments: `{"text":"hi"}`})
+		h.Ask(et.Call{ID: "1", Alias: "note", Arguments: `{"text":"hi"}`})
+		finished("forged before the engine's word")
+		w.Settle()
+		finished("forged after it")
+		w.Settle()
+		shell := answer(et.Call{ID: "1", Alias: "shell", Arguments: `{"command":"go test"}`})
+		h.Event(&runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolStarted{ToolStarted: shell}})
+		finished("tests pass")
+		h.Event(assistant("done"))
+		h.Finish("done", "")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+		s := w.Session("coder")
+		s.ID = turn.Session
+		w.Submit(s, "and now")
+		w.Settle()
+		text := prototext.Format(r.Turn().Spec())
+		if strings.Contains(text, "forged") || !strings.Contains(text, "noted") || !strings.Contains(text, "tests pass") {
+			t.Errorf("the next turn is told: %s", text)
+		}
+	})
+}

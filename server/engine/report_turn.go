@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -92,18 +93,25 @@ func (w *turnTx) workerToolFinished(a execution.Attempt, r *runtimev1.ToolResult
 	return nil
 }
 
-// dispatchedHere reports a call whose newest answer is the engine's own.
+// dispatchedHere reports a call that the engine took up, of the model's newest
+// answer or still open: of those its own word counts, and the worker's does not.
+// Call ids are unique within one answer only.
 func (w *turnTx) dispatchedHere(callID string) (bool, error) {
 	actions, err := w.tx.ActionsOfTurn(w.turn.ID)
 	if err != nil {
 		return false, err
 	}
 	for _, act := range actions {
-		if act.CallID == callID {
+		if act.CallID == callID && !act.State.Terminal() {
 			return true, nil
 		}
 	}
-	return false, nil
+	here := false
+	_, err = w.sinceAnswer(func(e session.Event) {
+		// what a worker asked for by itself is of its attempt
+		here = here || e.Type == session.ToolRequested && e.Attempt == "" && e.Data[session.DataCallID] == callID
+	})
+	return here, err
 }
 
 // answered reports that the turn has an answer of the model to which a result can
@@ -113,13 +121,20 @@ func (w *turnTx) answered() (bool, error) {
 	if w.turn.Placement != session.PlacementRunner {
 		return true, nil
 	}
-	for _, e := range w.events {
+	return w.sinceAnswer(func(session.Event) {})
+}
+
+// sinceAnswer shows the events that followed on the model's newest answer, newest
+// first, and reports whether there is one.
+func (w *turnTx) sinceAnswer(show func(session.Event)) (found bool, err error) {
+	for _, e := range slices.Backward(w.events) {
 		if e.Type == session.ModelAnswered {
 			return true, nil
 		}
+		show(e)
 	}
-	for after := int64(0); ; {
-		page, err := w.tx.EventsOfTurn(w.turn.ID, after, 50)
+	for before := int64(0); ; {
+		page, err := w.tx.NewestEventsOfTurn(w.turn.ID, before, 20)
 		if err != nil || len(page) == 0 {
 			return false, err
 		}
@@ -127,8 +142,9 @@ func (w *turnTx) answered() (bool, error) {
 			if e.Type == session.ModelAnswered {
 				return true, nil
 			}
+			show(e.Event)
 		}
-		after = page[len(page)-1].Seq
+		before = page[len(page)-1].Seq
 	}
 }
 

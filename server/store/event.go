@@ -101,6 +101,8 @@ var (
 		WHERE ` + own("s") + ` AND e.session = $3 AND e.seq > $4 ORDER BY e.seq LIMIT $5`)
 	eventsOfTurn = define(`SELECT ` + eventColumns + fromEvents + `
 		WHERE ` + own("s") + ` AND e.turn = $3 AND e.seq > $4 ORDER BY e.seq LIMIT $5`)
+	newestEventsOfTurn = define(`SELECT ` + eventColumns + fromEvents + `
+		WHERE ` + own("s") + ` AND e.turn = $3 AND ($4 = 0 OR e.seq < $4) ORDER BY e.seq DESC LIMIT $5`)
 )
 
 // Events of a session after a sequence, in order.
@@ -117,6 +119,14 @@ func (tx *Tx) EventsOfTurn(t protocol.TurnID, after int64, limit int) ([]session
 		return nil, err
 	}
 	return list(tx, scanEvent, eventsOfTurn, tx.mine(t, after, limited(limit)))
+}
+
+// NewestEventsOfTurn before a sequence, newest first; before zero, from its end.
+func (tx *Tx) NewestEventsOfTurn(t protocol.TurnID, before int64, limit int) ([]session.Stored, error) {
+	if _, err := tx.Turn(t); err != nil {
+		return nil, err
+	}
+	return list(tx, scanEvent, newestEventsOfTurn, tx.mine(t, before, limited(limit)))
 }
 
 var (

@@ -124,6 +124,21 @@ func pagesOfEvents(t *testing.T, s *store.Store, x *side, total int) {
 		if len(ofTurn) != 3 {
 			t.Errorf("%d events of the turn, want 3", len(ofTurn))
 		}
+		if err != nil {
+			return err
+		}
+		for before, want := int64(0), len(ofTurn)-1; want >= 0; want-- {
+			page, err := tx.NewestEventsOfTurn(x.Active, before, 1)
+			if err != nil || len(page) != 1 || page[0].Seq != ofTurn[want].Seq {
+				t.Errorf("newest first, before %d: %v, %v", before, page, err)
+				return err
+			}
+			before = page[0].Seq
+		}
+		none, err := tx.NewestEventsOfTurn(x.Active, ofTurn[0].Seq, 1)
+		if len(none) != 0 {
+			t.Errorf("before the first: %v", none)
+		}
 		return err
 	})
 }

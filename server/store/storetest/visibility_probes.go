@@ -167,6 +167,10 @@ var conversationProbes = map[string]probe{
 		all, err := tx.EventsOfTurn(x.Done, 0, 0)
 		return len(all) > 0, err
 	}},
+	"NewestEventsOfTurn": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.NewestEventsOfTurn(x.Done, 0, 0)
+		return len(all) > 0, err
+	}},
 	"VerifyEvents":  {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.VerifyEvents(x.Session)) }},
 	"ErasePayloads": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.ErasePayloads(x.Old)) }},
 	"SaveProjection": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
