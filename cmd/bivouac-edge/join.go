@@ -17,7 +17,7 @@ import (
 func joinCommand(dir *string) *cobra.Command {
 	var name string
 	var asService bool
-	var folders, toolchains []string
+	var folders, toolchains, keys []string
 	policy := owner.Default()
 	cmd := &cobra.Command{
 		Use:   "join URL CODE",
@@ -40,6 +40,9 @@ func joinCommand(dir *string) *cobra.Command {
 					return err
 				}
 				policy.Toolchains = append(policy.Toolchains, t)
+			}
+			for _, flag := range keys {
+				policy.SecondKeys = append(policy.SecondKeys, owner.KeyFlag(flag))
 			}
 			unit, err := unitOf(*dir)
 			if err == nil && asService { // before anything is asked for or written
@@ -64,6 +67,7 @@ func joinCommand(dir *string) *cobra.Command {
 	cmd.Flags().StringVar(&name, "name", "", "name of this machine (default: the invitation's)")
 	cmd.Flags().StringArrayVar(&folders, "allow-folder", nil, "name=/path[:r|:rw], a folder that agents may read, or also write; may be repeated")
 	cmd.Flags().StringArrayVar(&toolchains, "toolchain", nil, "name=/path, a host folder that sandboxed code sees read-only; may be repeated")
+	cmd.Flags().StringArrayVar(&keys, "second-key", nil, "files.list, files.read, files.write or turn: work that waits for your own yes on this machine; may be repeated")
 	cmd.Flags().IntVar(&policy.Slots, "slots", policy.Slots, "turns that may run at once in sandboxes; 0 refuses them")
 	return cmd
 }

@@ -51,7 +51,8 @@ func command() *cobra.Command {
 
 First start:  bivouac-edge join URL CODE    as bivouac edge invite printed it
               bivouac-edge run
-At any time:  bivouac-edge pause            ends everything here, without a network too`,
+At any time:  bivouac-edge pause            ends everything here, without a network too
+              bivouac-edge approvals        what waits for your own yes, where edge.hcl has a second_key`,
 		Args:          arguments(0),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version,
@@ -63,7 +64,7 @@ At any time:  bivouac-edge pause            ends everything here, without a netw
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-edge --help", err)
 	})
 	root.PersistentFlags().StringVar(&dir, "state", state.Default(), "directory of this runner: key, certificate, edge.hcl, journal; 0700")
-	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), doctorCommand(&dir), leaveCommand(&dir), superviseCommand())
+	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), approvalsCommand(&dir), approveCommand(&dir), denyCommand(&dir), doctorCommand(&dir), leaveCommand(&dir), superviseCommand())
 	return root
 }
 

@@ -76,6 +76,9 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	}
 	line("actions", "%s", orNone(s.Actions))
 	line("toolchains", "%s", orNone(s.Toolchains))
+	if len(s.SecondKeys) > 0 {
+		line("second key", "over %s; %d question(s) wait for you: %s", strings.Join(s.SecondKeys, ", "), s.Questions, d.Command("approvals"))
+	}
 	line("certificate", "until %s", s.CertificateEnd.Local().Format(time.RFC1123))
 	for _, a := range s.Attempts {
 		line("attempt", "%s %s %s %s", a.ID, a.Kind, a.State, a.Reason)

@@ -237,6 +237,13 @@ func (x *exam) daemon(ctx context.Context) {
 	default:
 		x.Fine("daemon", "connected over %s, epoch %d, journal %d bytes, %d attempt(s)", s.Transport, s.Epoch, s.JournalBytes, len(s.Attempts))
 	}
+	switch {
+	case err != nil || len(s.SecondKeys) == 0:
+	case s.Questions > 0:
+		x.Warn("second_key", fmt.Sprintf("%d question(s) wait for you", s.Questions), "nothing of it runs before you decide, and it is denied when its time is over", x.dir.Command("approvals"))
+	default:
+		x.Fine("second_key", "over %s; nothing waits", strings.Join(s.SecondKeys, ", "))
+	}
 	if err == nil && s.Transport == link.HTTP2 {
 		x.Warn("daemon.transport", "the link runs over TCP: "+cmp.Or(s.QUICProblem, "UDP was not tried yet"), "one lost packet holds up all streams", x.dir.Command("probe")+"  (tries UDP again now)")
 	}

@@ -19,6 +19,7 @@ import (
 
 	"bivouac/edge"
 	"bivouac/edge/device"
+	"bivouac/edge/durable"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
@@ -75,7 +76,7 @@ func healthy(t *testing.T) *body {
 	b.must(b.dir.SaveRoot(b.root.Certificate))
 	b.certificate(time.Now().Add(23 * time.Hour))
 	b.must(b.dir.SaveEnrolment(state.Enrolment{Server: serverAddr, Broker: brokerAddr, Runner: id}))
-	b.must(state.WriteFile(b.dir.Policy(), owner.Render(owner.Policy{Slots: 1,
+	b.must(durable.Replace(b.dir.Policy(), owner.Render(owner.Policy{Slots: 1,
 		Folders:    []device.Folder{{Name: "notes", Path: b.notes, Actions: []string{device.List}}},
 		Toolchains: []owner.Toolchain{{Name: "usr", Path: "/usr"}}}), 0o600))
 	b.serve("server", serverAddr, identity.RoleServer)
@@ -186,6 +187,7 @@ func TestExamine(t *testing.T) {
 		}, "daemon", finding.Warning, "does not run", "bivouac-edge run"},
 		"paused":         {func(b *body) { b.status.Paused = true }, "daemon", finding.Warning, "paused", "resume"},
 		"not connected":  {func(b *body) { b.status.Connected, b.status.LastError = false, "no route" }, "daemon", finding.Problem, "no route", "status"},
+		"second key": {func(b *body) { b.status.SecondKeys, b.status.Questions = []string{"files.write"}, 2 }, "second_key", finding.Warning, "2 question(s)", "approvals"},
 		"link over TCP":  {func(b *body) { b.status.Transport, b.status.QUICProblem = link.HTTP2, "eaten" }, "daemon.transport", finding.Warning, "eaten", "probe"},
 		"folder is gone": {func(b *body) { b.must(os.Remove(b.notes)) }, "edge.hcl", finding.Problem, "notes", "edit"},
 	} {

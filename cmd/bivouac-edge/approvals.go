@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge"
+	"bivouac/edge/legible"
+	"bivouac/edge/protocol"
+	"bivouac/edge/state"
+)
+
+func approvalsCommand(dir *string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "approvals",
+		Short: "Show what waits for your own yes on this machine",
+		Long: "Shows the work over which you hold a second key (second_key in edge.hcl) and that waits for your decision.\n" +
+			"Nothing of it runs before; whoever runs the server cannot decide it. What you cannot see is shown as an escape.",
+		Args: arguments(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := state.Open(*dir)
+			if err != nil {
+				return err
+			}
+			all, err := edge.AskQuestions(cmd.Context(), d)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
+			}
+			var b strings.Builder
+			for _, q := range all {
+				showQuestion(&b, d, q)
+			}
+			if len(all) == 0 {
+				b.WriteString("nothing waits for you; " + d.Policy() + " says over what you hold a second key\n")
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), b.String())
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// showQuestion prints everything that a decision binds, so that a terminal shows it.
+func showQuestion(b *strings.Builder, d *state.Dir, q edge.Question) {
+	line := func(name, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		fmt.Fprintf(b, "  %-11s %s\n", name, legible.Line(text))
+	}
+	fmt.Fprintf(b, "%s  %s\n", q.Attempt, legible.Line(q.Work))
+	line("for", "%s, agent %s, session %s, turn %s (the server says so)", orUnknown(q.Principal), orUnknown(q.Agent), orUnknown(q.Session), orUnknown(q.Turn))
+	showArguments(b, line, q)
+	if q.ApprovedBy != "" {
+		line("approved", "by %s at the server, digest %s", q.ApprovedBy, q.ApprovalDigest)
+	}
+	line("digest", "%s", q.Digest)
+	if q.Decision != "" {
+		line("decision", "%s; it is carried out when the server has heard of it", q.Decision)
+		return
+	}
+	fmt.Fprintf(b, "  asked %s ago, denied in %s: %s  |  %s\n", time.Since(q.AskedAt).Round(time.Second),
+		(time.Duration(q.ExpiresInMs) * time.Millisecond).Round(time.Second), d.Command("approve "+q.Attempt.String()), d.Command("deny "+q.Attempt.String()))
+}
+
+// showArguments gives the text of a write lines of its own; all else is one line.
+func showArguments(b *strings.Builder, line func(name, format string, args ...any), q edge.Question) {
+	var write struct {
+		Path    string  `json:"path"`
+		Content *string `json:"content"`
+	}
+	if json.Unmarshal([]byte(q.Arguments), &write) != nil || write.Content == nil {
+		line("arguments", "%s", q.Arguments)
+		return
+	}
+	line("path", "%s", write.Path)
+	if q.PreImageDigest == "" {
+		line("replaces", "nothing: the file is new")
+	} else {
+		line("replaces", "the file with digest %s", q.PreImageDigest)
+	}
+	line("content", "%d bytes:", len(*write.Content))
+	for text := range strings.SplitSeq(strings.TrimSuffix(*write.Content, "\n"), "\n") {
+		b.WriteString("    | " + strings.ReplaceAll(legible.Text(text), "\n", `\n`) + "\n")
+	}
+}
+
+// orUnknown is a word of the server, or that it said none.
+func orUnknown(s string) string {
+	if s == "" {
+		return "?"
+	}
+	return s
+}
+
+func approveCommand(dir *string) *cobra.Command {
+	var digest string
+	cmd := &cobra.Command{
+		Use:   "approve ID",
+		Short: "Let one piece of work that waits here be done, exactly as shown",
+		Long: "Shows what waits as ID and allows it, once. The decision names the digest that was shown;\n" +
+			"with --digest it must be the one you saw before.",
+		Args:              arguments(1),
+		ValidArgsFunction: waiting(dir),
+		RunE:              func(cmd *cobra.Command, args []string) error { return decide(cmd, *dir, args[0], digest, true, "") },
+	}
+	cmd.Flags().StringVar(&digest, "digest", "", "digest that was shown to you")
+	return cmd
+}
+
+func denyCommand(dir *string) *cobra.Command {
+	var digest, reason string
+	cmd := &cobra.Command{
+		Use:               "deny ID",
+		Short:             "Refuse one piece of work that waits here; the agent is told",
+		Example:           "  bivouac-edge deny att_… --reason \"not while I am away\"",
+		Args:              arguments(1),
+		ValidArgsFunction: waiting(dir),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return decide(cmd, *dir, args[0], digest, false, reason)
+		},
+	}
+	cmd.Flags().StringVar(&digest, "digest", "", "digest that was shown to you")
+	cmd.Flags().StringVar(&reason, "reason", "", "what the agent is told")
+	return cmd
+}
+
+// decide shows what is decided and gives the decision to the daemon.
+func decide(cmd *cobra.Command, dir, id, digest string, approve bool, reason string) error {
+	d, err := state.Open(dir)
+	if err != nil {
+		return err
+	}
+	all, err := edge.AskQuestions(cmd.Context(), d)
+	if err != nil {
+		return err
+	}
+	q, err := find(d, all, id)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	showQuestion(&b, d, q)
+	if digest == "" {
+		digest = q.Digest
+	}
+	done, err := edge.Decide(cmd.Context(), d, edge.Decision{Attempt: q.Attempt, Digest: digest, Approve: approve, Reason: reason})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "%s: %s\n", q.Attempt, done.Decision)
+	_, err = io.WriteString(cmd.OutOrStdout(), b.String())
+	return err
+}
+
+func find(d *state.Dir, all []edge.Question, id string) (edge.Question, error) {
+	for _, q := range all {
+		if q.Attempt.String() == id {
+			return q, nil
+		}
+	}
+	return edge.Question{}, protocol.Errorf(protocol.CodeNotFound, "nothing waits for you as %s: see `%s`", legible.Line(id), d.Command("approvals"))
+}
+
+// waiting completes the ids of what waits.
+func waiting(dir *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (ids []cobra.Completion, _ cobra.ShellCompDirective) {
+		d, err := state.Open(*dir)
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		all, _ := edge.AskQuestions(cmd.Context(), d) // without a daemon nothing is known
+		for _, q := range all {
+			ids = append(ids, cobra.CompletionWithDesc(q.Attempt.String(), legible.Line(q.Work)))
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+}
