@@ -1,8 +1,10 @@
 package protocol
 
 import (
+	"context"
 	"errors"
 	"strconv"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -51,7 +53,7 @@ func FromConnect(err error) error {
 	e := &Error{Code: Code(ce.Meta().Get(headerCode)), Message: ce.Message(), Err: err}
 	if _, known := Codes[e.Code]; !known {
 		e.Code = nearest(ce.Code())
-		if e.Code == CodeInternal && !connect.IsWireError(ce) {
+		if !connect.IsWireError(ce) && (e.Code == CodeInternal || e.Code == CodeCancelled && brokeOff(err)) {
 			e.Code = CodeUnavailable // the connection broke in the middle: the peer said nothing of the kind
 		}
 	}
@@ -61,6 +63,12 @@ func FromConnect(err error) error {
 		}
 	}
 	return e
+}
+
+// brokeOff reports a connection that the other end reset, as one does that is
+// killed. Connect calls that cancelled; nobody here has cancelled anything.
+func brokeOff(err error) bool {
+	return (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) && !errors.Is(err, context.Canceled)
 }
 
 func nearest(c connect.Code) Code {

@@ -8,9 +8,12 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -158,5 +161,24 @@ func TestCodeOf(t *testing.T) {
 	}
 	if !errors.Is(e, cause) || !errors.Is(e, &Error{Code: CodeUnavailable}) || errors.Is(e, &Error{Code: CodeNotFound}) {
 		t.Errorf("errors.Is does not see the cause or the code of %v", e)
+	}
+}
+
+// A connection that a killed process leaves is reset. That is no cancellation: the
+// caller asks again, and a call that somebody here cancelled stays cancelled.
+func TestResetIsUnavailable(t *testing.T) {
+	reset := &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	for name, c := range map[string]struct {
+		err  error
+		want Code
+	}{
+		"reset":     {connect.NewError(connect.CodeCanceled, reset), CodeUnavailable},
+		"broken":    {connect.NewError(connect.CodeCanceled, os.NewSyscallError("write", syscall.EPIPE)), CodeUnavailable},
+		"cancelled": {connect.NewError(connect.CodeCanceled, context.Canceled), CodeCancelled},
+		"both":      {connect.NewError(connect.CodeCanceled, errors.Join(reset, context.Canceled)), CodeCancelled},
+	} {
+		if got := CodeOf(FromConnect(c.err)); got != c.want {
+			t.Errorf("%s is %s, not %s", name, got, c.want)
+		}
 	}
 }

@@ -181,7 +181,8 @@ func (c caller) coded(err error) error {
 		}
 	case ce.Code() == connect.CodeResourceExhausted:
 		e.Code = protocol.CodeInvalidArgument
-	case errors.Is(err, io.ErrUnexpectedEOF), ce.Code() == connect.CodeInternal, ce.Code() == connect.CodeUnknown:
+	case errors.Is(err, io.ErrUnexpectedEOF), ce.Code() == connect.CodeInternal, ce.Code() == connect.CodeUnknown,
+		ce.Code() == connect.CodeCanceled && e.Code == protocol.CodeUnavailable:
 		// The connection broke in the middle: nothing that the server said.
 		e.Code = protocol.CodeUnavailable
 		e.Message = "the connection to " + c.base + " broke (" + ce.Message() + "); ask again"

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,5 +315,50 @@ func TestUnknownOutcomeIsAskedAgain(t *testing.T) {
 	}
 	if _, again := retryIn(apiv1connect.TurnServiceSubmitTurnProcedure, protocol.Errorf(protocol.CodeConflict, "no"), 0); again {
 		t.Error("a refusal is called again")
+	}
+}
+
+// A server that is killed resets its connections: a call that may be repeated is,
+// and whoever reads along comes back. One that may not be says what happened.
+func TestResetConnectionIsAskedAgain(t *testing.T) {
+	s := &server{whoami: func(int) error { return nil }, watch: func(_ int, after int64, send func(*apiv1.WatchEventsResponse) error) error {
+		return send(event(after + 1))
+	}}
+	mux := http.NewServeMux()
+	mux.Handle(apiv1connect.NewPrincipalServiceHandler(s))
+	mux.Handle(apiv1connect.NewEventServiceHandler(s))
+	var resets atomic.Int32
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if resets.Add(-1) < 0 {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		conn.(*net.TCPConn).SetLinger(0) // close resets
+		conn.Close()
+	}))
+	defer ts.Close()
+	c, err := New(Config{URL: ts.URL, Token: "bvt_token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	resets.Store(2)
+	if _, err := c.Principals.WhoAmI(t.Context(), &apiv1.WhoAmIRequest{}); err != nil {
+		t.Errorf("a read: %v", err)
+	}
+	resets.Store(1)
+	_, err = c.Principals.AddPrincipal(t.Context(), &apiv1.AddPrincipalRequest{})
+	if protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "broke") {
+		t.Errorf("a token is in one answer only: %v", err)
+	}
+	resets.Store(2)
+	seen := 0
+	if err := c.Watch(t.Context(), "ses_1", 0, func(*apiv1.WatchEventsResponse) error { seen++; return nil }); err != nil || seen != 1 {
+		t.Errorf("reading along: %v after %d events", err, seen)
 	}
 }
