@@ -101,9 +101,17 @@ func (l *Link) LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv
 		&brokerv1.LookupActionRequest{ActionId: id.String()})
 }
 
-// Usage reads, and with closeThem ends, budget slices.
-func (l *Link) Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
-	req := &brokerv1.UsageRequest{Close: closeThem}
+// Usage reads budget slices.
+func (l *Link) Usage(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+	return l.usage(ctx, &brokerv1.UsageRequest{}, ids)
+}
+
+// CloseSlices reads budget slices and ends them.
+func (l *Link) CloseSlices(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+	return l.usage(ctx, &brokerv1.UsageRequest{Close: true}, ids)
+}
+
+func (l *Link) usage(ctx context.Context, req *brokerv1.UsageRequest, ids []protocol.SliceID) (*brokerv1.UsageResponse, error) {
 	for _, id := range ids {
 		req.SliceIds = append(req.SliceIds, id.String())
 	}

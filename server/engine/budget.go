@@ -229,7 +229,7 @@ func (e *Engine) tickUsage(ctx context.Context) (bool, error) {
 	}
 	ids := slices.Sorted(maps.Keys(bySlice))
 	return e.Ops.Start(usageOp, func(ctx context.Context) {
-		u, err := e.Broker.Usage(ctx, false, ids...)
+		u, err := e.Broker.Usage(ctx, ids...)
 		if err != nil {
 			return // the next pass asks again
 		}

@@ -37,8 +37,10 @@ type Calls interface {
 
 // Slices are the parts of budgets that the broker draws down.
 type Slices interface {
-	// Usage reads slices, and with closeThem ends them.
-	Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
+	// Usage says what was drawn from slices.
+	Usage(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
+	// CloseSlices ends slices: nothing is drawn from them any more.
+	CloseSlices(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error)
 }
 
 // Authority is grants, and the proof of what was taken back.

@@ -27,7 +27,7 @@ func (e *Engine) closeSlices(due []policy.Cleanup) bool {
 		ids[i] = protocol.SliceID(c.Subject)
 	}
 	return e.Ops.Start(closeOp, func(ctx context.Context) {
-		u, err := e.Broker.Usage(ctx, true, ids...)
+		u, err := e.Broker.CloseSlices(ctx, ids...)
 		if ctx.Err() != nil {
 			return
 		}

@@ -253,13 +253,10 @@ func (b *broker) lookup(id protocol.ActionID, reply func(*brokerv1.LookupActionR
 		LogSinceUs: b.calls.Since().UnixMicro()}, nil)
 }
 
-func (b *broker) usage(closeThem bool, ids []protocol.SliceID, reply func(*brokerv1.UsageResponse, error)) {
-	used := b.ledger.Usage
-	if closeThem {
-		used = b.ledger.Close
-	}
+// usage answers what reading or closing the slices says of them.
+func (b *broker) usage(used []budget.Usage, reply func(*brokerv1.UsageResponse, error)) {
 	resp := &brokerv1.UsageResponse{BootNonce: b.nonce}
-	for _, u := range used(ids...) {
+	for _, u := range used {
 		resp.Slices = append(resp.Slices, &brokerv1.SliceUsage{SliceId: u.Slice.String(), DrawnMicroUsd: u.Drawn, ReservedMicroUsd: u.Reserved,
 			InputTokens: u.Input, OutputTokens: u.Output, Calls: u.Calls, OpenFlows: int32(u.Open)})
 	}

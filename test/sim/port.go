@@ -75,9 +75,15 @@ func (p *port) LookupAction(ctx context.Context, id protocol.ActionID) (*brokerv
 	})
 }
 
-func (p *port) Usage(ctx context.Context, closeThem bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+func (p *port) Usage(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
 	return ask(ctx, p, "usage", shortCall, func(b *broker, answer func(*brokerv1.UsageResponse, error)) {
-		b.usage(closeThem, ids, answer)
+		b.usage(b.ledger.Usage(ids...), answer)
+	})
+}
+
+func (p *port) CloseSlices(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+	return ask(ctx, p, "close slices", shortCall, func(b *broker, answer func(*brokerv1.UsageResponse, error)) {
+		b.usage(b.ledger.Close(ids...), answer)
 	})
 }
 

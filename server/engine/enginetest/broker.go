@@ -511,7 +511,7 @@ func (b *Broker) Bar(destination string) {
 }
 
 // Usage tells what slices drew.
-func (b *Broker) Usage(_ context.Context, _ bool, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+func (b *Broker) Usage(_ context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.down {
@@ -525,6 +525,11 @@ func (b *Broker) Usage(_ context.Context, _ bool, ids ...protocol.SliceID) (*bro
 			ReservedMicroUsd: callCost * int64(u.open), InputTokens: u.input, OutputTokens: u.output, Calls: u.calls + int64(u.open), OpenFlows: u.open})
 	}
 	return resp, nil
+}
+
+// CloseSlices tells what they drew: nothing more is drawn here by a turn that ended.
+func (b *Broker) CloseSlices(ctx context.Context, ids ...protocol.SliceID) (*brokerv1.UsageResponse, error) {
+	return b.Usage(ctx, ids...)
 }
 
 // Probe presents a capability as a request would.
