@@ -57,11 +57,15 @@ func (w *turnTx) queueDevice(a session.Action) (session.Action, error) {
 		QueuedAt: now, PlacementDeadline: earliest(now.Add(snap.Agent.Limits.PlaceWithin), w.turn.Deadline),
 		Deadline: w.turn.Deadline, TraceParent: traceOf(w.turn), IdempotencyKey: a.IdempotencyKey,
 	}
+	device := &runnerv1.DeviceWork{
+		ActionId: a.ID.String(), Action: a.Tool, Arguments: arguments, ArgumentsDigest: canonical.Digest([]byte(arguments)),
+		PreImageDigest: a.PreImageDigest, MaxOutputBytes: int64(snap.Agent.Limits.MaxResultBytes),
+	}
+	if err := w.forOwner(a, device); err != nil {
+		return a, err
+	}
 	err = setWork(&attempt, &runnerv1.Work{DeadlineUs: attempt.Deadline.UnixMicro(), TraceParent: attempt.TraceParent,
-		Kind: &runnerv1.Work_Device{Device: &runnerv1.DeviceWork{
-			ActionId: a.ID.String(), Action: a.Tool, Arguments: arguments, ArgumentsDigest: canonical.Digest([]byte(arguments)),
-			PreImageDigest: a.PreImageDigest, MaxOutputBytes: int64(snap.Agent.Limits.MaxResultBytes),
-		}}})
+		Kind: &runnerv1.Work_Device{Device: device}})
 	if err != nil {
 		return a, err
 	}
@@ -172,17 +176,22 @@ func (w *turnTx) settleDevice(a session.Action, r *runnerv1.Result) error {
 	return w.settle(a, a.Fence, o)
 }
 
-// stopAttempt asks for the end of a device attempt. One that nobody holds ends at
-// once; begun reports one that a runner holds, whose outcome is still to come.
+// stopAttempt asks for the end of a device attempt. One that nobody holds, or that
+// waits for the owner of its machine, ends at once; begun reports one that a runner
+// holds, whose outcome is still to come.
 func (w *turnTx) stopAttempt(id protocol.AttemptID, why string) (begun bool, err error) {
 	a, err := w.tx.Attempt(id)
 	if err != nil {
 		return true, err
 	}
-	switch {
-	case a.State.Terminal():
+	if a.State.Terminal() {
 		return true, nil
-	case !a.State.Held():
+	}
+	key, err := ownerKeyOf(w.tx, a, 0)
+	if err != nil {
+		return true, err
+	}
+	if !a.State.Held() || key.waits() {
 		return false, w.endAttempt(a, execution.AttemptCancel, reasonCancelled, why)
 	}
 	a.StopAt, a.StopReason = w.tx.Now, why

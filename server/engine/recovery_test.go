@@ -117,7 +117,7 @@ func begin(t *testing.T, w *et.World, r *et.Runner, cell execution.Cell) *scene 
 
 func (s *scene) onMachine() bool {
 	switch s.cell.Knower {
-	case execution.MachineAway, execution.MachineResult, execution.MachineLost:
+	case execution.MachineAway, execution.MachineResult, execution.MachineHolds, execution.MachineLost:
 		return true
 	}
 	return false
@@ -206,6 +206,9 @@ func (s *scene) playMachine() (execution.Remedy, string) {
 		s.r.Do = do
 	}
 	s.Until("the wish", func() bool { return s.action().Tool == s.ref })
+	if s.cell.Knower == execution.MachineHolds {
+		return s.playHeld()
+	}
 	s.r.Reports, s.r.Renews = false, false
 	s.Until("the sending", func() bool {
 		approvePending(s.t, s.World, s.Turn(s.turn))
@@ -220,6 +223,24 @@ func (s *scene) playMachine() (execution.Remedy, string) {
 	}
 	s.r.Reports = s.cell.Knower != execution.MachineAway
 	return s.observe(5 * time.Second)
+}
+
+// playHeld leaves the action with its machine, whose owner is asked and says nothing,
+// until it is away for longer than its retention.
+func (s *scene) playHeld() (execution.Remedy, string) {
+	s.t.Helper()
+	s.r.Keyed = true
+	s.Until("the question", func() bool {
+		approvePending(s.t, s.World, s.Turn(s.turn))
+		return s.is(session.Dispatched)() && s.held()
+	})
+	s.World.Sleep(20 * time.Second)
+	s.r.Renews = false
+	s.World.Sleep(20 * time.Second) // its lease lapses
+	if a := s.action(); a.State != session.Dispatched {
+		s.t.Fatalf("the machine is away and had not begun, and the action is %s", a.State)
+	}
+	return s.observe(15 * time.Minute)
 }
 
 // held reports that the machine has claimed the action.

@@ -132,7 +132,14 @@ func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (executio
 		return a, w.toolRequested(a, k.ToolRequested)
 	case *runnerv1.Record_Checkpoint:
 		return a, w.checkpoint(a, k.Checkpoint)
+	case *runnerv1.Record_OwnerAsked:
+		return a, w.ownerAsked(a, r)
+	case *runnerv1.Record_OwnerDecided:
+		return a, w.ownerDecided(a, r)
 	case *runnerv1.Record_Result:
+		if err := w.ownerEnded(a, r); err != nil {
+			return a, err
+		}
 		return a.End(resultEvent(k.Result), k.Result.GetCode(), k.Result.GetMessage(), w.tx.Now)
 	}
 	return a, nil // an effect's intent is evidence only

@@ -52,6 +52,9 @@ const (
 	MachineAway Knower = "machine: away"
 	// MachineResult: the machine's journal has the result.
 	MachineResult Knower = "machine: result"
+	// MachineHolds: it waited for its owner's second key, without which nothing
+	// begins, and is away for longer than its lease lasted.
+	MachineHolds Knower = "machine: held for its owner"
 	// MachineLost: the machine looked, and cannot tell.
 	MachineLost Knower = "machine: cannot tell"
 	// LogAbsent: the broker's call log reaches back to the intent and has no sending.
@@ -71,7 +74,7 @@ const (
 )
 
 // Knowers in the order in which they are shown.
-var Knowers = []Knower{Nobody, Here, MachineAway, MachineResult, MachineLost, LogAbsent, LogOpen, LogLost, LogAnswered, SeenDone, SeenAbsent, SeenNothing}
+var Knowers = []Knower{Nobody, Here, MachineAway, MachineResult, MachineHolds, MachineLost, LogAbsent, LogOpen, LogLost, LogAnswered, SeenDone, SeenAbsent, SeenNothing}
 
 // Remedy is what is done.
 type Remedy string
@@ -137,6 +140,7 @@ var Recovery = []Row{
 	all(AtSent, Here, Await),
 	onMachine(AtSent, MachineAway, Await, Await),
 	onMachine(AtSent, MachineResult, Accept, Accept),
+	onMachine(AtSent, MachineHolds, Refute, Refute),
 	onMachine(AtSent, MachineLost, Refute, GiveUp),
 	asked(AtSent, LogAbsent, Refute, Refute),
 	asked(AtSent, LogOpen, Ask, Ask),

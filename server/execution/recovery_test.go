@@ -16,7 +16,7 @@ func TestRecoveryKeepsItsPromises(t *testing.T) {
 		}
 		again := c.Class == Reads || c.Class == Idempotent
 		told := c.Knower == MachineResult || c.Knower == LogAnswered || c.Knower == SeenDone
-		absent := c.Knower == LogAbsent || c.Knower == SeenAbsent
+		absent := c.Knower == LogAbsent || c.Knower == SeenAbsent || c.Knower == MachineHolds
 		open := c.Knower == Here || c.Knower == MachineAway || c.Knower == LogOpen
 		for what, broken := range map[string]bool{
 			"sent again though it is not idempotent":    r == Resend && !again,

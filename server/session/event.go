@@ -30,6 +30,8 @@ const (
 	ApprovalAsked   EventType = "approval.requested"
 	ApprovalDecided EventType = "approval.decided"
 	ApprovalUsed    EventType = "approval.consumed"
+	OwnerAsked      EventType = "owner.requested"
+	OwnerDecided    EventType = "owner.decided"
 	AttemptQueued   EventType = "attempt.queued"
 	AttemptClaimed  EventType = "attempt.claimed"
 	AttemptStarted  EventType = "attempt.started"

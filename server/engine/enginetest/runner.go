@@ -12,6 +12,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/engine"
 	"bivouac/server/policy"
@@ -32,6 +33,8 @@ type Runner struct {
 	Claims, Reports bool
 	// Renews off lets its leases lapse.
 	Renews bool
+	// Keyed: its owner holds a second key, and nobody decides.
+	Keyed bool
 	// Do carries a device action out in place of the runner; nil: by Files.
 	Do func(*runnerv1.DeviceWork) *runnerv1.Result
 
@@ -227,7 +230,11 @@ func (r *Runner) claim(o *runnerv1.Offer) {
 		r.w.T.Errorf("work of %s: %v, digest %s", h.ID, err, resp.SpecDigest)
 	}
 	r.held = append(r.held, h)
-	if d := h.Work.GetDevice(); d != nil {
+	if d := h.Work.GetDevice(); d != nil && r.Keyed {
+		h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}})
+		h.Append(&runnerv1.Record{Kind: &runnerv1.Record_OwnerAsked{OwnerAsked: &runnerv1.OwnerAsked{
+			Digest: secondkey.Digest(h.ID, h.Fence, r.ID, d), WaitMs: d.MaxOwnerWaitMs}}})
+	} else if d != nil {
 		h.Append(&runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{ActionId: d.ActionId, ArgumentsDigest: d.ArgumentsDigest}}})
 		h.Append(&runnerv1.Record{Kind: &runnerv1.Record_Result{Result: r.do(d)}})
 	}
