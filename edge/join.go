@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"bivouac/edge/device"
+	"bivouac/edge/durable"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/owner"
@@ -115,7 +116,7 @@ func joinPolicy(dir *state.Dir, p owner.Policy) (_ owner.Policy, written bool, e
 	if err := owner.CheckFlags(p, dir.Path()); err != nil {
 		return p, false, err
 	}
-	return p, true, state.WriteFile(dir.Policy(), owner.Render(p), 0o600)
+	return p, true, durable.Replace(dir.Policy(), owner.Render(p), 0o600)
 }
 
 // enrol meets the server of the code and stores key, certificate and root.

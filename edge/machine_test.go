@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/device"
+	"bivouac/edge/durable"
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
 	"bivouac/edge/lease"
@@ -69,7 +70,7 @@ func enrolled(t *testing.T, f *fakeServer) *machine {
 	for _, err := range []error{
 		dir.SaveRoot(f.root.Certificate),
 		dir.SaveCertificate(identitytest.PEM(f.root.Certify(key, identity.RoleRunner, id.String(), testTenant, time.Now().Add(-time.Minute), time.Now().Add(testLife-time.Minute)).Leaf)),
-		state.WriteFile(dir.Policy(), owner.Render(policy), 0o600),
+		durable.Replace(dir.Policy(), owner.Render(policy), 0o600),
 		dir.SaveEnrolment(state.Enrolment{Server: testServer, Broker: "10.0.0.9:7402", Name: "desk", Runner: id, Tenant: testTenant}),
 	} {
 		if err != nil {

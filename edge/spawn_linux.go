@@ -17,6 +17,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 )
@@ -67,7 +68,7 @@ func (p *Processes) Start(_ context.Context, a state.Attempt) error {
 	}
 	p.children[a.ID] = pid
 	p.mu.Unlock()
-	return state.WriteFile(filepath.Join(a.Path(), "pid"), strconv.AppendInt(nil, int64(pid), 10), 0o600)
+	return durable.Replace(filepath.Join(a.Path(), "pid"), strconv.AppendInt(nil, int64(pid), 10), 0o600)
 }
 
 // privateMounts is a mount namespace for who may have one.

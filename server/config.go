@@ -7,10 +7,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/identity"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
@@ -102,13 +102,7 @@ func Default() Config {
 }
 
 func defaultDataDir() string {
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, "bivouac", "server")
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local", "state", "bivouac", "server")
-	}
-	return "bivouac-server"
+	return durable.StateDir("bivouac/server", "bivouac-server")
 }
 
 // Validate lists every problem, each with the field that it is about.

@@ -6,10 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 )
 
@@ -33,23 +33,11 @@ func createSegment(dir string, first int64) (segment, *os.File, error) {
 	if err != nil {
 		return s, nil, err
 	}
-	if err := errors.Join(syncFile(f), syncDir(dir)); err != nil {
+	if err := errors.Join(syncFile(f), durable.SyncDir(dir)); err != nil {
 		f.Close()
 		return s, nil, err
 	}
 	return s, f, nil
-}
-
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil // NTFS journals its directories and refuses to sync one
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return syncFile(d)
 }
 
 // Open opens or creates the journal in dir, a directory of its own, and cuts
@@ -86,7 +74,7 @@ func Open(dir string, o Options) (*Journal, error) {
 	}
 	// What Replay now shows must stay: a crash of the process, not the machine,
 	// left it in the page cache only.
-	if err := errors.Join(j.file.Truncate(last.size), syncFile(j.file), syncDir(dir)); err != nil {
+	if err := errors.Join(j.file.Truncate(last.size), syncFile(j.file), durable.SyncDir(dir)); err != nil {
 		j.file.Close()
 		return nil, err
 	}

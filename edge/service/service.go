@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 )
@@ -89,7 +90,7 @@ func (u Unit) Install(ctx context.Context) (file string, err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "the folder of the user's units cannot be made: %w", err)
 	}
-	if err := state.WriteFile(file, u.text(), 0o600); err != nil {
+	if err := durable.Replace(file, u.text(), 0o600); err != nil {
 		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "the unit cannot be written: %w", err)
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", "--now", u.Name()}} {

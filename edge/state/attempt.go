@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
 	"bivouac/edge/supervise/protocol/supervisev1"
@@ -87,7 +88,7 @@ func (a Attempt) Make() (nonce string, err error) {
 	var b [16]byte
 	rand.Read(b[:])
 	nonce = hex.EncodeToString(b[:])
-	return nonce, WriteFile(filepath.Join(a.path, "boot_nonce"), []byte(nonce), 0o600)
+	return nonce, durable.Replace(filepath.Join(a.path, "boot_nonce"), []byte(nonce), 0o600)
 }
 
 // BootNonce of the supervisor of this directory.
@@ -113,7 +114,7 @@ func (a Attempt) SaveClaim(b *supervisev1.BeginRequest) error {
 	if err != nil {
 		return err
 	}
-	return WriteFile(filepath.Join(a.path, "claim"), raw, 0o600)
+	return durable.Replace(filepath.Join(a.path, "claim"), raw, 0o600)
 }
 
 // Claim that was journalled; ok is false when there was none.

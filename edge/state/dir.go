@@ -8,9 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
+	"bivouac/edge/durable"
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
 
@@ -32,13 +33,7 @@ func Default() string {
 	if d := os.Getenv("BIVOUAC_EDGE_STATE"); d != "" {
 		return d
 	}
-	if d := os.Getenv("XDG_STATE_HOME"); d != "" {
-		return filepath.Join(d, "bivouac-edge")
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local", "state", "bivouac-edge")
-	}
-	return "bivouac-edge-state"
+	return durable.StateDir("bivouac-edge", "bivouac-edge-state")
 }
 
 // At is a directory that need not be there yet.
@@ -74,18 +69,13 @@ func Open(path string) (*Dir, error) {
 	return d, d.private()
 }
 
-// private refuses a directory that others can read.
+// private closes a directory that others can touch, or refuses it.
 func (d *Dir) private() error {
-	info, err := os.Stat(d.path)
-	if err != nil {
-		return err
+	err := filemode.Secret(d.path)
+	if err != nil && os.Chmod(d.path, 0o700) == nil {
+		return nil
 	}
-	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		if err := os.Chmod(d.path, 0o700); err != nil {
-			return protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s is open to other users: run `chmod 700 %s`", d.path, d.path)
-		}
-	}
-	return nil
+	return err
 }
 
 // Path of the directory, absolute.
@@ -186,7 +176,7 @@ func (d *Dir) SetPaused(paused bool) error {
 	if err := os.Remove(d.file("paused")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return SyncDir(d.path)
+	return durable.SyncDir(d.path)
 }
 
 // Wipe forgets the runner: key, certificates, enrolment, journal and attempts.
@@ -197,38 +187,9 @@ func (d *Dir) Wipe() error {
 	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "clock.json", "edge.good.hcl", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
 		errs = append(errs, os.RemoveAll(d.file(name)))
 	}
-	return errors.Join(append(errs, SyncDir(d.path))...)
+	return errors.Join(append(errs, durable.SyncDir(d.path))...)
 }
 
 func (d *Dir) write(name string, b []byte, mode fs.FileMode) error {
-	return WriteFile(d.file(name), b, mode)
-}
-
-// WriteFile replaces a file whole; it is on the disk when WriteFile returns.
-func WriteFile(name string, b []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return err
-	}
-	return SyncDir(filepath.Dir(name))
-}
-
-// SyncDir makes names in dir last.
-func SyncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Replace(d.file(name), b, mode)
 }

@@ -1,7 +1,6 @@
 package supervise
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/edge/workspace"
 )
@@ -142,22 +142,7 @@ func (a *attempt) putBlob(b []byte) (digest string, err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.OpenFile(name+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return "", err
-	}
-	_, err = bytes.NewReader(b).WriteTo(f)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return "", err
-	}
-	if err := os.Rename(name+".part", name); err != nil {
-		return "", err
-	}
-	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		return "", err
-	}
-	return digest, errors.Join(dir.Sync(), dir.Close())
+	return digest, durable.Replace(name, b, 0o600)
 }
 
 // cleanUp removes what the attempt worked in. Journal and patches stay until the

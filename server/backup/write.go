@@ -12,11 +12,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/server/store"
 )
@@ -89,19 +89,18 @@ func Write(ctx context.Context, c Config) (End, error) {
 		return End{}, err
 	}
 	defer snap.Close()
-	f, err := os.CreateTemp(filepath.Dir(c.File), ".backup-*")
-	if err != nil {
-		return End{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the backup cannot be written: %w; name a file in a directory that exists and is yours", err)
-	}
-	defer os.Remove(f.Name()) // after the rename there is nothing to remove
-	w := &writer{tar: tar.NewWriter(f), end: End{Rows: map[string]int64{}}, at: time.Now().UTC().Truncate(time.Second)}
-	err = w.all(ctx, c, snap)
-	err = errors.Join(err, w.tar.Close(), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Link(f.Name(), c.File) // never over another file
-	}
-	if err != nil {
+	w := &writer{end: End{Rows: map[string]int64{}}, at: time.Now().UTC().Truncate(time.Second)}
+	var copied error
+	err = durable.Create(c.File, 0o600, func(out io.Writer) error {
+		w.tar = tar.NewWriter(out)
+		copied = errors.Join(w.all(ctx, c, snap), w.tar.Close())
+		return copied
+	})
+	switch {
+	case copied != nil:
 		return End{}, fmt.Errorf("backup: %w", err)
+	case err != nil:
+		return End{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the backup cannot be written: %w; name a file in a directory that exists and is yours", err)
 	}
 	return w.end, nil
 }

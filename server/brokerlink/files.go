@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 )
@@ -120,26 +121,8 @@ func (c *credentials) save(dir string) error {
 
 // writeFile replaces a file so that a crash leaves the old or the new content.
 func writeFile(path string, content []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
+	if err := durable.Replace(path, content, mode); err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", path, err)
 	}
-	defer os.Remove(f.Name()) // gone after the rename
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", path, err)
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/durable"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -80,13 +81,7 @@ says how to use a real model.`,
 }
 
 func defaultDevDir() string {
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, "bivouac", "dev")
-	}
-	if home, err := os.UserHomeDir(); err == nil {
-		return filepath.Join(home, ".local", "state", "bivouac", "dev")
-	}
-	return ".bivouac-dev"
+	return durable.StateDir("bivouac/dev", ".bivouac-dev")
 }
 
 func (d *dev) path(parts ...string) string {

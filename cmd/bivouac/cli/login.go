@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/durable"
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
@@ -54,19 +56,14 @@ type loginJSON struct {
 
 func readLogin(dir string) (login, error) {
 	path := filepath.Join(dir, loginFile)
-	info, err := os.Stat(path)
+	if err := filemode.Secret(path); err != nil {
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "your token is in a file that is not yours alone: %w", err)
+	}
+	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return login{}, protocol.Errorf(protocol.CodeUnauthenticated,
 			"you are not logged in (no %s): run bivouac dev for a server of your own, or bivouac login URL", path)
 	}
-	if err != nil {
-		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition,
-			"%s holds your token and others may read it: chmod 600 %s", path, path)
-	}
-	b, err := os.ReadFile(path)
 	if err != nil {
 		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w", err)
 	}
@@ -91,19 +88,10 @@ func writePrivate(path string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w; make it yourself, writable for you alone (0700)", filepath.Dir(path), err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w; make it yours with chown, and chmod 700", filepath.Dir(path), err)
+	if err := durable.Replace(path, b, 0o600); err != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w; make room, or make its folder yours with chown, and chmod 700", path, err)
 	}
-	defer os.Remove(f.Name())
-	if _, err := f.Write(b); err != nil {
-		f.Close()
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // reserve makes an empty 0600 file where nothing was, for what can be had once.

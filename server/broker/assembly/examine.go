@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
@@ -47,7 +48,7 @@ func examineKeyring(r *finding.Report, o Options) {
 	const why = "it is the root of trust, and holds every credential"
 	for _, name := range []string{"keyring.age", "keyring.key"} {
 		path := filepath.Join(o.Data, name)
-		info, err := os.Stat(path)
+		_, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
 			r.Bad("keyring", path+" is not there", why, "bivouac-broker init --data "+o.Data+"  (a new root: everybody enrols again), or restore it from a backup")
 			return
@@ -55,8 +56,8 @@ func examineKeyring(r *finding.Report, o Options) {
 		if r.Err("keyring", err, why, "run this as the user of the broker") {
 			return
 		}
-		if info.Mode().Perm()&0o077 != 0 {
-			r.Bad("keyring", path+" is open to other users", why, "chmod 600 "+path)
+		if err := filemode.Secret(path); err != nil {
+			r.Bad("keyring", path+" is open to other users", why, filemode.Mend(err, ""))
 		}
 	}
 	k, err := keyring.Open(o.Data)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 )
 
@@ -157,8 +158,5 @@ func (s *Spend) saveLocked() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(s.path+".new", s.path)
+	return durable.Swap(s.path, b, 0o600)
 }

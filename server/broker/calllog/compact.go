@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 )
 
@@ -83,7 +84,7 @@ func (l *Log) rewriteLocked() (*os.File, error) {
 	if err := os.Rename(temp, l.cfg.Path); err != nil {
 		return fail(err)
 	}
-	return f, syncDir(l.dir())
+	return f, durable.SyncDir(l.dir())
 }
 
 func (l *Log) recordsLocked() func(yield func(record) bool) {
@@ -106,13 +107,4 @@ func (l *Log) recordsLocked() func(yield func(record) bool) {
 			}
 		}
 	}
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 )
@@ -50,7 +51,7 @@ func NewServerCode(dir string, ttl time.Duration) (identity.Code, error) {
 	if err != nil {
 		return identity.Code{}, err
 	}
-	if err := replace(codePath(dir, code), entry); err != nil {
+	if err := durable.Replace(codePath(dir, code), entry, 0o600); err != nil {
 		return identity.Code{}, writeError(dir, err)
 	}
 	return code, nil
@@ -128,7 +129,7 @@ func useCode(path, thumbprint string) error {
 	if err != nil {
 		return err
 	}
-	return replace(path, b)
+	return durable.Replace(path, b, 0o600)
 }
 
 // EnrolledServer is the id of a server whose key was enrolled: it may come back

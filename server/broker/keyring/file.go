@@ -10,6 +10,7 @@ import (
 
 	"filippo.io/age"
 
+	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
 
@@ -23,47 +24,12 @@ const (
 	maxSealed  = 64 << 10 // of one credential
 )
 
-// checkPrivate refuses a file or directory that others can touch.
-func checkPrivate(path string, mode fs.FileMode) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if got := info.Mode().Perm(); got&^mode != 0 {
-		return protocol.Errorf(protocol.CodeFailedPrecondition,
-			"%s has mode %04o: others can read or change it; mend it with: chmod %o %s", path, got, mode, path)
-	}
-	return nil
-}
-
 // readPrivate reads a small file that only its owner may touch.
 func readPrivate(path string) ([]byte, error) {
-	if err := checkPrivate(path, 0o600); err != nil {
+	if err := filemode.Secret(path); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(path)
-}
-
-// replace makes content durable under path, or leaves the old one.
-func replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone after the rename
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // decrypt reads an age file up to a limit.

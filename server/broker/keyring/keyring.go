@@ -19,6 +19,8 @@ import (
 
 	"filippo.io/age"
 
+	"bivouac/edge/durable"
+	"bivouac/edge/filemode"
 	"bivouac/edge/identity"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
@@ -53,7 +55,7 @@ func Init(dir string) (fingerprint string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w; choose another --data or mend its permissions", dir, err)
 	}
-	if err := checkPrivate(dir, 0o700); err != nil {
+	if err := filemode.Secret(dir); err != nil {
 		return "", err
 	}
 	for _, name := range []string{keyringFile, keyFile} {
@@ -75,10 +77,10 @@ func Init(dir string) (fingerprint string, err error) {
 		return "", err
 	}
 	text := "# age identity of the Bivouac keyring beside it. Keep both together, readable by their owner alone.\n" + id.String() + "\n"
-	if err := replace(filepath.Join(dir, keyFile), []byte(text)); err != nil {
+	if err := durable.Replace(filepath.Join(dir, keyFile), []byte(text), 0o600); err != nil {
 		return "", writeError(dir, err)
 	}
-	if err := replace(filepath.Join(dir, keyringFile), sealed); err != nil {
+	if err := durable.Replace(filepath.Join(dir, keyringFile), sealed, 0o600); err != nil {
 		return "", writeError(dir, err)
 	}
 	root, err := x509.ParseCertificate(c.RootCert)
@@ -94,7 +96,7 @@ func writeError(dir string, err error) error {
 
 // Open opens the keyring for the one broker that may change it.
 func Open(dir string) (*Keyring, error) {
-	if err := checkPrivate(dir, 0o700); err != nil {
+	if err := filemode.Secret(dir); err != nil {
 		return nil, absent(dir, filepath.Join(dir, keyringFile), err)
 	}
 	held, err := lock(dir)
@@ -179,7 +181,7 @@ func (k *Keyring) update(change func(*content) error) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(filepath.Join(k.dir, keyringFile), sealed); err != nil {
+	if err := durable.Replace(filepath.Join(k.dir, keyringFile), sealed, 0o600); err != nil {
 		return writeError(k.dir, err)
 	}
 	next.index()

@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 )
 
@@ -182,20 +183,11 @@ func (d *Dir) settle(from, place string) error {
 		return d.problem(err)
 	}
 	for _, dir := range []string{inner, filepath.Dir(inner), d.path} {
-		if err := syncDir(dir); err != nil {
+		if err := durable.SyncDir(dir); err != nil {
 			return d.problem(err)
 		}
 	}
 	return nil
-}
-
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // Open reads a blob. The reader returns data_loss instead of io.EOF when the
