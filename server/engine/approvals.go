@@ -161,7 +161,7 @@ func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
 // decidedTurns are the turns of this replica whose question has its answer, or
 // lost the attempt that asked it.
 func (e *Engine) decidedTurns(tx *store.Tx) (decided []protocol.TurnID, err error) {
-	waiting, err := tx.ActionsIn(0, session.AwaitingApproval)
+	waiting, err := tx.ActionsIn(store.All, session.AwaitingApproval)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func (e *Engine) tickDeadlines(ctx context.Context) (bool, error) {
 				turns = append(turns, t)
 			}
 		}
-		waiting, err := tx.AttemptsIn(0, execution.AttemptQueued, execution.AttemptOffered)
+		waiting, err := tx.AttemptsIn(store.All, execution.AttemptQueued, execution.AttemptOffered)
 		for _, a := range waiting {
 			if !tx.Now.Before(a.PlacementDeadline) {
 				attempts = append(attempts, a)

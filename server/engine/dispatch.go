@@ -16,7 +16,7 @@ import (
 func (e *Engine) tickDispatch(ctx context.Context) (bool, error) {
 	var intents []session.Action
 	err := e.Store.View(ctx, store.AsLoop("dispatch"), func(tx *store.Tx) (err error) {
-		intents, err = tx.ActionsIn(64, session.Intended)
+		intents, err = tx.IntentsOwned(e.Replica, 64)
 		return err
 	})
 	if err != nil {
@@ -24,7 +24,7 @@ func (e *Engine) tickDispatch(ctx context.Context) (bool, error) {
 	}
 	return each(intents, func(a session.Action) (bool, error) {
 		if !e.owned.has(a.Turn) {
-			return false, nil // another replica's, or not taken over yet
+			return false, nil // not taken over yet by this incarnation
 		}
 		fault.Here(fault.ServerIntentCommitted)
 		return true, e.dispatch(ctx, a)

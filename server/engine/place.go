@@ -19,7 +19,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 	var fleet Fleet
 	err := e.Store.View(ctx, store.AsLoop("place"), func(tx *store.Tx) (err error) {
 		queued, stale = nil, nil
-		waiting, err := tx.AttemptsIn(0, execution.AttemptQueued, execution.AttemptOffered)
+		waiting, err := tx.AttemptsIn(store.All, execution.AttemptQueued, execution.AttemptOffered)
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
 			f.Connections[c.Runner] = c
 		}
 	}
-	working, err := tx.AttemptsIn(0, execution.AttemptOffered, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
+	working, err := tx.AttemptsIn(store.All, execution.AttemptOffered, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
 	if err != nil {
 		return f, err
 	}

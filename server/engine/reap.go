@@ -18,7 +18,7 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 	rows := map[protocol.RunnerID]execution.Connection{}
 	active := map[protocol.RunnerID]bool{}
 	err := e.Store.View(ctx, store.AsLoop("reap"), func(tx *store.Tx) (err error) {
-		attempts, err = tx.AttemptsIn(0, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
+		attempts, err = tx.AttemptsIn(store.All, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
 		if err != nil || len(attempts) == 0 {
 			return err
 		}

@@ -90,7 +90,7 @@ func (d doubtful) deadline() time.Time {
 func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 	var open []doubtful
 	err := e.Store.View(ctx, store.AsLoop("reconcile"), func(tx *store.Tx) error {
-		actions, err := tx.ActionsIn(0, session.Dispatched, session.Reconciling)
+		actions, err := tx.ActionsIn(store.All, session.Dispatched, session.Reconciling)
 		if err != nil {
 			return err
 		}

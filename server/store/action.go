@@ -50,6 +50,8 @@ var (
 		SELECT att.subject_id FROM attempts att WHERE att.id = $3 AND att.subject_kind = 'agent-action')`)
 	openActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND ` + stateIs("a.state", "$3") + `
 		AND a.state IN ` + openActions + ` ORDER BY a.intent_at, a.id LIMIT $4`)
+	intentsOwned = define(`SELECT ` + actionColumns + ` FROM actions a JOIN turns t ON t.id = a.turn WHERE ` + own("a") + ` AND a.state = 'INTENDED'
+		AND a.state IN ` + openActions + ` AND t.owner = $3 ORDER BY a.intent_at, a.id LIMIT $4`)
 	endedActionsIn = define(`SELECT ` + actionColumns + ` FROM actions a WHERE ` + own("a") + ` AND a.state = $3
 		ORDER BY a.intent_at, a.id LIMIT $4`)
 )
@@ -78,6 +80,12 @@ func (tx *Tx) ActionsIn(limit int, states ...session.ActionState) ([]session.Act
 	}, func(a, b session.Action) int {
 		return earlier(a.IntentAt, b.IntentAt, a.ID.String(), b.ID.String())
 	})
+}
+
+// IntentsOwned are the intents of turns whose owner row is the replica's, oldest
+// first: a backlog of another replica is not in their way.
+func (tx *Tx) IntentsOwned(r protocol.ReplicaID, limit int) ([]session.Action, error) {
+	return list(tx, scanAction, intentsOwned, tx.mine(r, limited(limit)))
 }
 
 var saveAction = define(`UPDATE actions SET

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -230,15 +231,22 @@ func number(r scanner) (n int64, err error) {
 	return n, err
 }
 
-// limited keeps a page within bounds.
+// All as a limit asks for every row: a list that ends early would hide the rest for
+// good from a tick that looks only once.
+const All = -1
+
+// limited keeps a page within bounds; zero is the largest page.
 func limited(limit int) int {
+	if limit == All {
+		return math.MaxInt32
+	}
 	if limit <= 0 || limit > maxPage {
 		return maxPage
 	}
 	return limit
 }
 
-// maxPage bounds every list that takes a limit.
+// maxPage bounds a page of every list.
 const maxPage = 1000
 
 // newID makes an id of the transaction's instant.

@@ -59,9 +59,28 @@ func actions(t *testing.T, s *store.Store) {
 		if len(all) != 2 {
 			t.Errorf("%d actions, limit 2", len(all))
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return intentsOfOwner(t, tx, x)
 	})
 	wantCode(t, "the same id", attempt(s, func(tx *store.Tx) error { return x.newAction(tx, x.Lost, session.Intended) }), protocol.CodeAlreadyExists)
+}
+
+// intentsOfOwner: the backlog of one replica is not in the way of another.
+func intentsOfOwner(t *testing.T, tx *store.Tx, x *side) error {
+	mine, err := tx.IntentsOwned(x.Replica, store.All)
+	if len(mine) != 1 || mine[0].State != session.Intended {
+		t.Errorf("intents of the owner: %+v", mine)
+	}
+	if err != nil {
+		return err
+	}
+	others, err := tx.IntentsOwned(id[protocol.ReplicaID](), store.All)
+	if len(others) != 0 {
+		t.Errorf("intents of another replica: %+v", others)
+	}
+	return err
 }
 
 // approvals are consumed at most once, for exactly their digest. INV-6.

@@ -202,6 +202,10 @@ var actionProbes = map[string]probe{
 		all, err := tx.ActionsIn(0, session.Dispatched, session.ActionUnknown)
 		return has(all, err, x.isAction)
 	}},
+	"IntentsOwned": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.IntentsOwned(x.Replica, 0)
+		return has(all, err, x.isAction)
+	}},
 	"SaveAction": {by: ownerOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.SaveAction(session.Action{ID: x.Device, State: session.Succeeded, Fence: x.Fence}, session.Dispatched, x.Fence))
 	}},

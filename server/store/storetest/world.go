@@ -250,6 +250,9 @@ func (x *side) work(tx *store.Tx) error {
 	if err := x.newAction(tx, x.Device, session.Intended, session.Dispatched); err != nil {
 		return err
 	}
+	if err := x.newAction(tx, id[protocol.ActionID](), session.Intended); err != nil {
+		return err
+	}
 	late := id[protocol.ActionID]()
 	for a, p := range map[protocol.ActionID]protocol.ApprovalID{x.Asked: x.Pending, x.Agreed: x.Approved, late: x.Late} {
 		if err := x.newAction(tx, a, session.AwaitingApproval); err != nil {
