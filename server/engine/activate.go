@@ -103,7 +103,7 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 		}
 		w.event(session.Event{Type: session.TurnActivated, Data: map[string]string{
 			"agent": s.Agent, "agent_digest": s.AgentDigest, "placement": string(w.turn.Placement),
-			"policy_digest": w.snap.PolicyDigest, "grant": w.snap.Grant}})
+			"policy_digest": w.snap.PolicyDigest, "grant": w.snap.Grant.String()}})
 		waited := w.tx.Now.Sub(w.turn.QueuedAt)
 		w.afterCommit(func() { e.Meter.Activated(waited) })
 		if err := checkRoute(desc, w.snap.Agent.Model.Route, w.snap.DataBoundary); err != nil {

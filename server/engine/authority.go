@@ -54,7 +54,7 @@ func readAuthority(tx *store.Tx, t session.Turn, snap *policy.Snapshot) (*author
 	}
 	a.tenant = tenant.Name
 	if snap.Grant != "" {
-		g, err := tx.Grant(protocol.GrantID(snap.Grant))
+		g, err := tx.Grant(snap.Grant)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func standing(tx *store.Tx, t session.Turn, snap *policy.Snapshot) error {
 	if snap.Grant == "" {
 		return nil
 	}
-	g, err := tx.Grant(protocol.GrantID(snap.Grant))
+	g, err := tx.Grant(snap.Grant)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 // signUnder signs for an action's grant only while the turn's own stands, and says
 // which of the two was taken back. INV-13.
 func (e *Engine) signUnder(a *authority, c capability.Claims) (string, error) {
-	own := protocol.GrantID(a.snap.Grant)
+	own := a.snap.Grant
 	if c.Grant == own {
 		return e.signFor(c)
 	}

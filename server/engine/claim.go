@@ -207,7 +207,10 @@ func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewReq
 	}
 	resp := &runnerv1.RenewResponse{}
 	for _, l := range req.Leases {
-		id := protocol.AttemptID(l.AttemptId)
+		id, err := protocol.ParseID[protocol.AttemptKind](l.AttemptId)
+		if err != nil {
+			continue // no lease of ours
+		}
 		h, alive := e.leases.renew(id, c.Runner(), protocol.Fence(l.Fence))
 		if !alive {
 			continue
@@ -229,7 +232,11 @@ func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewReq
 
 // Live passes text of a running turn to whoever watches its session.
 func (e *Engine) Live(_ context.Context, c store.Caller, req *runnerv1.LiveRequest) error {
-	h, ok := e.leases.get(protocol.AttemptID(req.AttemptId), c.Runner(), protocol.Fence(req.Fence))
+	id, err := protocol.ParseID[protocol.AttemptKind](req.AttemptId)
+	if err != nil {
+		return err
+	}
+	h, ok := e.leases.get(id, c.Runner(), protocol.Fence(req.Fence))
 	if !ok {
 		return protocol.Errorf(protocol.CodeStaleFence, "attempt %s is not held under that fence", req.AttemptId)
 	}

@@ -62,7 +62,10 @@ func tried(c policy.Cleanup, now time.Time, evidence string, failure error) poli
 // of the connection row alone: another one that has no evidence leaves the cleanup
 // to it, and does not put it off.
 func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) (worked bool, err error) {
-	id := protocol.AttemptID(c.Subject)
+	id, err := protocol.ParseID[protocol.AttemptKind](c.Subject)
+	if err != nil {
+		return false, err
+	}
 	var evidence string
 	var elsewhere bool
 	err = e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {

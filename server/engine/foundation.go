@@ -71,7 +71,7 @@ func ranUnder(tx *store.Tx, id protocol.SessionID, g policy.Grant) (bool, error)
 			if err != nil {
 				return false, err
 			}
-			if snap.Grant == g.ID.String() {
+			if snap.Grant == g.ID {
 				return true, nil
 			}
 			if !t.ActivatedAt.After(g.RevokedAt) {

@@ -25,7 +25,7 @@ func (e *Engine) probeToken(ctx context.Context, g policy.Grant) string {
 			continue
 		}
 		a, err := e.authorityOf(ctx, t)
-		if err != nil || a.snap.Grant != g.ID.String() {
+		if err != nil || a.snap.Grant != g.ID {
 			continue
 		}
 		if token, err := e.mint(a, time.Now(), a.forModel); err == nil {

@@ -87,9 +87,13 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 	if err != nil {
 		return nil, err
 	}
+	named, err := namedIn(req.Held)
+	if err != nil {
+		return nil, err
+	}
 	var n connecting
 	err = e.Store.Update(ctx, store.AsLoop("connect"), func(tx *store.Tx) (err error) {
-		n = connecting{e: e, tx: tx, held: req.Held}
+		n = connecting{e: e, tx: tx}
 		return n.take(c, transport, req)
 	})
 	if isCopied(err) {
@@ -101,7 +105,7 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 	if err != nil {
 		return nil, err
 	}
-	e.links.take(c.Runner(), n.row.Epoch, n.runner.Thumbprint, n.ids())
+	e.links.take(c.Runner(), n.row.Epoch, n.runner.Thumbprint, named)
 	resp := &runnerv1.ConnectResponse{Epoch: n.row.Epoch, CapabilityVersion: version, MailboxCursor: n.runner.AckedSeq,
 		ServerTimeUs: n.tx.Now.UnixMicro()}
 	for _, h := range n.alive {
@@ -118,7 +122,6 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 type connecting struct {
 	e      *Engine
 	tx     *store.Tx
-	held   []*runnerv1.HeldLease
 	runner execution.Runner
 	row    execution.Connection
 	alive  []heldAttempt
@@ -181,12 +184,17 @@ func (n *connecting) readHeld() error {
 	return nil
 }
 
-func (n *connecting) ids() []protocol.AttemptID {
-	out := make([]protocol.AttemptID, len(n.held))
-	for i, l := range n.held {
-		out[i] = protocol.AttemptID(l.AttemptId)
+// namedIn are the attempts that a runner says it holds.
+func namedIn(held []*runnerv1.HeldLease) ([]protocol.AttemptID, error) {
+	out := make([]protocol.AttemptID, len(held))
+	for i, l := range held {
+		id, err := protocol.ParseID[protocol.AttemptKind](l.AttemptId)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = id
 	}
-	return out
+	return out, nil
 }
 
 // verdict on one lease that a runner says it holds.

@@ -3,6 +3,7 @@ package policy
 import (
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 )
 
@@ -128,8 +129,8 @@ type Registry struct {
 
 // Given is a grant and the credentials that it gives.
 type Given struct {
-	Grant       string   `json:"grant"`
-	Credentials []string `json:"credentials,omitempty"`
+	Grant       protocol.GrantID `json:"grant"`
+	Credentials []string         `json:"credentials,omitempty"`
 }
 
 // Snapshot is what activation froze for one turn. Later changes may narrow a
@@ -140,7 +141,7 @@ type Snapshot struct {
 	Tools       []*runtimev1.Tool `json:"tools"` // the accepted set
 	Generation  int64             `json:"generation"`
 	// Grant is the turn's own: it ends with it, and models are asked under it.
-	Grant string `json:"grant,omitempty"`
+	Grant protocol.GrantID `json:"grant,omitempty"`
 	// Grants are all that were in force, the newest first, Grant among them: an
 	// action that needs a credential goes out under the newest that gives it.
 	Grants       []Given `json:"grants,omitempty"`

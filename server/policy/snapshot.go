@@ -29,13 +29,13 @@ func NewSnapshot(p SnapshotParams) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	var own string
+	var own protocol.GrantID
 	var given []Given
 	for i, g := range p.Grants {
 		if i == 0 {
-			own = g.ID.String()
+			own = g.ID
 		}
-		given = append(given, Given{Grant: g.ID.String(), Credentials: g.Credentials})
+		given = append(given, Given{Grant: g.ID, Credentials: g.Credentials})
 	}
 	s := Snapshot{
 		Agent: p.Agent, AgentDigest: p.AgentDigest, Tools: tools, Generation: p.Generation,
@@ -47,7 +47,7 @@ func NewSnapshot(p SnapshotParams) (Snapshot, error) {
 		Profile      string
 		DataBoundary string
 		Generation   int64
-		Grant        string
+		Grant        protocol.GrantID
 		Grants       []Given
 		Tools        []*runtimev1.Tool
 	}{s.AgentDigest, s.Agent.Profile, s.DataBoundary, s.Generation, s.Grant, s.Grants, s.Tools})
@@ -95,7 +95,7 @@ func (s Snapshot) Giving(credential string) []protocol.GrantID {
 	var out []protocol.GrantID
 	for _, g := range s.Grants {
 		if slices.Contains(g.Credentials, credential) {
-			out = append(out, protocol.GrantID(g.Grant))
+			out = append(out, g.Grant)
 		}
 	}
 	return out

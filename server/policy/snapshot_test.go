@@ -15,7 +15,7 @@ func snapshot(t *testing.T, change func(*SnapshotParams)) Snapshot {
 	t.Helper()
 	src := example(t, "assistant")
 	p := SnapshotParams{Agent: parse(t, src), AgentDigest: DefinitionDigest([]byte(src)), Machines: []Machine{laptop, desk},
-		Generation: 1, Grants: []Grant{{ID: "grt_1", Credentials: []string{"a"}}}, BrokerPool: "default", BrokerBoot: "boot-1"}
+		Generation: 1, Grants: []Grant{{ID: "grt_00000000000000000000000001", Credentials: []string{"a"}}}, BrokerPool: "default", BrokerBoot: "boot-1"}
 	if change != nil {
 		change(&p)
 	}
@@ -62,8 +62,8 @@ func TestPolicyDigest(t *testing.T) {
 		"definition": func(p *SnapshotParams) { p.AgentDigest = "sha256:other" },
 		"machines":   func(p *SnapshotParams) { p.Machines = []Machine{laptop} },
 		"generation": func(p *SnapshotParams) { p.Generation = 2 },
-		"grant":      func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_2", Credentials: []string{"a"}}} },
-		"credential": func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_1", Credentials: []string{"b"}}} },
+		"grant":      func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_00000000000000000000000002", Credentials: []string{"a"}}} },
+		"credential": func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_00000000000000000000000001", Credentials: []string{"b"}}} },
 		"one more":   func(p *SnapshotParams) { p.Grants = append(p.Grants, Grant{ID: "grt_0"}) },
 		"none":       func(p *SnapshotParams) { p.Grants = nil },
 		"boundary":   func(p *SnapshotParams) { p.Agent.DataBoundary = "work" },
@@ -85,12 +85,12 @@ func TestPolicyDigest(t *testing.T) {
 // newest that gives it; what was not frozen gives nothing. INV-10.
 func TestGiving(t *testing.T) {
 	s := snapshot(t, func(p *SnapshotParams) {
-		p.Grants = []Grant{{ID: "grt_3"}, {ID: "grt_2", Credentials: []string{"b"}}, {ID: "grt_1", Credentials: []string{"a", "b"}}}
+		p.Grants = []Grant{{ID: "grt_00000000000000000000000003"}, {ID: "grt_00000000000000000000000002", Credentials: []string{"b"}}, {ID: "grt_00000000000000000000000001", Credentials: []string{"a", "b"}}}
 	})
-	if s.Grant != "grt_3" {
+	if s.Grant != "grt_00000000000000000000000003" {
 		t.Errorf("the turn's own is %s", s.Grant)
 	}
-	for credential, want := range map[string][]protocol.GrantID{"a": {"grt_1"}, "b": {"grt_2", "grt_1"}, "c": nil} {
+	for credential, want := range map[string][]protocol.GrantID{"a": {"grt_00000000000000000000000001"}, "b": {"grt_00000000000000000000000002", "grt_00000000000000000000000001"}, "c": nil} {
 		if got := s.Giving(credential); !slices.Equal(got, want) {
 			t.Errorf("%s is given by %v, not %v", credential, got, want)
 		}
