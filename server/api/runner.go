@@ -42,7 +42,7 @@ func (s runners) ListRunners(ctx context.Context, _ *apiv1.ListRunnersRequest) (
 	out := &apiv1.ListRunnersResponse{}
 	err := s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
 		out.Runners = nil
-		list, err := tx.Runners()
+		list, err := tx.ActiveRunners()
 		if err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ func turnInQueue(tx *store.Tx, t session.Turn) (*apiv1.Turn, error) {
 
 // runnerNames of the runners that the caller may see.
 func runnerNames(tx *store.Tx) (map[protocol.RunnerID]string, error) {
-	list, err := tx.Runners()
+	list, err := tx.ActiveRunners()
 	if err != nil {
 		return nil, err
 	}

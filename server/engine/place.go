@@ -54,7 +54,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 func fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
 	f := Fleet{Connections: map[protocol.RunnerID]execution.Connection{}, Busy: map[protocol.RunnerID]int{}}
 	var err error
-	if f.Runners, err = tx.Runners(); err != nil {
+	if f.Runners, err = tx.ActiveRunners(); err != nil {
 		return f, err
 	}
 	connections, err := tx.Connections()

@@ -22,7 +22,7 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 		if err != nil || len(attempts) == 0 {
 			return err
 		}
-		runners, err := tx.Runners() // the active ones
+		runners, err := tx.ActiveRunners()
 		if err != nil {
 			return err
 		}

@@ -49,8 +49,8 @@ func (tx *Tx) RunnerByThumbprint(thumbprint string) (execution.Runner, error) {
 	return one(tx, "runner with key", thumbprint, scanRunner, runnerByThumbprint, tx.managing(thumbprint))
 }
 
-// Runners that are active: a principal's own and those bound to it; an admin's: the tenant's; internal: all.
-func (tx *Tx) Runners() ([]execution.Runner, error) {
+// ActiveRunners: a principal's own and those bound to it; an admin's: the tenant's; internal: all.
+func (tx *Tx) ActiveRunners() ([]execution.Runner, error) {
 	return list(tx, scanRunner, runnersOf, tx.managing())
 }
 

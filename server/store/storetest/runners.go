@@ -106,7 +106,7 @@ func runners(t *testing.T, s *store.Store) {
 	x, y := build(t, s, "red"), build(t, s, "blue")
 	seen := func(c store.Caller) (n int) {
 		view(t, s, c, func(tx *store.Tx) error {
-			all, err := tx.Runners()
+			all, err := tx.ActiveRunners()
 			n = len(all)
 			return err
 		})

@@ -285,8 +285,8 @@ var runnerProbes = map[string]probe{
 	"RunnerByThumbprint": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
 		return got(tx.RunnerByThumbprint("key of " + x.Runner.String()))
 	}},
-	"Runners": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
-		all, err := tx.Runners()
+	"ActiveRunners": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.ActiveRunners()
 		return has(all, err, func(r execution.Runner) bool { return r.ID == x.Runner })
 	}},
 	"SaveRunner": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
