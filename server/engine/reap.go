@@ -87,6 +87,8 @@ func (e *Engine) reap(ctx context.Context, a execution.Attempt) (bool, error) {
 		return true, e.onSeen(ctx, "reap", a, func(w *turnTx, a execution.Attempt) error { return w.lapsed(a) })
 	case state == execution.LeaseOver && !device:
 		return e.reapTurn(ctx, a)
+	case state == execution.LeaseOver:
+		return e.reapAction(ctx, a)
 	}
 	return false, nil
 }
@@ -106,7 +108,8 @@ func (e *Engine) startClock(ctx context.Context, a execution.Attempt) (bool, err
 }
 
 // lapsed: no renewal for the authority ttl. The machine's authority is over; a
-// device action on it may have happened or not, so its outcome is in doubt.
+// device action on it may have happened or not, so its outcome is in doubt, unless
+// it waits for the machine's owner: that one has not begun.
 func (w *turnTx) lapsed(a execution.Attempt) error {
 	if err := w.moveAttempt(a, execution.AttemptLapse); err != nil {
 		return err
@@ -116,6 +119,9 @@ func (w *turnTx) lapsed(a execution.Attempt) error {
 	}
 	action, err := w.tx.ActionOfAttempt(a.ID)
 	if err != nil || action.State != session.Dispatched {
+		return err
+	}
+	if key, err := ownerKeyOf(w.tx, a, 0); err != nil || key.waits() {
 		return err
 	}
 	_, err = w.doubt(action, "its machine has not renewed its lease")

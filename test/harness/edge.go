@@ -47,6 +47,8 @@ type EdgeOptions struct {
 	Actions []string
 	// Slots for turns. Default 1.
 	Slots int
+	// SecondKeys that its owner holds.
+	SecondKeys []owner.SecondKey
 }
 
 // Edge is the machine of a name; at the first call it joins with a real code,
@@ -90,7 +92,7 @@ func (e *Edge) join(o EdgeOptions) {
 	_, err = edge.Join(e.w.t.Context(), edge.JoinParams{
 		Server: "https://" + runnerAddr, Code: res.GetCode(), Name: e.Name, State: path, Version: "harness",
 		Network: e.w.net.Network(e.ip),
-		Policy: owner.Policy{Slots: o.Slots, Folders: []device.Folder{
+		Policy: owner.Policy{Slots: o.Slots, SecondKeys: o.SecondKeys, Folders: []device.Folder{
 			{Name: "notes", Path: e.Notes, Actions: []string{device.List, device.Read, device.Write}}}},
 	})
 	e.w.must(err)
@@ -105,7 +107,8 @@ func (e *Edge) start() {
 	d, err := edge.New(edge.Config{
 		State: e.dir, Network: e.w.net.Network(e.ip), Elapsed: e.w.elapsed, Sandbox: e.backend,
 		Adapters: worker.Adapters(), Supervisors: e.supervisors.spawner, Control: e.control,
-		Version: "harness", Log: e.w.Log.logger(e.Name),
+		PeerFunc: func(net.Conn) (string, error) { return Owner, nil },
+		Version:  "harness", Log: e.w.Log.logger(e.Name),
 	})
 	e.w.must(err)
 	e.daemon = d
