@@ -35,7 +35,7 @@ type World struct {
 	Broker *Broker
 	Engine *engine.Engine
 	// Ops of the engine; nil after Start.
-	Ops     *engine.Steps
+	Ops     *Steps
 	Runners []*Runner
 	// Path of the database file.
 	Path   string
@@ -171,7 +171,7 @@ func (w *World) config(ops engine.Ops) engine.Config {
 // Restart drops the engine, as a crash does, with everything that it held in
 // memory, and makes a new one on the same store. Runners must connect again.
 func (w *World) Restart() {
-	w.Ops = &engine.Steps{}
+	w.Ops = &Steps{}
 	w.Engine = engine.New(w.config(w.Ops))
 	for _, r := range w.Runners {
 		r.lost()
@@ -199,13 +199,13 @@ func (w *World) Replace(replica protocol.ReplicaID) {
 
 // Beside makes another replica's engine on the same store and broker, which the
 // test steps by itself.
-func (w *World) Beside(replica protocol.ReplicaID) (*engine.Engine, *engine.Steps) {
+func (w *World) Beside(replica protocol.ReplicaID) (*engine.Engine, *Steps) {
 	return w.BesideAt(replica, "")
 }
 
 // BesideAt is Beside for one that says where its artifacts are.
-func (w *World) BesideAt(replica protocol.ReplicaID, place string) (*engine.Engine, *engine.Steps) {
-	ops := &engine.Steps{}
+func (w *World) BesideAt(replica protocol.ReplicaID, place string) (*engine.Engine, *Steps) {
+	ops := &Steps{}
 	c := w.config(ops)
 	c.Replica, c.Blobs = replica, place
 	return engine.New(c), ops
