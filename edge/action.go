@@ -3,9 +3,11 @@ package edge
 import (
 	"context"
 	"errors"
+	"time"
 
 	"bivouac/edge/fault"
 	"bivouac/edge/lease"
+	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 )
@@ -37,17 +39,41 @@ func (d *Daemon) startAction(a *attempt, w *runnerv1.DeviceWork) {
 	})
 }
 
+// settleAction puts a result on the disk. While the disk takes nothing it tries
+// again, also when the attempt is cut off: the effect is over, and this process alone
+// knows how it went. When that ends first the intent stays, and the next start
+// inspects what happened (INV-5).
 func (d *Daemon) settleAction(a *attempt, r *runnerv1.Result) {
-	if err := d.actions.result(a.id, r); err != nil {
-		// The intent stays: the next start inspects what happened.
+	backoff := link.Backoff{Base: d.cfg.BackoffBase, Max: settleEvery}
+	for {
+		err := d.journalResult(a, r)
+		if err == nil {
+			return
+		}
 		d.problems.note("journal", err)
-		d.log.Error("the result of an action cannot be journalled", "attempt", a.id, "error", err)
-		return
+		if backoff.Failures() == 0 {
+			d.log.Error("the result of an action cannot be journalled", "attempt", a.id, "error", err)
+		}
+		broken := protocol.CodeOf(err) == protocol.CodeDataLoss // until a restart
+		if broken || !sleep(d.ops.ctx, backoff.Next()) {
+			return
+		}
+	}
+}
+
+// settleEvery is how long a result waits at most for the next try.
+const settleEvery = 5 * time.Second
+
+func (d *Daemon) journalResult(a *attempt, r *runnerv1.Result) error {
+	if err := d.actions.result(a.id, r); err != nil {
+		return err
 	}
 	fault.Here(fault.EdgeResultJournalled)
+	d.problems.note("journal", nil)
 	a.seq.Store(int64(len(d.actions.entry(a.id).records)))
 	a.ended.Store(true)
 	d.wakeReport.set()
+	return nil
 }
 
 // recoverActions reads the action log. A claimed attempt without a result was
@@ -73,9 +99,8 @@ func (d *Daemon) recoverActions(ctx context.Context) error {
 		}
 		r := d.rules.Load().device.Inspect(e.work)
 		d.log.InfoContext(ctx, "an interrupted action was inspected", "attempt", id, "action", e.work.GetAction(), "status", r.GetStatus())
-		d.settleAction(a, r)
-		if !a.ended.Load() {
-			return protocol.Errorf(protocol.CodeUnavailable, "the outcome of attempt %s cannot be journalled: check the disk of %s", id, d.cfg.State.Path())
+		if err := d.journalResult(a, r); err != nil {
+			return protocol.Errorf(protocol.CodeUnavailable, "the outcome of attempt %s cannot be journalled: %w; check the disk of %s", id, err, d.cfg.State.Path())
 		}
 	}
 	return nil
