@@ -7,6 +7,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
+	"bivouac/server/policy"
 	"bivouac/server/store"
 	"bivouac/server/transfer"
 )
@@ -41,8 +42,8 @@ func (s artifacts) checkUpload(digest string, size int64, kind string) error {
 	if err := transfer.CheckSize(size, s.MaxBlobBytes); err != nil {
 		return err
 	}
-	if kind != "workspace" {
-		return protocol.Errorf(protocol.CodeInvalidArgument, `kind %q cannot be uploaded: only "workspace" can`, kind)
+	if kind != policy.ArtifactWorkspace {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "kind %q cannot be uploaded: only %q can", kind, policy.ArtifactWorkspace)
 	}
 	return nil
 }

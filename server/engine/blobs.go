@@ -46,7 +46,7 @@ func (e *Engine) BlobStored(ctx context.Context, c store.Caller, attempt protoco
 			return err
 		}
 		_, err = tx.PutArtifact(policy.Artifact{Digest: digest, Tenant: t.Tenant, Principal: t.Principal, Session: t.Session,
-			Turn: t.ID, Kind: "patch", Size: size, CreatedAt: tx.Now})
+			Turn: t.ID, Kind: policy.ArtifactPatch, Size: size, CreatedAt: tx.Now})
 		return err
 	})
 }
@@ -56,7 +56,7 @@ func (e *Engine) BlobStored(ctx context.Context, c store.Caller, attempt protoco
 func (e *Engine) ArtifactStored(ctx context.Context, c store.Caller, digest string, size int64) (existed bool, err error) {
 	err = e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		existed, err = tx.PutArtifact(policy.Artifact{Digest: digest, Tenant: c.Tenant(), Principal: c.Principal(),
-			Kind: "workspace", Size: size, CreatedAt: tx.Now})
+			Kind: policy.ArtifactWorkspace, Size: size, CreatedAt: tx.Now})
 		return err
 	})
 	return existed, err

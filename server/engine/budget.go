@@ -173,7 +173,7 @@ func (w *turnTx) restSlice() error {
 	id := w.turn.Slice
 	w.turn.Slice = ""
 	w.touch()
-	return w.cleanup("slice", id.String())
+	return w.cleanup(policy.CleanupSlice, id.String())
 }
 
 // wakeSlice cuts a slice of the broker's current boot for a turn that goes on.

@@ -24,12 +24,12 @@ func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 	var slices []policy.Cleanup
 	worked, err := each(due, func(c policy.Cleanup) (bool, error) {
 		switch c.Kind {
-		case "slice":
+		case policy.CleanupSlice:
 			slices = append(slices, c)
 			return false, nil
-		case "attempt":
+		case policy.CleanupAttempt:
 			return e.cleanAttempt(ctx, c)
-		case "sessions":
+		case policy.CleanupSessions:
 			return true, e.cleanSessions(ctx, c)
 		}
 		return true, e.cleaned(ctx, c, "", protocol.Errorf(protocol.CodeInternal, "nothing cleans up a %s", c.Kind))

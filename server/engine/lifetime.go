@@ -199,6 +199,6 @@ func (e *Engine) stoodOn(ctx context.Context, c policy.Cleanup) (foundation, err
 // asksSessions asks, in the transaction of a revocation, for the end of the
 // sessions that stood on it, in case nobody has done it by then.
 func (e *Engine) asksSessions(tx *store.Tx, tenant protocol.TenantID, subject string, by time.Time) error {
-	return tx.InsertCleanup(policy.Cleanup{ID: newID[protocol.CleanupKind](e, tx.Now), Tenant: tenant, Kind: "sessions",
+	return tx.InsertCleanup(policy.Cleanup{ID: newID[protocol.CleanupKind](e, tx.Now), Tenant: tenant, Kind: policy.CleanupSessions,
 		Subject: subject, CreatedAt: tx.Now, NextAt: by})
 }

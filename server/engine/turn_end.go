@@ -189,7 +189,7 @@ func (w *turnTx) endAttempt(a execution.Attempt, ev execution.AttemptEvent, reas
 	if !a.State.Held() {
 		return nil
 	}
-	return w.cleanup("attempt", a.ID.String())
+	return w.cleanup(policy.CleanupAttempt, a.ID.String())
 }
 
 // attemptEnded is what follows from every end of an attempt.
@@ -226,7 +226,7 @@ func (w *turnTx) releaseAuthority() error {
 	if w.turn.Slice == "" {
 		return nil // it waited for a person: the slice went before
 	}
-	return w.cleanup("slice", w.turn.Slice.String())
+	return w.cleanup(policy.CleanupSlice, w.turn.Slice.String())
 }
 
 // cleanup asks, durably, for the removal of what the turn needed.

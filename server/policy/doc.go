@@ -7,6 +7,11 @@
 // nothing falls back to a weaker placement, provider or credential (INV-11).
 // It refuses to fetch, store or remember anything.
 //
+// The records on which authority stands live here too, one file a noun, because
+// decisions are made of them and the store keeps them: Tenant, Principal and Instance
+// (principal.go), Definition, Grant, Floor (the one form of revocation), Slice, Artifact
+// and Cleanup. They are plain rows: their rules are the engine's and the store's.
+//
 // # The form of a definition
 //
 // A file holds one agent block. test/demo/testdata/assistant.hcl and cmd/bivouac/cli/defaults/coder.hcl

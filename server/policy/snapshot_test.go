@@ -62,13 +62,17 @@ func TestPolicyDigest(t *testing.T) {
 		"definition": func(p *SnapshotParams) { p.AgentDigest = "sha256:other" },
 		"machines":   func(p *SnapshotParams) { p.Machines = []Machine{laptop} },
 		"generation": func(p *SnapshotParams) { p.Generation = 2 },
-		"grant":      func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_00000000000000000000000002", Credentials: []string{"a"}}} },
-		"credential": func(p *SnapshotParams) { p.Grants = []Grant{{ID: "grt_00000000000000000000000001", Credentials: []string{"b"}}} },
-		"one more":   func(p *SnapshotParams) { p.Grants = append(p.Grants, Grant{ID: "grt_0"}) },
-		"none":       func(p *SnapshotParams) { p.Grants = nil },
-		"boundary":   func(p *SnapshotParams) { p.Agent.DataBoundary = "work" },
-		"profile":    func(p *SnapshotParams) { p.Agent.Profile = "enterprise" },
-		"approval":   func(p *SnapshotParams) { p.Agent.Tools[0].Approval = "always" },
+		"grant": func(p *SnapshotParams) {
+			p.Grants = []Grant{{ID: "grt_00000000000000000000000002", Credentials: []string{"a"}}}
+		},
+		"credential": func(p *SnapshotParams) {
+			p.Grants = []Grant{{ID: "grt_00000000000000000000000001", Credentials: []string{"b"}}}
+		},
+		"one more": func(p *SnapshotParams) { p.Grants = append(p.Grants, Grant{ID: "grt_0"}) },
+		"none":     func(p *SnapshotParams) { p.Grants = nil },
+		"boundary": func(p *SnapshotParams) { p.Agent.DataBoundary = "work" },
+		"profile":  func(p *SnapshotParams) { p.Agent.Profile = "enterprise" },
+		"approval": func(p *SnapshotParams) { p.Agent.Tools[0].Approval = "always" },
 	} {
 		d := snapshot(t, change).PolicyDigest
 		if other, same := seen[d]; same {

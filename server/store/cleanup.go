@@ -29,7 +29,7 @@ func (tx *Tx) InsertCleanup(c policy.Cleanup) error {
 	if k := tx.caller; !k.Internal() && (k.kind != callerPrincipal || k.tenant != c.Tenant) {
 		return protocol.Errorf(protocol.CodePermissionDenied, "%s cannot ask for a cleanup of another", k)
 	}
-	if planted.Chosen == planted.Cleanup && c.Kind == "slice" {
+	if planted.Chosen == planted.Cleanup && c.Kind == policy.CleanupSlice {
 		return nil
 	}
 	n, err := tx.exec(insertCleanup, c.ID, c.Tenant, c.Kind, c.Subject, c.CreatedAt, c.Tries, c.NextAt, c.DoneAt, c.Evidence)

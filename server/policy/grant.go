@@ -1,0 +1,20 @@
+package policy
+
+import (
+	"time"
+
+	"bivouac/edge/protocol"
+)
+
+// Grant is the renewable authority of a principal to an agent. Sealed is
+// ciphertext that only the broker opens.
+type Grant struct {
+	ID          protocol.GrantID
+	Tenant      protocol.TenantID
+	Principal   protocol.PrincipalID
+	Agent       string
+	Credentials []string
+	Sealed      []byte
+	CreatedAt   time.Time
+	RevokedAt   time.Time
+}
