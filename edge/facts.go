@@ -69,7 +69,7 @@ func factsOf(p owner.Policy, r sandbox.Report) *runnerv1.Facts {
 		Os: runtime.GOOS, Arch: runtime.GOARCH, BootId: bootID(), Host: host,
 		Slots: int32(p.Slots), Boundary: r.Boundary, Limits: r.Limits, SandboxProblem: r.Problem,
 		Toolchains: p.ToolchainNames(), Caches: p.CacheNames(), Freezer: r.Freezer, Disk: r.Disk,
-		SecondKeys: p.KeyNames(),
+		SecondKeys: p.KeyNames(), RefusesEgress: p.RefuseEgress,
 	}
 }
 

@@ -458,7 +458,7 @@ func (f *fakeServer) offer(id protocol.AttemptID, kind string, w *runnerv1.Work)
 		f.t.Fatal(err)
 	}
 	f.with(func() { f.work[id.String()] = raw })
-	f.post(&runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{AttemptId: id.String(), SubjectKind: kind}}})
+	f.post(&runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{AttemptId: id.String(), SubjectKind: kind, Egress: len(w.GetTurn().GetEgress()) > 0}}})
 }
 
 func (f *fakeServer) result(id protocol.AttemptID) *runnerv1.Result {

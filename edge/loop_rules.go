@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"google.golang.org/protobuf/proto"
 
 	"bivouac/edge/device"
 	"bivouac/edge/filemode"
@@ -97,12 +98,30 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 			d.cutTurns(protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine took the toolchain %s away", t.Name))
 		}
 	}
+	if now.policy.RefuseEgress && !old.policy.RefuseEgress {
+		d.cutEgress()
+	}
 	for _, c := range old.policy.Caches {
 		if !slices.ContainsFunc(now.policy.Caches, func(o owner.Cache) bool { return o.Name == c.Name && o.Path == c.Path }) {
 			d.cutTurns(protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine took the cache %s away", c.Name))
 		}
 	}
 	return false, nil
+}
+
+// cutEgress ends the turns whose sandboxes have a way to a registry.
+func (d *Daemon) cutEgress() {
+	for _, t := range d.turns.all() {
+		if hasEgress(t.begin.GetWork()) {
+			d.cutOff(t.attempt, protocol.Errorf(protocol.CodePermissionDenied, "%s", noEgress))
+		}
+	}
+}
+
+// hasEgress reports that work names registries.
+func hasEgress(work []byte) bool {
+	var w runnerv1.Work
+	return proto.Unmarshal(work, &w) == nil && len(w.GetTurn().GetEgress()) > 0
 }
 
 // cutTurns ends all turns: each sees every toolchain.

@@ -60,11 +60,16 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 		return "this machine has no sandbox: " + f.GetSandboxProblem()
 	case o.GetBoundary() != "" && o.GetBoundary() != f.GetBoundary():
 		return fmt.Sprintf("this machine confines with %q, the offer asks for %q", f.GetBoundary(), o.GetBoundary())
+	case o.GetEgress() && f.GetRefusesEgress():
+		return noEgress
 	case d.table.active(protocol.KindTurn) >= int(f.GetSlots()):
 		return fmt.Sprintf("all %d slots of this machine are taken", f.GetSlots())
 	}
 	return ""
 }
+
+// noEgress is the owner's word about packages.
+const noEgress = "the owner of this machine lets no sandbox read packages (package_egress = false in edge.hcl), and this turn names registries"
 
 // leastFree is the space below which nothing is claimed: what must be durable before
 // it happens could not be written.

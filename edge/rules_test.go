@@ -132,6 +132,47 @@ func TestToolchainTakenAwayEndsTurns(t *testing.T) {
 	})
 }
 
+// Where the owner refuses packages, turns that name registries are declined with his
+// word, those that run are ended when he says so, and others go on. INV-10.
+func TestOwnerRefusesPackages(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.run()
+		m.connected()
+		p := m.daemon.rules.Load().policy
+		p.Slots = 3
+		m.save(p)
+		with := &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{Egress: []*runnerv1.Egress{{Name: "modules", Protocol: "go"}}}}}
+		without := &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{}}}
+		_, reading := m.begun(with)
+		_, other := m.begun(without)
+		if get(f, func() bool { return f.facts.GetRefusesEgress() }) {
+			t.Error("it refuses before its owner does")
+		}
+		refusing := p
+		refusing.RefuseEgress = true
+		m.save(refusing)
+		if why := m.daemon.Status().PolicyProblem; why != "" || !m.daemon.Status().RefusesEgress || !get(f, func() bool { return f.facts.GetRefusesEgress() }) {
+			t.Fatalf("problem %q, status %v", why, m.daemon.Status().RefusesEgress)
+		}
+		if !reading.see(func() bool { return strings.Contains(reading.stopped, "no sandbox read packages") }) {
+			t.Error("the turn with a registry goes on")
+		}
+		if other.see(func() bool { return other.stopped != "" }) {
+			t.Error("the turn without one was ended")
+		}
+		m.await("the end of the turn", 2*stopTimeout, func() bool { return m.daemon.turns.stopping() == 0 })
+		declined := newAttempt()
+		f.offer(declined, protocol.KindTurn, with)
+		m.await("the decline", 10*time.Second, func() bool { return get(f, func() bool { return f.declined[declined.String()] != "" }) })
+		if got := get(f, func() string { return f.declined[declined.String()] }); !strings.Contains(got, "package_egress") {
+			t.Errorf("declined with %q", got)
+		}
+		m.begun(without)
+		m.save(p)
+		m.begun(with)
+	})
+}
+
 // The file is noticed at once where the system tells of changes: written in place,
 // replaced by an editor, removed.
 func TestWatchFileTells(t *testing.T) {

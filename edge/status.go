@@ -33,6 +33,8 @@ type Status struct {
 	Toolchains     []string `json:"toolchains"`
 	// Caches of packages that sandboxed code may read.
 	Caches []string `json:"caches"`
+	// RefusesEgress: the owner lets no sandbox read packages.
+	RefusesEgress bool `json:"refuses_egress,omitempty"`
 	// SecondKeys are over what the owner is asked, Questions how many actions wait.
 	SecondKeys []string `json:"second_keys"`
 	Questions  int      `json:"questions"`
@@ -83,6 +85,7 @@ func (d *Daemon) Status() Status {
 		out.CertificateEnd = c.Leaf.NotAfter
 	}
 	out.SecondKeys = f.GetSecondKeys()
+	out.RefusesEgress = f.GetRefusesEgress()
 	for _, a := range d.table.all() {
 		s := statusOf(a)
 		if h := d.keys.get(a.id); h != nil && s.State == "running" {

@@ -74,6 +74,9 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	default:
 		line("sandbox", "none: %s", s.SandboxProblem)
 	}
+	if s.RefusesEgress {
+		line("packages", "no sandbox here reads them (package_egress = false): turns that name registries go elsewhere")
+	}
 	line("actions", "%s", orNone(s.Actions))
 	line("toolchains", "%s", orNone(s.Toolchains))
 	if len(s.SecondKeys) > 0 {

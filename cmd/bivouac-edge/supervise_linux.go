@@ -82,7 +82,8 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 		Report:     attempt.Sandbox(),
 		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root, Now: dir.Now}, Certificate: dir.Certificate}),
 		NarrowFunc: policy.Limits.Narrow, StatusCommand: dir.Command("status"),
-		Log: log,
+		RefuseEgress: policy.RefuseEgress,
+		Log:          log,
 	}
 	for _, c := range policy.Caches {
 		cfg.Caches = append(cfg.Caches, supervise.Cache(c))

@@ -19,7 +19,10 @@ type Policy struct {
 	Toolchains []Toolchain
 	Caches     []Cache
 	SecondKeys []SecondKey
-	Limits     Limits
+	// RefuseEgress lets no sandbox read packages, whatever its agent names: turns that
+	// name registries do not come here. In the file it is package_egress = false.
+	RefuseEgress bool
+	Limits       Limits
 	// Cgroup is a folder below each cgroup hierarchy in which this runner may make
 	// groups, for one that is not root; empty: its own place.
 	Cgroup string

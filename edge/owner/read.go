@@ -21,7 +21,7 @@ import (
 
 var (
 	fileSchema = &hcl.BodySchema{
-		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}, {Name: "cgroup"}},
+		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}, {Name: "cgroup"}, {Name: "package_egress"}},
 		Blocks: []hcl.BlockHeaderSchema{{Type: "folder", LabelNames: []string{"name"}}, {Type: "toolchain", LabelNames: []string{"name"}},
 			{Type: "cache", LabelNames: []string{"name"}}, {Type: "second_key", LabelNames: []string{"work"}}, {Type: "limits"}},
 	}
@@ -74,6 +74,9 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 	r.note(diags)
 	p := Default()
 	number(r, content, "slots", 0, 64, &p.Slots)
+	if v, ok := r.value(content, "package_egress", cty.Bool); ok {
+		p.RefuseEgress = v.False()
+	}
 	text(r, content, "broker", &p.Broker)
 	if p.Broker != "" {
 		r.hostPort(content.Attributes["broker"].Range, p.Broker)

@@ -52,6 +52,11 @@ const example = `
 #   ttl = "1h"
 # }
 #
+# No sandbox here reads packages from registries, whatever its agent names: turns
+# that need one go to other machines. Without this line they may, by way of the broker:
+#
+# package_egress = false
+#
 # Upper bounds of one sandboxed turn:
 #
 # limits {
@@ -76,6 +81,9 @@ func Render(p Policy) []byte {
 	f := hclwrite.NewEmptyFile()
 	body := f.Body()
 	body.SetAttributeValue("slots", cty.NumberIntVal(int64(p.Slots)))
+	if p.RefuseEgress {
+		body.SetAttributeValue("package_egress", cty.False)
+	}
 	if p.Broker != "" {
 		body.SetAttributeValue("broker", cty.StringVal(p.Broker))
 	}

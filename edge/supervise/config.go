@@ -39,6 +39,8 @@ type Config struct {
 	Elapsed lease.Elapsed
 	// NarrowFunc lowers the limits of the work to what the owner allows.
 	NarrowFunc func(*runnerv1.SandboxLimits) *runnerv1.SandboxLimits
+	// RefuseEgress is the owner's word: no sandbox here reads packages.
+	RefuseEgress bool
 	// Toolchains that sandboxed code sees.
 	Toolchains []Toolchain
 	// Caches of packages that sandboxed code may read.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/sandbox"
 	"bivouac/edge/worker/outward"
@@ -44,6 +45,9 @@ type door struct {
 func (a *attempt) openDoors() error {
 	if len(a.turn.GetEgress()) == 0 || a.cfg.WorkerPath == "" {
 		return nil
+	}
+	if a.cfg.RefuseEgress { // the daemon declines such a turn; a server that hides it gets no further
+		return protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine lets no sandbox read packages (package_egress = false in edge.hcl), and this turn names registries")
 	}
 	dir := a.cfg.egressDir()
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o755)); err != nil { // sandboxed code may have another uid

@@ -104,6 +104,29 @@ func TestModulesThroughTheBroker(t *testing.T) {
 	}
 }
 
+// The owner's word is kept here too, should a server hide from the daemon that a turn
+// names registries: it ends before anything runs. One that names none runs. INV-10.
+func TestOwnerRefusesPackages(t *testing.T) {
+	for name, egress := range map[string][]*runnerv1.Egress{"with a registry": goRegistry, "without": nil} {
+		g := &registry{}
+		cfg := real(t, &broker{packages: g})
+		cfg.RefuseEgress = true
+		r := start(t, cfg)
+		s := scripted(script([]string{"echo it ran"}))
+		s.AttemptId = cfg.Attempt.String()
+		text, err := deterministic.Marshal(s)
+		must(t, err)
+		r.handOverWork(&runnerv1.TurnWork{Spec: text, Trust: "untrusted", WorkspaceDigest: r.packed(repository(t, goProject)), Egress: egress,
+			Limits: &runnerv1.SandboxLimits{MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: 120_000, OutputBytes: 4 << 20}}, nil)
+		result, all := r.result()
+		refused := protocol.Code(result.GetCode()) == protocol.CodePermissionDenied && strings.Contains(result.GetMessage(), "package_egress")
+		if refused != (egress != nil) || (len(toolResults(t, all)) == 0) != (egress != nil) || len(g.asked()) != 0 {
+			t.Errorf("%s: %v, %d calls, asked %v", name, result, len(toolResults(t, all)), g.asked())
+		}
+		r.acknowledge(all)
+	}
+}
+
 // npm installs and git clones through their doors, by the addresses that projects
 // have for them.
 func TestNpmAndGitThroughTheBroker(t *testing.T) {

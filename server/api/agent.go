@@ -69,14 +69,27 @@ func (s agents) EffectiveTools(ctx context.Context, r *apiv1.EffectiveToolsReque
 	if err != nil {
 		return nil, err
 	}
-	out := &apiv1.EffectiveToolsResponse{Agent: found.Agent, AgentDigest: found.AgentDigest, ModelRoute: found.Route, ModelBy: found.ModelBy, ModelWhy: found.ModelWhy}
+	out := &apiv1.EffectiveToolsResponse{Agent: found.Agent, AgentDigest: found.AgentDigest, ModelRoute: found.Route, ModelBy: found.ModelBy, ModelWhy: found.ModelWhy,
+		ModelIntention: found.ModelIntention, Registries: registriesOut(found.Registries)}
 	for _, t := range found.Tools {
 		out.Tools = append(out.Tools, &apiv1.EffectiveTool{
 			Ref: t.Ref, Alias: t.Alias, Placement: placements[t.Placement], Effect: policy.EffectName(t.Effect),
-			NeedsApproval: policy.NeedsApproval(t.Tool), State: t.State, By: t.By, Why: t.Why, Machines: t.Machines,
+			NeedsApproval: policy.NeedsApproval(t.Tool), State: t.State, By: t.By, Why: t.Why, Machines: t.Machines, Intention: t.Intention,
 		})
 	}
 	return out, nil
+}
+
+// registriesOut are what sandboxes may read packages from.
+func registriesOut(all []engine.EffectiveRegistry) (out []*apiv1.Registry) {
+	for _, r := range all {
+		state := "open"
+		if r.By != "" {
+			state = engine.ToolRefused
+		}
+		out = append(out, &apiv1.Registry{Destination: r.Destination, Url: r.URL, Protocol: r.Protocol, Verbs: r.Verbs, State: state, By: r.By, Why: r.Why, Intention: r.Intention})
+	}
+	return out
 }
 
 // placements of tools as people read them.

@@ -183,7 +183,7 @@ func (s turns) Explain(ctx context.Context, r *apiv1.ExplainRequest) (*apiv1.Exp
 		return nil, err
 	}
 	out := &apiv1.ExplainResponse{
-		State: e.State, WaitedMs: e.Waited.Milliseconds(), WaitingFor: e.WaitingFor, Remedies: e.Remedies,
+		State: e.State, WaitedMs: e.Waited.Milliseconds(), WaitingFor: e.WaitingFor, Remedies: e.Remedies, Registries: registriesOut(e.Registries),
 	}
 	for _, p := range e.Pastes {
 		out.Pastes = append(out.Pastes, &apiv1.Paste{Where: p.Where, Text: p.Text})

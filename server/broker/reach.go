@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"bivouac/consul"
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/forward"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/capability"
 )
@@ -23,12 +25,21 @@ func (s brokerService) Reach(ctx context.Context, in *brokerv1.ReachRequest) (*b
 	for _, route := range in.GetModels() {
 		r := asking()
 		r.model = route
-		out.Models = append(out.Models, reach(s.reaches(ctx, r, s.credentialOfRoute)))
+		out.Models = append(out.Models, s.said(r, s.reaches(ctx, r, s.credentialOfRoute)))
 	}
 	for _, tool := range in.GetTools() {
 		r := asking()
 		r.tool = tool
-		out.Tools = append(out.Tools, reach(s.reaches(ctx, r, s.toolAsBound)))
+		out.Tools = append(out.Tools, s.said(r, s.reaches(ctx, r, s.toolAsBound)))
+	}
+	for _, name := range in.GetEgress() {
+		r := asking()
+		r.egress = name
+		said := s.said(r, s.reaches(ctx, r, s.egressAsBound))
+		if d := s.destinations[name]; d != nil && d.packages != nil {
+			said.Protocol, said.Verbs, said.Url = d.packages.Protocol(), forward.Verbs(d.packages.Protocol()), d.packages.Base()
+		}
+		out.Egress = append(out.Egress, said)
 	}
 	return out, nil
 }
@@ -49,6 +60,30 @@ func (b *Broker) toolAsBound(ctx context.Context, r *request) error {
 	}
 	_, err := b.ports.Authority.RouteKey(ctx, r.claims.Tenant, r.tool.GetCredential())
 	return err
+}
+
+// egressAsBound asks whether sandboxed code may read from a destination, and for
+// the credential that the operator bound to it.
+func (b *Broker) egressAsBound(ctx context.Context, r *request) error {
+	out := b.destinations[r.egress]
+	if out.packages == nil {
+		return denied("destination %s is not for sandboxed code: it needs an egress block in broker.hcl", r.egress)
+	}
+	if out.packages.Credential() == "" {
+		return nil
+	}
+	_, err := b.ports.Authority.RouteKey(ctx, r.claims.Tenant, out.packages.Credential())
+	return err
+}
+
+// said adds to an answer the path entry that decides, also where something else
+// says no.
+func (b *Broker) said(r *request, err error) *brokerv1.Reach {
+	out := reach(err)
+	if destination, err := b.pathDestination(r); err == nil {
+		out.Intention = b.ports.Paths.Decide(consul.SourceName(r.claims.TenantName, r.claims.Agent), destination, nil).Reason
+	}
+	return out
 }
 
 // credentialOfRoute asks for the key of a model route, and for its price.

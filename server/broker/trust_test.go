@@ -304,7 +304,7 @@ func TestReach(t *testing.T) {
 		ask := func(tenant, boundary string) *brokerv1.ReachResponse {
 			t.Helper()
 			r, err := server.broker.Reach(t.Context(), &brokerv1.ReachRequest{TenantId: w.tenant.String(), TenantName: tenant, Agent: "assistant", DataBoundary: boundary,
-				Models: []string{"main", "unpriced", "nowhere"},
+				Models: []string{"main", "unpriced", "nowhere"}, Egress: []string{"modules", "forge", "weather", "unlisted", "elsewhere", "nowhere"},
 				Tools: []*brokerv1.HttpTool{tool(nil), tool(func(h *brokerv1.HttpTool) { h.Method = "DELETE" }), tool(func(h *brokerv1.HttpTool) { h.Credential = "provider-key" }),
 					tool(func(h *brokerv1.HttpTool) { h.Destination = "nowhere" })}})
 			w.must(err)
@@ -325,6 +325,15 @@ func TestReach(t *testing.T) {
 		}
 		if got := said(r.GetTools()); !slices.Equal(got, []string{"", "policy", "policy", "path"}) {
 			t.Errorf("tools: %v", got)
+		}
+		if got := said(r.GetEgress()); !slices.Equal(got, []string{"", "", "policy", "path", "boundary", "path"}) {
+			t.Errorf("registries: %v", got)
+		}
+		if m := r.GetEgress()[1]; m.GetProtocol() != "git" || !strings.Contains(m.GetVerbs(), "no push") || m.GetUrl() != "http://tools.example/git" || m.GetIntention() == "" {
+			t.Errorf("a registry: %v", m)
+		}
+		if m := r.GetModels()[0]; m.GetIntention() == "" || r.GetEgress()[3].GetIntention() == "" {
+			t.Errorf("without the entry that decides: %v, %v", m, r.GetEgress()[3])
 		}
 		if got := said(ask("local", "secret").GetModels()); got[0] != "boundary" {
 			t.Errorf("another boundary: %v", got)

@@ -35,9 +35,11 @@ const (
 // EffectiveTool is one tool of a definition, and what becomes of it now.
 type EffectiveTool struct {
 	policy.Tool
-	State    string
-	By, Why  string
-	Machines []string
+	State   string
+	By, Why string
+	// Intention is the path entry that decides about its destination, whichever way.
+	Intention string
+	Machines  []string
 }
 
 // Effective is what a model of the caller would be offered now.
@@ -45,7 +47,10 @@ type Effective struct {
 	Agent, AgentDigest, Route string
 	// ModelBy and ModelWhy say why no model could be asked; empty when it could.
 	ModelBy, ModelWhy string
-	Tools             []EffectiveTool
+	// ModelIntention is the path entry that decides about the route.
+	ModelIntention string
+	Tools          []EffectiveTool
+	Registries     []EffectiveRegistry
 }
 
 // bound is a machine that is bound to the caller, in whatever state.
@@ -231,7 +236,7 @@ func list(actions []string) string {
 // does not answer leaves that open, and says so.
 func (e *Engine) reach(ctx context.Context, f effective, out *Effective) {
 	req := &brokerv1.ReachRequest{TenantId: f.tenant.ID.String(), TenantName: f.tenant.Name, Agent: f.agent.Name,
-		DataBoundary: f.agent.DataBoundary, Models: []string{f.agent.Model.Route}}
+		DataBoundary: f.agent.DataBoundary, Models: []string{f.agent.Model.Route}, Egress: f.agent.Egress}
 	var asked []*EffectiveTool
 	for i := range out.Tools {
 		if t := &out.Tools[i]; t.HTTP != nil && t.State == ToolOffered {
@@ -252,7 +257,10 @@ func (e *Engine) reach(ctx context.Context, f effective, out *Effective) {
 	if m := resp.GetModels()[0]; !m.GetAdmitted() && out.ModelBy == "" {
 		out.ModelBy, out.ModelWhy = kind(m), m.GetReason()
 	}
+	out.ModelIntention = resp.GetModels()[0].GetIntention()
+	out.Registries = f.registries(resp, err)
 	for i, t := range asked {
+		t.Intention = resp.GetTools()[i].GetIntention()
 		if r := resp.GetTools()[i]; !r.GetAdmitted() {
 			t.State, t.By, t.Why = ToolRefused, kind(r), r.GetReason()
 		}
@@ -260,6 +268,9 @@ func (e *Engine) reach(ctx context.Context, f effective, out *Effective) {
 }
 
 func unanswered(err error) *brokerv1.Reach {
+	if err == nil {
+		err = protocol.Errorf(protocol.CodeIncompatible, "it is of an earlier version: update bivouac-broker")
+	}
 	return &brokerv1.Reach{Code: string(protocol.CodeOf(err)), Reason: "the broker does not say: " + err.Error()}
 }
 

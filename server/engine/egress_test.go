@@ -84,3 +84,86 @@ func TestEgressThatTheBrokerLacks(t *testing.T) {
 		})
 	}
 }
+
+func whyWaits(t *testing.T, w *et.World, turn session.Turn) engine.Explanation {
+	t.Helper()
+	x, err := w.Engine.Explain(ctx(), w.Me(), turn.ID.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// A machine whose owner refuses packages gets no turn that names registries: it
+// waits, and explain says whose word it is. The same machine takes turns that name
+// none, and this one once its owner changed his mind. INV-10.
+func TestOwnerRefusesEgress(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		r.Facts.RefusesEgress = true
+		r.Connect()
+		_, h := begun(t, w, r) // no registry is named
+		h.Finish("done", "")
+		w.Settle()
+		withEgress(t, w, `["modules"]`)
+		turn := w.Submit(w.Session("coder"), "fix it")
+		w.Settle()
+		x := whyWaits(t, w, turn)
+		if len(x.Runners) != 1 || x.Runners[0].Eligible || !strings.Contains(x.WaitingFor, "no sandbox there read packages") || !slices.ContainsFunc(x.Remedies, func(s string) bool { return strings.Contains(s, "package_egress") }) {
+			t.Errorf("%+v", x)
+		}
+		if len(x.Registries) != 1 || x.Registries[0].By != "owner" || x.Registries[0].Verbs != "GET and HEAD" || x.Registries[0].Intention != "allowed by modules.hcl:1" {
+			t.Errorf("registries: %+v", x.Registries)
+		}
+		r.Facts.RefusesEgress = false
+		r.Connect()
+		w.Until("the turn to be placed", func() bool { return w.Turn(turn.ID).State == session.RunningModel })
+		h = r.Turn()
+		h.Begin()
+		if x := whyWaits(t, w, turn); len(x.Registries) != 1 || x.Registries[0].By != "" {
+			t.Errorf("allowed: %+v", x.Registries)
+		}
+		h.Finish("done", "")
+		w.Settle()
+	})
+}
+
+// What sandboxes may read packages from stands beside the tools, with verbs, the
+// path entry that decides, and who says no.
+func TestEffectiveRegistries(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		if x, _ := found(t, w, "coder", ""); len(x.Registries) != 0 {
+			t.Errorf("without egress: %+v", x.Registries)
+		}
+		withEgress(t, w, `["modules"]`)
+		one := func() engine.EffectiveRegistry {
+			t.Helper()
+			x, _ := found(t, w, "coder", "")
+			if len(x.Registries) != 1 {
+				t.Fatalf("%+v", x.Registries)
+			}
+			return x.Registries[0]
+		}
+		if got := one(); got != (engine.EffectiveRegistry{Destination: "modules", URL: "https://modules.example", Protocol: "go", Verbs: "GET and HEAD", Intention: "allowed by modules.hcl:1"}) {
+			t.Errorf("%+v", got)
+		}
+		second := w.Join("desktop", "files.read")
+		r.Facts.RefusesEgress = true
+		r.Connect()
+		if got := one(); got.By != "" || !strings.Contains(got.Why, "not on laptop") {
+			t.Errorf("one of two machines refuses: %+v", got)
+		}
+		second.Facts.RefusesEgress = true
+		second.Connect()
+		if got := one(); got.By != "owner" || !strings.Contains(got.Why, "desktop, laptop") {
+			t.Errorf("both refuse: %+v", got)
+		}
+		w.Broker.Bar("modules")
+		if got := one(); got.By != "path" || !strings.Contains(got.Why, "may not reach modules") {
+			t.Errorf("no path: %+v", got)
+		}
+		w.Broker.SetDown(true)
+		if got := one(); got.By != "broker" || !strings.Contains(got.Why, "does not say") {
+			t.Errorf("the broker is away: %+v", got)
+		}
+	})
+}

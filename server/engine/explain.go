@@ -29,6 +29,8 @@ type Explanation struct {
 	Remedies []string
 	// Pastes are texts that a file needs, where a file decides.
 	Pastes []Paste
+	// Registries that sandboxes of a turn may read packages from.
+	Registries []EffectiveRegistry
 }
 
 // Paste is text for a file, and where that file is.
@@ -46,6 +48,7 @@ type RunnerVerdict struct {
 func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explanation, error) {
 	kind, _, _ := strings.Cut(id, "_")
 	var x Explanation
+	var of session.Turn
 	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
 		switch kind {
 		case "trn":
@@ -57,6 +60,7 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 			if err != nil {
 				return err
 			}
+			of = t
 			if x, err = e.explainTurn(tx, t); err != nil {
 				return err
 			}
@@ -83,6 +87,9 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 		}
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%q is neither a turn (trn_…) nor an attempt (att_…) nor a grant (grt_…)", id)
 	})
+	if err == nil && of.ID != "" {
+		x.Registries, err = e.egressOf(ctx, c, of)
+	}
 	return x, err
 }
 
@@ -260,6 +267,8 @@ func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 		x.WaitingFor = "runner " + name + " to claim it"
 	case execution.AttemptClaimed, execution.AttemptRunning:
 		x.WaitingFor = "the result from runner " + name
+		err := explainOwner(tx, a, name, &x)
+		return x, err
 	case execution.AttemptSuspect:
 		x.WaitingFor = fmt.Sprintf("runner %s, which has not renewed its lease; it goes elsewhere %s after its last renewal", name, a.Retention)
 		x.Remedies = []string{"on that machine: bivouac-edge run"}

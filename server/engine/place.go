@@ -167,7 +167,7 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 			return err
 		}
 		return e.mail(tx, d.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{
-			AttemptId: a.ID.String(), SubjectKind: string(a.SubjectKind), Boundary: a.Requirements.Boundary,
+			AttemptId: a.ID.String(), SubjectKind: string(a.SubjectKind), Boundary: a.Requirements.Boundary, Egress: a.Requirements.Egress,
 			DeadlineUs: tx.Now.Add(e.Limits.OfferTTL).UnixMicro()}}})
 	})
 	if worked && err == nil {

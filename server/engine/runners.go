@@ -219,7 +219,7 @@ func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
 	return execution.Facts{Host: hostName(f), Copy: r.Facts.Copy,
 		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
-		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(),
+		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(), RefusesEgress: f.GetRefusesEgress(),
 	}
 }
 

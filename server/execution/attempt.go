@@ -50,6 +50,8 @@ type Requirements struct {
 	Adapter string              `json:"adapter,omitempty"`
 	OS      string              `json:"os,omitempty"`
 	Arch    string              `json:"arch,omitempty"`
+	// Egress: its sandbox may read packages from registries.
+	Egress bool `json:"egress,omitempty"`
 }
 
 // Attempt is one execution of a subject on a runner.

@@ -29,6 +29,8 @@ type Facts struct {
 	Adapters       []string `json:"adapters"`
 	Paused         bool     `json:"paused"`
 	SandboxProblem string   `json:"sandbox_problem,omitempty"`
+	// RefusesEgress: its owner lets no sandbox read packages.
+	RefusesEgress bool `json:"refuses_egress,omitempty"`
 	// Host is the machine's own name.
 	Host string `json:"host,omitempty"`
 	// Copy is the last other machine that came with this runner's key; zero for none.

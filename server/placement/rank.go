@@ -70,6 +70,7 @@ const (
 	ReasonAdapter    ReasonCode = "adapter"
 	ReasonSystem     ReasonCode = "system"
 	ReasonExcluded   ReasonCode = "excluded"
+	ReasonEgress     ReasonCode = "egress"
 )
 
 // Rank is the whole of placement.
@@ -189,6 +190,10 @@ func fitness(q execution.Requirements, facts execution.Facts) []Reason {
 	var out []Reason
 	if q.Boundary != "" {
 		out = append(out, sandbox(q, facts)...)
+	}
+	if q.Egress && facts.RefusesEgress {
+		out = append(out, Reason{ReasonEgress, "its owner lets no sandbox there read packages, and the agent names registries (egress)",
+			"remove package_egress = false from its edge.hcl, or egress from the agent"})
 	}
 	if q.Adapter != "" && !slices.Contains(facts.Adapters, q.Adapter) {
 		out = append(out, Reason{ReasonAdapter, fmt.Sprintf("it does not have the adapter %s", q.Adapter), "install it on that machine"})

@@ -70,8 +70,11 @@ func TestReasons(t *testing.T) {
 		}, ReasonLimits, "only by rlimit"},
 		"no slot": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Busy["run_1"] = 2 }, ReasonNoSlot, "all of its 2 slots are taken"},
 		"adapter": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Adapter = "pi" }, ReasonAdapter, "adapter pi"},
-		"os":      {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.OS = "darwin" }, ReasonSystem, "linux/amd64, and darwin/any processor"},
-		"arch":    {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Arch = "arm64" }, ReasonSystem, "any system/arm64"},
+		"egress": {turnAttempt(), func(a *execution.Attempt, r *execution.Runner, _ *Fleet) {
+			a.Requirements.Egress, r.Facts.RefusesEgress = true, true
+		}, ReasonEgress, "lets no sandbox there read packages"},
+		"os":   {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.OS = "darwin" }, ReasonSystem, "linux/amd64, and darwin/any processor"},
+		"arch": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Arch = "arm64" }, ReasonSystem, "any system/arm64"},
 		"another machine asked for": {action("files.read"), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) {
 			a.Requirements.Runners = []protocol.RunnerID{"run_9"}
 		}, ReasonExcluded, "the model asked for another machine"},

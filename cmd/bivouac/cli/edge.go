@@ -76,6 +76,9 @@ func showRunners(w io.Writer, runners []*apiv1.Runner) {
 		if r.GetSandboxProblem() != "" {
 			fmt.Fprintf(w, "%s has no sandbox: %s\n", plain(r.GetName()), harmless(r.GetSandboxProblem()))
 		}
+		if r.GetRefusesEgress() {
+			fmt.Fprintf(w, "%s lets no sandbox read packages: turns that name registries go elsewhere\n", plain(r.GetName()))
+		}
 		if r.GetProblem() != "" {
 			fmt.Fprintf(w, "%s: %s\n", plain(r.GetName()), harmless(r.GetProblem()))
 		}

@@ -27,6 +27,9 @@ offered    a model gets it, and a call of it would pass now
 refused    a model gets it, and every call of it would be refused now
 withheld   a model does not get it
 
+What its sandboxes may read packages from follows, with what may be asked for there and
+the path entry that decides.
+
 With --session, the version of the definition that the session began with is judged.`,
 		Example: "  bivouac tools effective --agent assistant",
 		Args:    cobra.NoArgs,
@@ -53,12 +56,20 @@ func showTools(w io.Writer, r *apiv1.EffectiveToolsResponse) {
 	} else {
 		fmt.Fprintf(w, "model route %s: refused by %s: %s\n", plain(r.GetModelRoute()), plain(r.GetModelBy()), plain(r.GetModelWhy()))
 	}
-	if len(r.GetTools()) == 0 {
+	if r.GetModelIntention() != "" {
+		fmt.Fprintf(w, "  paths: %s\n", plain(r.GetModelIntention()))
+	}
+	showOffered(w, r.GetTools())
+	showRegistries(w, r.GetRegistries())
+}
+
+func showOffered(w io.Writer, tools []*apiv1.EffectiveTool) {
+	if len(tools) == 0 {
 		fmt.Fprintln(w, "no tool: the definition names none")
 		return
 	}
 	t := newTable(w, "TOOL", "AS", "WHERE", "EFFECT", "ASKS", "STATE", "BECAUSE")
-	for _, tool := range r.GetTools() {
+	for _, tool := range tools {
 		where, asks, because := tool.GetPlacement(), "no", tool.GetWhy()
 		if m := tool.GetMachines(); len(m) > 0 {
 			where += " " + strings.Join(m, ", ")
@@ -68,8 +79,28 @@ func showTools(w io.Writer, r *apiv1.EffectiveToolsResponse) {
 		}
 		if tool.GetBy() != "" {
 			because = tool.GetBy() + ": " + because
+		} else if because == "" {
+			because = tool.GetIntention()
 		}
 		t.row(tool.GetRef(), tool.GetAlias(), where, tool.GetEffect(), asks, tool.GetState(), because)
+	}
+	t.flush()
+}
+
+// showRegistries prints what sandboxes may read packages from, as destinations are.
+func showRegistries(w io.Writer, all []*apiv1.Registry) {
+	if len(all) == 0 {
+		return
+	}
+	t := newTable(w, "PACKAGES FROM", "AT", "SPEAKS", "VERBS", "STATE", "BECAUSE")
+	for _, r := range all {
+		because := r.GetWhy()
+		if r.GetBy() != "" {
+			because = r.GetBy() + ": " + because
+		} else if r.GetIntention() != "" {
+			because = strings.TrimPrefix(because+"; "+r.GetIntention(), "; ")
+		}
+		t.row(r.GetDestination(), r.GetUrl(), r.GetProtocol(), r.GetVerbs(), r.GetState(), because)
 	}
 	t.flush()
 }

@@ -193,6 +193,7 @@ func showExplained(w io.Writer, id string, x *apiv1.ExplainResponse) {
 		}
 		t.flush()
 	}
+	showRegistries(w, x.GetRegistries())
 	for _, r := range x.GetRemedies() {
 		fmt.Fprintf(w, "try: %s\n", plain(r))
 	}

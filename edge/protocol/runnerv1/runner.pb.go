@@ -511,7 +511,10 @@ type Facts struct {
 	Caches []string `protobuf:"bytes,16,rep,name=caches,proto3" json:"caches,omitempty"`
 	// What waits here for the second key of the machine's owner: device actions,
 	// and "turn" for whole turns.
-	SecondKeys    []string `protobuf:"bytes,17,rep,name=second_keys,json=secondKeys,proto3" json:"second_keys,omitempty"`
+	SecondKeys []string `protobuf:"bytes,17,rep,name=second_keys,json=secondKeys,proto3" json:"second_keys,omitempty"`
+	// The owner lets no sandbox here read packages: turns that name registries are
+	// declined.
+	RefusesEgress bool `protobuf:"varint,18,opt,name=refuses_egress,json=refusesEgress,proto3" json:"refuses_egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +666,13 @@ func (x *Facts) GetSecondKeys() []string {
 		return x.SecondKeys
 	}
 	return nil
+}
+
+func (x *Facts) GetRefusesEgress() bool {
+	if x != nil {
+		return x.RefusesEgress
+	}
+	return false
 }
 
 type HeldLease struct {
@@ -1389,7 +1399,9 @@ type Offer struct {
 	SpecDigest string `protobuf:"bytes,5,opt,name=spec_digest,json=specDigest,proto3" json:"spec_digest,omitempty"`
 	// What the owner of the machine is shown of a turn; only for a machine whose
 	// owner holds a second key over turns.
-	Turn          *ShownTurn `protobuf:"bytes,6,opt,name=turn,proto3" json:"turn,omitempty"`
+	Turn *ShownTurn `protobuf:"bytes,6,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The turn names registries that its sandbox may read.
+	Egress        bool `protobuf:"varint,7,opt,name=egress,proto3" json:"egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1464,6 +1476,13 @@ func (x *Offer) GetTurn() *ShownTurn {
 		return x.Turn
 	}
 	return nil
+}
+
+func (x *Offer) GetEgress() bool {
+	if x != nil {
+		return x.Egress
+	}
+	return false
 }
 
 // ShownTurn is what a person decides on before a turn is claimed. The runner
@@ -4005,7 +4024,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x0fRecoverResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\x12%\n" +
 	"\x0ebroker_address\x18\x02 \x01(\tR\rbrokerAddress\x12$\n" +
-	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xba\x03\n" +
+	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xe1\x03\n" +
 	"\x05Facts\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x18\n" +
@@ -4027,7 +4046,8 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x04disk\x18\x0f \x01(\tR\x04disk\x12\x16\n" +
 	"\x06caches\x18\x10 \x03(\tR\x06caches\x12\x1f\n" +
 	"\vsecond_keys\x18\x11 \x03(\tR\n" +
-	"secondKeys\"w\n" +
+	"secondKeys\x12%\n" +
+	"\x0erefuses_egress\x18\x12 \x01(\bR\rrefusesEgress\"w\n" +
 	"\tHeldLease\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -4087,7 +4107,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06fenced\x18\x06 \x01(\v2\x19.bivouac.runner.v1.FencedH\x00R\x06fencedB\x06\n" +
 	"\x04kind\"1\n" +
 	"\tHeartbeat\x12$\n" +
-	"\x0eserver_time_us\x18\x01 \x01(\x03R\fserverTimeUs\"\xd9\x01\n" +
+	"\x0eserver_time_us\x18\x01 \x01(\x03R\fserverTimeUs\"\xf1\x01\n" +
 	"\x05Offer\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12!\n" +
@@ -4097,7 +4117,8 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"deadlineUs\x12\x1f\n" +
 	"\vspec_digest\x18\x05 \x01(\tR\n" +
 	"specDigest\x120\n" +
-	"\x04turn\x18\x06 \x01(\v2\x1c.bivouac.runner.v1.ShownTurnR\x04turn\"\x85\x01\n" +
+	"\x04turn\x18\x06 \x01(\v2\x1c.bivouac.runner.v1.ShownTurnR\x04turn\x12\x16\n" +
+	"\x06egress\x18\a \x01(\bR\x06egress\"\x85\x01\n" +
 	"\tShownTurn\x125\n" +
 	"\x06origin\x18\x01 \x01(\v2\x1d.bivouac.runner.v1.WorkOriginR\x06origin\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\tR\x06prompt\x12)\n" +

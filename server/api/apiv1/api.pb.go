@@ -1628,7 +1628,9 @@ type ExplainResponse struct {
 	Remedies []string `protobuf:"bytes,5,rep,name=remedies,proto3" json:"remedies,omitempty"`
 	// Text to put into a file that mends what was refused, where there is such a
 	// file: where it goes, and the lines as they are pasted.
-	Pastes        []*Paste `protobuf:"bytes,6,rep,name=pastes,proto3" json:"pastes,omitempty"`
+	Pastes []*Paste `protobuf:"bytes,6,rep,name=pastes,proto3" json:"pastes,omitempty"`
+	// What the sandboxes of a turn may read packages from.
+	Registries    []*Registry `protobuf:"bytes,7,rep,name=registries,proto3" json:"registries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1701,6 +1703,13 @@ func (x *ExplainResponse) GetRemedies() []string {
 func (x *ExplainResponse) GetPastes() []*Paste {
 	if x != nil {
 		return x.Pastes
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetRegistries() []*Registry {
+	if x != nil {
+		return x.Registries
 	}
 	return nil
 }
@@ -3829,9 +3838,13 @@ type EffectiveToolsResponse struct {
 	AgentDigest string                 `protobuf:"bytes,2,opt,name=agent_digest,json=agentDigest,proto3" json:"agent_digest,omitempty"`
 	ModelRoute  string                 `protobuf:"bytes,3,opt,name=model_route,json=modelRoute,proto3" json:"model_route,omitempty"`
 	// Why no model could be asked at all; empty when it could.
-	ModelBy       string           `protobuf:"bytes,4,opt,name=model_by,json=modelBy,proto3" json:"model_by,omitempty"`
-	ModelWhy      string           `protobuf:"bytes,5,opt,name=model_why,json=modelWhy,proto3" json:"model_why,omitempty"`
-	Tools         []*EffectiveTool `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	ModelBy  string           `protobuf:"bytes,4,opt,name=model_by,json=modelBy,proto3" json:"model_by,omitempty"`
+	ModelWhy string           `protobuf:"bytes,5,opt,name=model_why,json=modelWhy,proto3" json:"model_why,omitempty"`
+	Tools    []*EffectiveTool `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	// The path entry that decides about the model route.
+	ModelIntention string `protobuf:"bytes,7,opt,name=model_intention,json=modelIntention,proto3" json:"model_intention,omitempty"`
+	// What its sandboxes may read packages from.
+	Registries    []*Registry `protobuf:"bytes,8,rep,name=registries,proto3" json:"registries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3908,6 +3921,126 @@ func (x *EffectiveToolsResponse) GetTools() []*EffectiveTool {
 	return nil
 }
 
+func (x *EffectiveToolsResponse) GetModelIntention() string {
+	if x != nil {
+		return x.ModelIntention
+	}
+	return ""
+}
+
+func (x *EffectiveToolsResponse) GetRegistries() []*Registry {
+	if x != nil {
+		return x.Registries
+	}
+	return nil
+}
+
+// Registry is a destination of the broker that sandboxed code reads packages from.
+type Registry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the destination, where it is, and what it speaks.
+	Destination string `protobuf:"bytes,1,opt,name=destination,proto3" json:"destination,omitempty"`
+	Url         string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
+	Protocol    string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// What may be asked for: verbs that read.
+	Verbs string `protobuf:"bytes,4,opt,name=verbs,proto3" json:"verbs,omitempty"`
+	// "open", or "refused".
+	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// What says no, and why; empty where it is open.
+	By  string `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
+	Why string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	// The path entry that decides, whichever way.
+	Intention     string `protobuf:"bytes,8,opt,name=intention,proto3" json:"intention,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Registry) Reset() {
+	*x = Registry{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Registry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Registry) ProtoMessage() {}
+
+func (x *Registry) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Registry.ProtoReflect.Descriptor instead.
+func (*Registry) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *Registry) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *Registry) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Registry) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Registry) GetVerbs() string {
+	if x != nil {
+		return x.Verbs
+	}
+	return ""
+}
+
+func (x *Registry) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Registry) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Registry) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Registry) GetIntention() string {
+	if x != nil {
+		return x.Intention
+	}
+	return ""
+}
+
 type EffectiveTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Ref   string                 `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -3925,14 +4058,16 @@ type EffectiveTool struct {
 	By  string `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`
 	Why string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`
 	// Names of the machines that offer a device action.
-	Machines      []string `protobuf:"bytes,9,rep,name=machines,proto3" json:"machines,omitempty"`
+	Machines []string `protobuf:"bytes,9,rep,name=machines,proto3" json:"machines,omitempty"`
+	// The path entry that decides about its destination, whichever way.
+	Intention     string `protobuf:"bytes,10,opt,name=intention,proto3" json:"intention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EffectiveTool) Reset() {
 	*x = EffectiveTool{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3944,7 +4079,7 @@ func (x *EffectiveTool) String() string {
 func (*EffectiveTool) ProtoMessage() {}
 
 func (x *EffectiveTool) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3957,7 +4092,7 @@ func (x *EffectiveTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTool.ProtoReflect.Descriptor instead.
 func (*EffectiveTool) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *EffectiveTool) GetRef() string {
@@ -4023,6 +4158,13 @@ func (x *EffectiveTool) GetMachines() []string {
 	return nil
 }
 
+func (x *EffectiveTool) GetIntention() string {
+	if x != nil {
+		return x.Intention
+	}
+	return ""
+}
+
 type Principal struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -4040,7 +4182,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4052,7 +4194,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4065,7 +4207,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Principal) GetId() string {
@@ -4137,7 +4279,7 @@ type AddPrincipalRequest struct {
 
 func (x *AddPrincipalRequest) Reset() {
 	*x = AddPrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4149,7 +4291,7 @@ func (x *AddPrincipalRequest) String() string {
 func (*AddPrincipalRequest) ProtoMessage() {}
 
 func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4304,7 @@ func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalRequest.ProtoReflect.Descriptor instead.
 func (*AddPrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AddPrincipalRequest) GetName() string {
@@ -4203,7 +4345,7 @@ type AddPrincipalResponse struct {
 
 func (x *AddPrincipalResponse) Reset() {
 	*x = AddPrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4215,7 +4357,7 @@ func (x *AddPrincipalResponse) String() string {
 func (*AddPrincipalResponse) ProtoMessage() {}
 
 func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4228,7 +4370,7 @@ func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalResponse.ProtoReflect.Descriptor instead.
 func (*AddPrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AddPrincipalResponse) GetPrincipal() *Principal {
@@ -4253,7 +4395,7 @@ type ListPrincipalsRequest struct {
 
 func (x *ListPrincipalsRequest) Reset() {
 	*x = ListPrincipalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4265,7 +4407,7 @@ func (x *ListPrincipalsRequest) String() string {
 func (*ListPrincipalsRequest) ProtoMessage() {}
 
 func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4278,7 +4420,7 @@ func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsRequest.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
 }
 
 type ListPrincipalsResponse struct {
@@ -4290,7 +4432,7 @@ type ListPrincipalsResponse struct {
 
 func (x *ListPrincipalsResponse) Reset() {
 	*x = ListPrincipalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4302,7 +4444,7 @@ func (x *ListPrincipalsResponse) String() string {
 func (*ListPrincipalsResponse) ProtoMessage() {}
 
 func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4315,7 +4457,7 @@ func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsResponse.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListPrincipalsResponse) GetPrincipals() []*Principal {
@@ -4334,7 +4476,7 @@ type DisablePrincipalRequest struct {
 
 func (x *DisablePrincipalRequest) Reset() {
 	*x = DisablePrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4346,7 +4488,7 @@ func (x *DisablePrincipalRequest) String() string {
 func (*DisablePrincipalRequest) ProtoMessage() {}
 
 func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4359,7 +4501,7 @@ func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DisablePrincipalRequest) GetPrincipalId() string {
@@ -4378,7 +4520,7 @@ type DisablePrincipalResponse struct {
 
 func (x *DisablePrincipalResponse) Reset() {
 	*x = DisablePrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4390,7 +4532,7 @@ func (x *DisablePrincipalResponse) String() string {
 func (*DisablePrincipalResponse) ProtoMessage() {}
 
 func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4403,7 +4545,7 @@ func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DisablePrincipalResponse) GetPrincipal() *Principal {
@@ -4421,7 +4563,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4433,7 +4575,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4446,7 +4588,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
 }
 
 type WhoAmIResponse struct {
@@ -4461,7 +4603,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4473,7 +4615,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4486,7 +4628,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() *Principal {
@@ -4520,7 +4662,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +4674,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4687,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListQuotasRequest) GetAgent() string {
@@ -4564,7 +4706,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4576,7 +4718,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4589,7 +4731,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListQuotasResponse) GetQuotas() []*Quota {
@@ -4622,7 +4764,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4634,7 +4776,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4647,7 +4789,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Quota) GetScope() string {
@@ -4759,14 +4901,16 @@ type Runner struct {
 	// The machine's own name.
 	Host string `protobuf:"bytes,20,opt,name=host,proto3" json:"host,omitempty"`
 	// What its owner should look at: a second machine that came with its key.
-	Problem       string `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Its owner lets no sandbox there read packages.
+	RefusesEgress bool `protobuf:"varint,22,opt,name=refuses_egress,json=refusesEgress,proto3" json:"refuses_egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Runner) Reset() {
 	*x = Runner{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4778,7 +4922,7 @@ func (x *Runner) String() string {
 func (*Runner) ProtoMessage() {}
 
 func (x *Runner) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4791,7 +4935,7 @@ func (x *Runner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runner.ProtoReflect.Descriptor instead.
 func (*Runner) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Runner) GetId() string {
@@ -4941,6 +5085,13 @@ func (x *Runner) GetProblem() string {
 	return ""
 }
 
+func (x *Runner) GetRefusesEgress() bool {
+	if x != nil {
+		return x.RefusesEgress
+	}
+	return false
+}
+
 type Binding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -4954,7 +5105,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5117,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5130,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Binding) GetId() string {
@@ -5030,7 +5181,7 @@ type CreateJoinCodeRequest struct {
 
 func (x *CreateJoinCodeRequest) Reset() {
 	*x = CreateJoinCodeRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5042,7 +5193,7 @@ func (x *CreateJoinCodeRequest) String() string {
 func (*CreateJoinCodeRequest) ProtoMessage() {}
 
 func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5055,7 +5206,7 @@ func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CreateJoinCodeRequest) GetName() string {
@@ -5090,7 +5241,7 @@ type CreateJoinCodeResponse struct {
 
 func (x *CreateJoinCodeResponse) Reset() {
 	*x = CreateJoinCodeResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5102,7 +5253,7 @@ func (x *CreateJoinCodeResponse) String() string {
 func (*CreateJoinCodeResponse) ProtoMessage() {}
 
 func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5115,7 +5266,7 @@ func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CreateJoinCodeResponse) GetCode() string {
@@ -5147,7 +5298,7 @@ type ListRunnersRequest struct {
 
 func (x *ListRunnersRequest) Reset() {
 	*x = ListRunnersRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5159,7 +5310,7 @@ func (x *ListRunnersRequest) String() string {
 func (*ListRunnersRequest) ProtoMessage() {}
 
 func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5172,7 +5323,7 @@ func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersRequest.ProtoReflect.Descriptor instead.
 func (*ListRunnersRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
 }
 
 type ListRunnersResponse struct {
@@ -5184,7 +5335,7 @@ type ListRunnersResponse struct {
 
 func (x *ListRunnersResponse) Reset() {
 	*x = ListRunnersResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5196,7 +5347,7 @@ func (x *ListRunnersResponse) String() string {
 func (*ListRunnersResponse) ProtoMessage() {}
 
 func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5209,7 +5360,7 @@ func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersResponse.ProtoReflect.Descriptor instead.
 func (*ListRunnersResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListRunnersResponse) GetRunners() []*Runner {
@@ -5228,7 +5379,7 @@ type RevokeRunnerRequest struct {
 
 func (x *RevokeRunnerRequest) Reset() {
 	*x = RevokeRunnerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5240,7 +5391,7 @@ func (x *RevokeRunnerRequest) String() string {
 func (*RevokeRunnerRequest) ProtoMessage() {}
 
 func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5253,7 +5404,7 @@ func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RevokeRunnerRequest) GetRunnerId() string {
@@ -5272,7 +5423,7 @@ type RevokeRunnerResponse struct {
 
 func (x *RevokeRunnerResponse) Reset() {
 	*x = RevokeRunnerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5284,7 +5435,7 @@ func (x *RevokeRunnerResponse) String() string {
 func (*RevokeRunnerResponse) ProtoMessage() {}
 
 func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5297,7 +5448,7 @@ func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerResponse.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RevokeRunnerResponse) GetRunner() *Runner {
@@ -5318,7 +5469,7 @@ type PutBindingRequest struct {
 
 func (x *PutBindingRequest) Reset() {
 	*x = PutBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5330,7 +5481,7 @@ func (x *PutBindingRequest) String() string {
 func (*PutBindingRequest) ProtoMessage() {}
 
 func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5343,7 +5494,7 @@ func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingRequest.ProtoReflect.Descriptor instead.
 func (*PutBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *PutBindingRequest) GetRunnerId() string {
@@ -5376,7 +5527,7 @@ type PutBindingResponse struct {
 
 func (x *PutBindingResponse) Reset() {
 	*x = PutBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5388,7 +5539,7 @@ func (x *PutBindingResponse) String() string {
 func (*PutBindingResponse) ProtoMessage() {}
 
 func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5401,7 +5552,7 @@ func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingResponse.ProtoReflect.Descriptor instead.
 func (*PutBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PutBindingResponse) GetBinding() *Binding {
@@ -5420,7 +5571,7 @@ type DeleteBindingRequest struct {
 
 func (x *DeleteBindingRequest) Reset() {
 	*x = DeleteBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5432,7 +5583,7 @@ func (x *DeleteBindingRequest) String() string {
 func (*DeleteBindingRequest) ProtoMessage() {}
 
 func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5445,7 +5596,7 @@ func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DeleteBindingRequest) GetBindingId() string {
@@ -5463,7 +5614,7 @@ type DeleteBindingResponse struct {
 
 func (x *DeleteBindingResponse) Reset() {
 	*x = DeleteBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5475,7 +5626,7 @@ func (x *DeleteBindingResponse) String() string {
 func (*DeleteBindingResponse) ProtoMessage() {}
 
 func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5488,7 +5639,7 @@ func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingResponse.ProtoReflect.Descriptor instead.
 func (*DeleteBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
 }
 
 // Cleanup is something that ended and whose remains are not known to be gone.
@@ -5510,7 +5661,7 @@ type Cleanup struct {
 
 func (x *Cleanup) Reset() {
 	*x = Cleanup{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5522,7 +5673,7 @@ func (x *Cleanup) String() string {
 func (*Cleanup) ProtoMessage() {}
 
 func (x *Cleanup) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5535,7 +5686,7 @@ func (x *Cleanup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
 func (*Cleanup) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Cleanup) GetId() string {
@@ -5596,7 +5747,7 @@ type ListCleanupsRequest struct {
 
 func (x *ListCleanupsRequest) Reset() {
 	*x = ListCleanupsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5608,7 +5759,7 @@ func (x *ListCleanupsRequest) String() string {
 func (*ListCleanupsRequest) ProtoMessage() {}
 
 func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5621,7 +5772,7 @@ func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCleanupsRequest.ProtoReflect.Descriptor instead.
 func (*ListCleanupsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListCleanupsRequest) GetPage() *Page {
@@ -5641,7 +5792,7 @@ type ListCleanupsResponse struct {
 
 func (x *ListCleanupsResponse) Reset() {
 	*x = ListCleanupsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5653,7 +5804,7 @@ func (x *ListCleanupsResponse) String() string {
 func (*ListCleanupsResponse) ProtoMessage() {}
 
 func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5666,7 +5817,7 @@ func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCleanupsResponse.ProtoReflect.Descriptor instead.
 func (*ListCleanupsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListCleanupsResponse) GetCleanups() []*Cleanup {
@@ -5700,7 +5851,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5712,7 +5863,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5725,7 +5876,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Grant) GetId() string {
@@ -5794,7 +5945,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5806,7 +5957,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5819,7 +5970,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *CreateGrantRequest) GetAgent() string {
@@ -5845,7 +5996,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5857,7 +6008,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5870,7 +6021,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *CreateGrantResponse) GetGrant() *Grant {
@@ -5889,7 +6040,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5901,7 +6052,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5914,7 +6065,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ListGrantsRequest) GetIncludeRevoked() bool {
@@ -5933,7 +6084,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[93]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5945,7 +6096,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[93]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5958,7 +6109,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -5978,7 +6129,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[94]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5990,7 +6141,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[94]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6003,7 +6154,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -6036,7 +6187,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[95]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6048,7 +6199,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[95]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6061,7 +6212,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -6110,7 +6261,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6122,7 +6273,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6135,7 +6286,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Ended) GetSessions() []string {
@@ -6172,7 +6323,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6184,7 +6335,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6197,7 +6348,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -6243,7 +6394,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6255,7 +6406,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6268,7 +6419,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
 }
 
 type GetSealRecipientResponse struct {
@@ -6283,7 +6434,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6295,7 +6446,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6308,7 +6459,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -6342,7 +6493,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6354,7 +6505,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6367,7 +6518,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -6392,7 +6543,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6404,7 +6555,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6417,7 +6568,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
 }
 
 type ListCredentialsRequest struct {
@@ -6428,7 +6579,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6440,7 +6591,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6453,7 +6604,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
 }
 
 type ListCredentialsResponse struct {
@@ -6465,7 +6616,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6477,7 +6628,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6490,7 +6641,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -6511,7 +6662,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6523,7 +6674,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6536,7 +6687,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Credential) GetName() string {
@@ -6569,7 +6720,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6581,7 +6732,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6594,7 +6745,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -6612,7 +6763,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6624,7 +6775,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6637,7 +6788,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
 }
 
 type DiagnoseRequest struct {
@@ -6648,7 +6799,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6660,7 +6811,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6673,7 +6824,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
 }
 
 type DiagnoseResponse struct {
@@ -6685,7 +6836,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6697,7 +6848,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6710,7 +6861,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -6740,7 +6891,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6752,7 +6903,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6765,7 +6916,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Finding) GetWhere() string {
@@ -6818,7 +6969,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6830,7 +6981,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6843,7 +6994,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
 }
 
 type GetLedgerResponse struct {
@@ -6865,7 +7016,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6877,7 +7028,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6890,7 +7041,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -6945,7 +7096,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6957,7 +7108,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6970,7 +7121,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -6989,7 +7140,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7001,7 +7152,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7014,7 +7165,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -7163,7 +7314,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x12CancelTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.bivouac.v1.TurnR\x04turn\" \n" +
 	"\x0eExplainRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xe1\x01\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x97\x02\n" +
 	"\x0fExplainResponse\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x1b\n" +
 	"\twaited_ms\x18\x02 \x01(\x03R\bwaitedMs\x12\x1f\n" +
@@ -7171,7 +7322,10 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"waitingFor\x123\n" +
 	"\arunners\x18\x04 \x03(\v2\x19.bivouac.v1.RunnerVerdictR\arunners\x12\x1a\n" +
 	"\bremedies\x18\x05 \x03(\tR\bremedies\x12)\n" +
-	"\x06pastes\x18\x06 \x03(\v2\x11.bivouac.v1.PasteR\x06pastes\"1\n" +
+	"\x06pastes\x18\x06 \x03(\v2\x11.bivouac.v1.PasteR\x06pastes\x124\n" +
+	"\n" +
+	"registries\x18\a \x03(\v2\x14.bivouac.v1.RegistryR\n" +
+	"registries\"1\n" +
 	"\x05Paste\x12\x14\n" +
 	"\x05where\x18\x01 \x01(\tR\x05where\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"v\n" +
@@ -7335,7 +7489,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x15EffectiveToolsRequest\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x1d\n" +
 	"\n" +
-	"session_id\x18\x02 \x01(\tR\tsessionId\"\xdb\x01\n" +
+	"session_id\x18\x02 \x01(\tR\tsessionId\"\xba\x02\n" +
 	"\x16EffectiveToolsResponse\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12!\n" +
 	"\fagent_digest\x18\x02 \x01(\tR\vagentDigest\x12\x1f\n" +
@@ -7343,7 +7497,20 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"modelRoute\x12\x19\n" +
 	"\bmodel_by\x18\x04 \x01(\tR\amodelBy\x12\x1b\n" +
 	"\tmodel_why\x18\x05 \x01(\tR\bmodelWhy\x12/\n" +
-	"\x05tools\x18\x06 \x03(\v2\x19.bivouac.v1.EffectiveToolR\x05tools\"\xe8\x01\n" +
+	"\x05tools\x18\x06 \x03(\v2\x19.bivouac.v1.EffectiveToolR\x05tools\x12'\n" +
+	"\x0fmodel_intention\x18\a \x01(\tR\x0emodelIntention\x124\n" +
+	"\n" +
+	"registries\x18\b \x03(\v2\x14.bivouac.v1.RegistryR\n" +
+	"registries\"\xc6\x01\n" +
+	"\bRegistry\x12 \n" +
+	"\vdestination\x18\x01 \x01(\tR\vdestination\x12\x10\n" +
+	"\x03url\x18\x02 \x01(\tR\x03url\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x14\n" +
+	"\x05verbs\x18\x04 \x01(\tR\x05verbs\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x0e\n" +
+	"\x02by\x18\x06 \x01(\tR\x02by\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x12\x1c\n" +
+	"\tintention\x18\b \x01(\tR\tintention\"\x86\x02\n" +
 	"\rEffectiveTool\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x14\n" +
 	"\x05alias\x18\x02 \x01(\tR\x05alias\x12\x1c\n" +
@@ -7353,7 +7520,9 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x05state\x18\x06 \x01(\tR\x05state\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x12\x10\n" +
 	"\x03why\x18\b \x01(\tR\x03why\x12\x1a\n" +
-	"\bmachines\x18\t \x03(\tR\bmachines\"\xee\x01\n" +
+	"\bmachines\x18\t \x03(\tR\bmachines\x12\x1c\n" +
+	"\tintention\x18\n" +
+	" \x01(\tR\tintention\"\xee\x01\n" +
 	"\tPrincipal\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x1f\n" +
@@ -7404,7 +7573,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x12max_tokens_per_day\x18\n" +
 	" \x01(\x03R\x0fmaxTokensPerDay\x12/\n" +
 	"\x14cost_today_micro_usd\x18\v \x01(\x03R\x11costTodayMicroUsd\x129\n" +
-	"\x1amax_cost_per_day_micro_usd\x18\f \x01(\x03R\x15maxCostPerDayMicroUsd\"\xf0\x04\n" +
+	"\x1amax_cost_per_day_micro_usd\x18\f \x01(\x03R\x15maxCostPerDayMicroUsd\"\x97\x05\n" +
 	"\x06Runner\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -7430,7 +7599,8 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\bbindings\x18\x12 \x03(\v2\x13.bivouac.v1.BindingR\bbindings\x12'\n" +
 	"\x0fsandbox_problem\x18\x13 \x01(\tR\x0esandboxProblem\x12\x12\n" +
 	"\x04host\x18\x14 \x01(\tR\x04host\x12\x18\n" +
-	"\aproblem\x18\x15 \x01(\tR\aproblem\"\x9a\x01\n" +
+	"\aproblem\x18\x15 \x01(\tR\aproblem\x12%\n" +
+	"\x0erefuses_egress\x18\x16 \x01(\bR\rrefusesEgress\"\x9a\x01\n" +
 	"\aBinding\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fprincipal_id\x18\x02 \x01(\tR\vprincipalId\x12%\n" +
@@ -7641,7 +7811,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 114)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 115)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -7704,77 +7874,78 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*RecreateInstanceResponse)(nil), // 58: bivouac.v1.RecreateInstanceResponse
 	(*EffectiveToolsRequest)(nil),    // 59: bivouac.v1.EffectiveToolsRequest
 	(*EffectiveToolsResponse)(nil),   // 60: bivouac.v1.EffectiveToolsResponse
-	(*EffectiveTool)(nil),            // 61: bivouac.v1.EffectiveTool
-	(*Principal)(nil),                // 62: bivouac.v1.Principal
-	(*AddPrincipalRequest)(nil),      // 63: bivouac.v1.AddPrincipalRequest
-	(*AddPrincipalResponse)(nil),     // 64: bivouac.v1.AddPrincipalResponse
-	(*ListPrincipalsRequest)(nil),    // 65: bivouac.v1.ListPrincipalsRequest
-	(*ListPrincipalsResponse)(nil),   // 66: bivouac.v1.ListPrincipalsResponse
-	(*DisablePrincipalRequest)(nil),  // 67: bivouac.v1.DisablePrincipalRequest
-	(*DisablePrincipalResponse)(nil), // 68: bivouac.v1.DisablePrincipalResponse
-	(*WhoAmIRequest)(nil),            // 69: bivouac.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 70: bivouac.v1.WhoAmIResponse
-	(*ListQuotasRequest)(nil),        // 71: bivouac.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),       // 72: bivouac.v1.ListQuotasResponse
-	(*Quota)(nil),                    // 73: bivouac.v1.Quota
-	(*Runner)(nil),                   // 74: bivouac.v1.Runner
-	(*Binding)(nil),                  // 75: bivouac.v1.Binding
-	(*CreateJoinCodeRequest)(nil),    // 76: bivouac.v1.CreateJoinCodeRequest
-	(*CreateJoinCodeResponse)(nil),   // 77: bivouac.v1.CreateJoinCodeResponse
-	(*ListRunnersRequest)(nil),       // 78: bivouac.v1.ListRunnersRequest
-	(*ListRunnersResponse)(nil),      // 79: bivouac.v1.ListRunnersResponse
-	(*RevokeRunnerRequest)(nil),      // 80: bivouac.v1.RevokeRunnerRequest
-	(*RevokeRunnerResponse)(nil),     // 81: bivouac.v1.RevokeRunnerResponse
-	(*PutBindingRequest)(nil),        // 82: bivouac.v1.PutBindingRequest
-	(*PutBindingResponse)(nil),       // 83: bivouac.v1.PutBindingResponse
-	(*DeleteBindingRequest)(nil),     // 84: bivouac.v1.DeleteBindingRequest
-	(*DeleteBindingResponse)(nil),    // 85: bivouac.v1.DeleteBindingResponse
-	(*Cleanup)(nil),                  // 86: bivouac.v1.Cleanup
-	(*ListCleanupsRequest)(nil),      // 87: bivouac.v1.ListCleanupsRequest
-	(*ListCleanupsResponse)(nil),     // 88: bivouac.v1.ListCleanupsResponse
-	(*Grant)(nil),                    // 89: bivouac.v1.Grant
-	(*CreateGrantRequest)(nil),       // 90: bivouac.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),      // 91: bivouac.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),        // 92: bivouac.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),       // 93: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 94: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 95: bivouac.v1.RevokeGrantResponse
-	(*Ended)(nil),                    // 96: bivouac.v1.Ended
-	(*RevocationLayer)(nil),          // 97: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 98: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 99: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 100: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 101: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 102: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 103: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 104: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 105: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 106: bivouac.v1.DeleteCredentialResponse
-	(*DiagnoseRequest)(nil),          // 107: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 108: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 109: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 110: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 111: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 112: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 113: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 114: google.protobuf.Timestamp
+	(*Registry)(nil),                 // 61: bivouac.v1.Registry
+	(*EffectiveTool)(nil),            // 62: bivouac.v1.EffectiveTool
+	(*Principal)(nil),                // 63: bivouac.v1.Principal
+	(*AddPrincipalRequest)(nil),      // 64: bivouac.v1.AddPrincipalRequest
+	(*AddPrincipalResponse)(nil),     // 65: bivouac.v1.AddPrincipalResponse
+	(*ListPrincipalsRequest)(nil),    // 66: bivouac.v1.ListPrincipalsRequest
+	(*ListPrincipalsResponse)(nil),   // 67: bivouac.v1.ListPrincipalsResponse
+	(*DisablePrincipalRequest)(nil),  // 68: bivouac.v1.DisablePrincipalRequest
+	(*DisablePrincipalResponse)(nil), // 69: bivouac.v1.DisablePrincipalResponse
+	(*WhoAmIRequest)(nil),            // 70: bivouac.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 71: bivouac.v1.WhoAmIResponse
+	(*ListQuotasRequest)(nil),        // 72: bivouac.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),       // 73: bivouac.v1.ListQuotasResponse
+	(*Quota)(nil),                    // 74: bivouac.v1.Quota
+	(*Runner)(nil),                   // 75: bivouac.v1.Runner
+	(*Binding)(nil),                  // 76: bivouac.v1.Binding
+	(*CreateJoinCodeRequest)(nil),    // 77: bivouac.v1.CreateJoinCodeRequest
+	(*CreateJoinCodeResponse)(nil),   // 78: bivouac.v1.CreateJoinCodeResponse
+	(*ListRunnersRequest)(nil),       // 79: bivouac.v1.ListRunnersRequest
+	(*ListRunnersResponse)(nil),      // 80: bivouac.v1.ListRunnersResponse
+	(*RevokeRunnerRequest)(nil),      // 81: bivouac.v1.RevokeRunnerRequest
+	(*RevokeRunnerResponse)(nil),     // 82: bivouac.v1.RevokeRunnerResponse
+	(*PutBindingRequest)(nil),        // 83: bivouac.v1.PutBindingRequest
+	(*PutBindingResponse)(nil),       // 84: bivouac.v1.PutBindingResponse
+	(*DeleteBindingRequest)(nil),     // 85: bivouac.v1.DeleteBindingRequest
+	(*DeleteBindingResponse)(nil),    // 86: bivouac.v1.DeleteBindingResponse
+	(*Cleanup)(nil),                  // 87: bivouac.v1.Cleanup
+	(*ListCleanupsRequest)(nil),      // 88: bivouac.v1.ListCleanupsRequest
+	(*ListCleanupsResponse)(nil),     // 89: bivouac.v1.ListCleanupsResponse
+	(*Grant)(nil),                    // 90: bivouac.v1.Grant
+	(*CreateGrantRequest)(nil),       // 91: bivouac.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),      // 92: bivouac.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),        // 93: bivouac.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),       // 94: bivouac.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),       // 95: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 96: bivouac.v1.RevokeGrantResponse
+	(*Ended)(nil),                    // 97: bivouac.v1.Ended
+	(*RevocationLayer)(nil),          // 98: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 99: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 100: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 101: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 102: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 103: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 104: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 105: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 106: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 107: bivouac.v1.DeleteCredentialResponse
+	(*DiagnoseRequest)(nil),          // 108: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 109: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 110: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 111: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 112: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 113: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 114: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 115: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	114, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	114, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	115, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	115, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	114, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	114, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	114, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	115, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	115, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	115, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	114, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	114, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	115, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	115, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -7782,148 +7953,150 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	12,  // 19: bivouac.v1.CancelTurnResponse.turn:type_name -> bivouac.v1.Turn
 	26,  // 20: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
 	25,  // 21: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
-	29,  // 22: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
-	13,  // 23: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	114, // 24: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
-	29,  // 25: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	114, // 26: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
-	32,  // 27: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
-	32,  // 28: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
-	114, // 29: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	114, // 30: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
-	39,  // 31: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
-	39,  // 32: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	39,  // 33: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	114, // 34: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	50,  // 35: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
-	50,  // 36: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
-	50,  // 37: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
-	61,  // 38: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
-	114, // 39: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
-	62,  // 40: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	62,  // 41: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
-	62,  // 42: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	62,  // 43: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
-	73,  // 44: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	114, // 45: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	114, // 46: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
-	75,  // 47: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	114, // 48: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
-	74,  // 49: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
-	74,  // 50: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
-	75,  // 51: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	114, // 52: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	114, // 53: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
-	0,   // 54: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
-	86,  // 55: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	114, // 56: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	114, // 57: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	89,  // 58: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	89,  // 59: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	89,  // 60: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	97,  // 61: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	96,  // 62: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
-	104, // 63: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	114, // 64: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	109, // 65: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	114, // 66: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 67: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 68: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 69: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 70: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 71: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 72: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 73: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 74: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 75: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 76: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 77: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 78: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 79: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 80: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	37,  // 81: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	40,  // 82: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	42,  // 83: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	44,  // 84: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	46,  // 85: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	48,  // 86: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	51,  // 87: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	53,  // 88: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	55,  // 89: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	57,  // 90: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	59,  // 91: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	63,  // 92: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	65,  // 93: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	67,  // 94: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	69,  // 95: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	71,  // 96: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	76,  // 97: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	78,  // 98: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	80,  // 99: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	82,  // 100: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	84,  // 101: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	87,  // 102: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	90,  // 103: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	92,  // 104: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	94,  // 105: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	98,  // 106: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	100, // 107: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	102, // 108: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	105, // 109: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	107, // 110: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	110, // 111: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	112, // 112: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 113: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 114: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 115: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 116: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 117: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 118: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 119: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 120: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 121: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 122: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 123: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 124: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 125: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 126: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	38,  // 127: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	41,  // 128: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	43,  // 129: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	45,  // 130: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	47,  // 131: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	49,  // 132: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	52,  // 133: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	54,  // 134: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	56,  // 135: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	58,  // 136: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	60,  // 137: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	64,  // 138: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	66,  // 139: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	68,  // 140: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	70,  // 141: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	72,  // 142: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	77,  // 143: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	79,  // 144: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	81,  // 145: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	83,  // 146: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	85,  // 147: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	88,  // 148: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	91,  // 149: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	93,  // 150: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	95,  // 151: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	99,  // 152: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	101, // 153: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	103, // 154: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	106, // 155: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	108, // 156: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	111, // 157: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	113, // 158: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	113, // [113:159] is the sub-list for method output_type
-	67,  // [67:113] is the sub-list for method input_type
-	67,  // [67:67] is the sub-list for extension type_name
-	67,  // [67:67] is the sub-list for extension extendee
-	0,   // [0:67] is the sub-list for field type_name
+	61,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
+	29,  // 23: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
+	13,  // 24: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
+	115, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	29,  // 26: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
+	115, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	32,  // 28: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
+	32,  // 29: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
+	115, // 30: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	115, // 31: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	39,  // 32: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
+	39,  // 33: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	39,  // 34: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	115, // 35: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	50,  // 36: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
+	50,  // 37: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
+	50,  // 38: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
+	62,  // 39: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
+	61,  // 40: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
+	115, // 41: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	63,  // 42: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	63,  // 43: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
+	63,  // 44: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	63,  // 45: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
+	74,  // 46: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
+	115, // 47: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	115, // 48: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	76,  // 49: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
+	115, // 50: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	75,  // 51: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
+	75,  // 52: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
+	76,  // 53: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
+	115, // 54: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	115, // 55: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	0,   // 56: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
+	87,  // 57: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
+	115, // 58: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	115, // 59: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	90,  // 60: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	90,  // 61: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	90,  // 62: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	98,  // 63: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	97,  // 64: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
+	105, // 65: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	115, // 66: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	110, // 67: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	115, // 68: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 69: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 70: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 71: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 72: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 73: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 74: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 75: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 76: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 77: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 78: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 79: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 80: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 81: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 82: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	37,  // 83: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	40,  // 84: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	42,  // 85: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	44,  // 86: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	46,  // 87: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	48,  // 88: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	51,  // 89: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	53,  // 90: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	55,  // 91: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	57,  // 92: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	59,  // 93: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	64,  // 94: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	66,  // 95: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	68,  // 96: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	70,  // 97: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	72,  // 98: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	77,  // 99: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	79,  // 100: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	81,  // 101: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	83,  // 102: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	85,  // 103: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	88,  // 104: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	91,  // 105: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	93,  // 106: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	95,  // 107: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	99,  // 108: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	101, // 109: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	103, // 110: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	106, // 111: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	108, // 112: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	111, // 113: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	113, // 114: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 115: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 116: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 117: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 118: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 119: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 120: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 121: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 122: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 123: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 124: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 125: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 126: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 127: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 128: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	38,  // 129: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	41,  // 130: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	43,  // 131: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	45,  // 132: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	47,  // 133: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	49,  // 134: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	52,  // 135: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	54,  // 136: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	56,  // 137: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	58,  // 138: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	60,  // 139: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	65,  // 140: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	67,  // 141: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	69,  // 142: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	71,  // 143: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	73,  // 144: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	78,  // 145: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	80,  // 146: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	82,  // 147: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	84,  // 148: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	86,  // 149: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	89,  // 150: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	92,  // 151: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	94,  // 152: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	96,  // 153: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	100, // 154: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	102, // 155: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	104, // 156: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	107, // 157: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	109, // 158: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	112, // 159: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	114, // 160: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	115, // [115:161] is the sub-list for method output_type
+	69,  // [69:115] is the sub-list for method input_type
+	69,  // [69:69] is the sub-list for extension type_name
+	69,  // [69:69] is the sub-list for extension extendee
+	0,   // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -7942,7 +8115,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   114,
+			NumMessages:   115,
 			NumExtensions: 0,
 			NumServices:   12,
 		},

@@ -39,6 +39,9 @@ func New(cfg Config) *Upstream { return &Upstream{cfg: cfg} }
 // Protocol that is spoken there.
 func (u *Upstream) Protocol() string { return u.cfg.Protocol }
 
+// Base is where it is, for people.
+func (u *Upstream) Base() string { return u.cfg.Base.Redacted() }
+
 // Credential that goes along; empty: none.
 func (u *Upstream) Credential() string { return u.cfg.Credential }
 

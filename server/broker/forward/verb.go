@@ -50,6 +50,9 @@ var says = map[string]string{
 // Protocols by name, sorted.
 func Protocols() []string { return slices.Sorted(maps.Keys(verbs)) }
 
+// Verbs says what a protocol admits, for people.
+func Verbs(protocol string) string { return says[protocol] }
+
 // Known reports a protocol.
 func Known(name string) bool { return verbs[name] != nil }
 

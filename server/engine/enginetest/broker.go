@@ -488,7 +488,7 @@ func (b *Broker) Reach(_ context.Context, req *brokerv1.ReachRequest) (*brokerv1
 		if b.barred[destination] {
 			return &brokerv1.Reach{By: "path", Code: string(protocol.CodePolicyDenied), Reason: "agent-" + req.GetAgent() + " may not reach " + destination}
 		}
-		return &brokerv1.Reach{Admitted: true}
+		return &brokerv1.Reach{Admitted: true, Intention: "allowed by " + destination + ".hcl:1"}
 	}
 	out := &brokerv1.ReachResponse{}
 	for _, m := range req.GetModels() {
@@ -496,6 +496,11 @@ func (b *Broker) Reach(_ context.Context, req *brokerv1.ReachRequest) (*brokerv1
 	}
 	for _, t := range req.GetTools() {
 		out.Tools = append(out.Tools, one(t.GetDestination()))
+	}
+	for _, name := range req.GetEgress() {
+		r := one(name)
+		r.Protocol, r.Url, r.Verbs = "go", "https://"+name+".example", "GET and HEAD"
+		out.Egress = append(out.Egress, r)
 	}
 	return out, nil
 }

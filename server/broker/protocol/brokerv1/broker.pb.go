@@ -1327,13 +1327,15 @@ func (x *ProbeResponse) GetLastAdmittedUs() int64 {
 }
 
 type ReachRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
-	TenantName    string                 `protobuf:"bytes,2,opt,name=tenant_name,json=tenantName,proto3" json:"tenant_name,omitempty"`
-	Agent         string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	DataBoundary  string                 `protobuf:"bytes,4,opt,name=data_boundary,json=dataBoundary,proto3" json:"data_boundary,omitempty"`
-	Models        []string               `protobuf:"bytes,5,rep,name=models,proto3" json:"models,omitempty"`
-	Tools         []*HttpTool            `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	TenantId     string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	TenantName   string                 `protobuf:"bytes,2,opt,name=tenant_name,json=tenantName,proto3" json:"tenant_name,omitempty"`
+	Agent        string                 `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	DataBoundary string                 `protobuf:"bytes,4,opt,name=data_boundary,json=dataBoundary,proto3" json:"data_boundary,omitempty"`
+	Models       []string               `protobuf:"bytes,5,rep,name=models,proto3" json:"models,omitempty"`
+	Tools        []*HttpTool            `protobuf:"bytes,6,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Destinations that sandboxed code reads packages from.
+	Egress        []string `protobuf:"bytes,7,rep,name=egress,proto3" json:"egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1410,11 +1412,19 @@ func (x *ReachRequest) GetTools() []*HttpTool {
 	return nil
 }
 
+func (x *ReachRequest) GetEgress() []string {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
 type ReachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
 	Models        []*Reach `protobuf:"bytes,1,rep,name=models,proto3" json:"models,omitempty"`
 	Tools         []*Reach `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	Egress        []*Reach `protobuf:"bytes,3,rep,name=egress,proto3" json:"egress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1463,13 +1473,26 @@ func (x *ReachResponse) GetTools() []*Reach {
 	return nil
 }
 
+func (x *ReachResponse) GetEgress() []*Reach {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
 type Reach struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Admitted bool                   `protobuf:"varint,1,opt,name=admitted,proto3" json:"admitted,omitempty"`
 	// What says no: "cap", "path", "boundary", "policy"; empty for other errors.
-	By            string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
-	Code          string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
-	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	By     string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Code   string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The path entry that decides, whichever way; empty where none was asked.
+	Intention string `protobuf:"bytes,5,opt,name=intention,proto3" json:"intention,omitempty"`
+	// Of egress: what it speaks, where it is, and what may be asked for.
+	Protocol      string `protobuf:"bytes,6,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Url           string `protobuf:"bytes,7,opt,name=url,proto3" json:"url,omitempty"`
+	Verbs         string `protobuf:"bytes,8,opt,name=verbs,proto3" json:"verbs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1528,6 +1551,34 @@ func (x *Reach) GetCode() string {
 func (x *Reach) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Reach) GetIntention() string {
+	if x != nil {
+		return x.Intention
+	}
+	return ""
+}
+
+func (x *Reach) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Reach) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Reach) GetVerbs() string {
+	if x != nil {
+		return x.Verbs
 	}
 	return ""
 }
@@ -3492,7 +3543,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x1d\n" +
 	"\n" +
 	"open_flows\x18\x03 \x01(\x05R\topenFlows\x12(\n" +
-	"\x10last_admitted_us\x18\x04 \x01(\x03R\x0elastAdmittedUs\"\xd2\x01\n" +
+	"\x10last_admitted_us\x18\x04 \x01(\x03R\x0elastAdmittedUs\"\xea\x01\n" +
 	"\fReachRequest\x12\x1b\n" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x1f\n" +
 	"\vtenant_name\x18\x02 \x01(\tR\n" +
@@ -3500,15 +3551,21 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x05agent\x18\x03 \x01(\tR\x05agent\x12#\n" +
 	"\rdata_boundary\x18\x04 \x01(\tR\fdataBoundary\x12\x16\n" +
 	"\x06models\x18\x05 \x03(\tR\x06models\x121\n" +
-	"\x05tools\x18\x06 \x03(\v2\x1b.bivouac.broker.v1.HttpToolR\x05tools\"q\n" +
+	"\x05tools\x18\x06 \x03(\v2\x1b.bivouac.broker.v1.HttpToolR\x05tools\x12\x16\n" +
+	"\x06egress\x18\a \x03(\tR\x06egress\"\xa3\x01\n" +
 	"\rReachResponse\x120\n" +
 	"\x06models\x18\x01 \x03(\v2\x18.bivouac.broker.v1.ReachR\x06models\x12.\n" +
-	"\x05tools\x18\x02 \x03(\v2\x18.bivouac.broker.v1.ReachR\x05tools\"_\n" +
+	"\x05tools\x18\x02 \x03(\v2\x18.bivouac.broker.v1.ReachR\x05tools\x120\n" +
+	"\x06egress\x18\x03 \x03(\v2\x18.bivouac.broker.v1.ReachR\x06egress\"\xc1\x01\n" +
 	"\x05Reach\x12\x1a\n" +
 	"\badmitted\x18\x01 \x01(\bR\badmitted\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x12\n" +
 	"\x04code\x18\x03 \x01(\tR\x04code\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd8\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1c\n" +
+	"\tintention\x18\x05 \x01(\tR\tintention\x12\x1a\n" +
+	"\bprotocol\x18\x06 \x01(\tR\bprotocol\x12\x10\n" +
+	"\x03url\x18\a \x01(\tR\x03url\x12\x14\n" +
+	"\x05verbs\x18\b \x01(\tR\x05verbs\"\xd8\x01\n" +
 	"\x05Grant\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12!\n" +
@@ -3756,60 +3813,61 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	8,  // 7: bivouac.broker.v1.ReachRequest.tools:type_name -> bivouac.broker.v1.HttpTool
 	20, // 8: bivouac.broker.v1.ReachResponse.models:type_name -> bivouac.broker.v1.Reach
 	20, // 9: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
-	21, // 10: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
-	32, // 11: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
-	51, // 12: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
-	1,  // 13: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	54, // 14: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
-	2,  // 15: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
-	6,  // 16: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
-	9,  // 17: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
-	11, // 18: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
-	13, // 19: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
-	16, // 20: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
-	18, // 21: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
-	52, // 22: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
-	22, // 23: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
-	24, // 24: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
-	26, // 25: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	28, // 26: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	30, // 27: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	33, // 28: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	35, // 29: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	37, // 30: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	39, // 31: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	41, // 32: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	43, // 33: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	45, // 34: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
-	47, // 35: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
-	49, // 36: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	3,  // 37: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 38: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	10, // 39: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	12, // 40: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	14, // 41: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	17, // 42: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	19, // 43: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	53, // 44: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
-	23, // 45: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	25, // 46: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	27, // 47: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	29, // 48: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	31, // 49: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	34, // 50: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	36, // 51: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	38, // 52: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	40, // 53: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	42, // 54: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	44, // 55: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	46, // 56: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
-	48, // 57: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
-	50, // 58: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	37, // [37:59] is the sub-list for method output_type
-	15, // [15:37] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	20, // 10: bivouac.broker.v1.ReachResponse.egress:type_name -> bivouac.broker.v1.Reach
+	21, // 11: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
+	32, // 12: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
+	51, // 13: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
+	1,  // 14: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
+	54, // 15: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	2,  // 16: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
+	6,  // 17: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
+	9,  // 18: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
+	11, // 19: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
+	13, // 20: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
+	16, // 21: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
+	18, // 22: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
+	52, // 23: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	22, // 24: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
+	24, // 25: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
+	26, // 26: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
+	28, // 27: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	30, // 28: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	33, // 29: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	35, // 30: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	37, // 31: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	39, // 32: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	41, // 33: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	43, // 34: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	45, // 35: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
+	47, // 36: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
+	49, // 37: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	3,  // 38: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 39: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	10, // 40: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	12, // 41: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	14, // 42: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	17, // 43: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	19, // 44: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	53, // 45: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	23, // 46: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	25, // 47: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	27, // 48: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	29, // 49: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	31, // 50: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	34, // 51: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	36, // 52: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	38, // 53: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	40, // 54: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	42, // 55: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	44, // 56: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	46, // 57: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
+	48, // 58: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
+	50, // 59: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	38, // [38:60] is the sub-list for method output_type
+	16, // [16:38] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_broker_v1_broker_proto_init() }
