@@ -41,6 +41,10 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		return "nobody knows whether " + tool + " happened: bivouac unknown"
 	case "approval.decided":
 		return "the approval is " + strings.ToLower(plain(d["state"])) + f.decidedBy(ctx, e, d["state"])
+	case "owner.requested":
+		return plain(d["tool"]) + " waits for the owner of " + f.machine(ctx, d["runner"]) + ", who holds a second key over it"
+	case "owner.decided":
+		return "the owner of " + f.machine(ctx, d["runner"]) + " decided: " + plain(d["decision"]) + because(d["by"])
 	case "model.failed":
 		if d["code"] == string(protocol.CodeBudgetExhausted) {
 			return "" // it is topped up and asked again, or ends the turn, which is said then
