@@ -18,6 +18,7 @@ var layers = []layer{
 	// contracts
 	{"edge/protocol", nil, contracts, "a contract imports the standard library and generated code only"},
 	{"edge/protocol/canonical", []string{"edge/protocol"}, []string{"github.com/gowebpki/jcs"}, "canonical JSON is pure"},
+	{"edge/protocol/secondkey", []string{"edge/protocol"}, []string{}, "what an owner decides on is a digest of a contract"},
 	{"edge/runtime", nil, contracts, "a contract"},
 	{"edge/runtime/loop", []string{"edge/runtime", "edge/protocol"}, []string{"google.golang.org/protobuf", "github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text"}, "the loop is pure"},
 	{"edge/supervise/protocol", []string{"edge/protocol"}, contracts, "a contract"},
@@ -90,7 +91,7 @@ var layers = []layer{
 	{"server/runnerapi", []string{"edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
 	{"server/ledger", []string{"edge/identity", "edge/protocol"}, []string{"golang.org/x/mod", "github.com/go-jose/go-jose/v4"}, "a ledger is verified without a server"},
 	{"server/trace", []string{"edge/protocol", "server/session", "server/store"}, []string{"go.opentelemetry.io/proto/otlp", "google.golang.org/protobuf"}, "traces are made of what was recorded"},
-	{"server/metric", []string{"edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
+	{"server/metric", []string{"edge/link", "edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
 	{"server/backup", []string{"edge/durable", "edge/lockfile", "edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
 	{"server", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
