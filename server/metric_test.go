@@ -163,6 +163,28 @@ func TestMetrics(t *testing.T) {
 		if wait := number(t, page, `bivouac_approval_wait_seconds_sum`); wait < 7 {
 			t.Errorf("the approval waited %v s", wait)
 		}
+		// What both listeners carried, by method; a path that is none adds no series.
+		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.net.Dial(ctx, publicAddr) }}
+		defer tr.CloseIdleConnections()
+		res, err := (&http.Client{Transport: tr}).Post("http://server/made/up/"+canary, "text/plain", strings.NewReader("12345"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		page = w.page()
+		for _, some := range []string{
+			`bivouac_public_received_bytes{method="SubmitTurn"}`, `bivouac_public_sent_bytes{method="SubmitTurn"}`, `bivouac_public_sent_bytes{method="WatchEvents"}`,
+			`bivouac_public_sent_bytes{method="other"}`, `bivouac_machines_sent_bytes{method="Feed"}`, `bivouac_machines_streams_open{method="Feed"}`,
+		} {
+			if number(t, page, some) < 1 {
+				t.Errorf("%s is zero", some)
+			}
+		}
+		for _, none := range []string{`bivouac_machines_sent_bytes{method="Leave"}`, `bivouac_public_streams_open{method="SubmitTurn"}`} {
+			if number(t, page, none) != 0 {
+				t.Errorf("%s is not zero", none)
+			}
+		}
 		if strings.Contains(page, canary) || strings.Contains(page, "alice") || strings.Contains(page, w.token) {
 			t.Error("the page says what somebody said, or who")
 		}

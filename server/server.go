@@ -131,6 +131,7 @@ type plane struct {
 	people   http.Handler
 	machines runnerapi.Config
 	meter    *metric.Server
+	carried  *link.Meter     // by the listener of machines
 	traces   *trace.Exporter // nil: nobody collects any
 	stopping chan struct{}
 	resetKey *[32]byte
@@ -200,6 +201,11 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 		ExamineFunc: func(ctx context.Context) *finding.Report { return doctor.Examine(ctx, p.patient(st, advertised)) },
 		Stopping:    p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})
+	public := link.NewMeter(api.Methods()...)
+	p.meter.Traffic("public", api.Methods(), public)
+	p.carried = link.NewMeter(runnerapi.Methods()...)
+	p.meter.Traffic("machines", runnerapi.Methods(), p.carried)
+	people = public.Count(people)
 	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
 	p.people = probes(people, ready.checks, p.stopping)
 	p.machines = runnerapi.Config{
@@ -309,7 +315,7 @@ func (p *plane) serveMachines(ctx context.Context) error {
 	}
 	s, err := link.NewServer(link.ServerConfig{
 		Handler: runnerapi.Handler(p.machines), Root: root, Certificate: p.broker.Certificate,
-		ResetKey: p.resetKey, Grace: p.cfg.Grace, Log: p.cfg.Log,
+		ResetKey: p.resetKey, Meter: p.carried, Grace: p.cfg.Grace, Log: p.cfg.Log,
 	})
 	if err != nil {
 		return err

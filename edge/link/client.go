@@ -30,7 +30,7 @@ type Config struct {
 // which is dialled when first needed and again when it died.
 type Client struct {
 	cfg     Config
-	traffic *meter
+	traffic *Meter
 
 	mu      sync.Mutex // guards the fields below; never held over I/O
 	current *conn
@@ -69,7 +69,7 @@ func NewClient(cfg Config) (*Client, error) {
 	if cfg.DialTimeout == 0 {
 		cfg.DialTimeout = 10 * time.Second
 	}
-	return &Client{cfg: cfg, traffic: newMeter()}, nil
+	return &Client{cfg: cfg, traffic: NewMeter()}, nil
 }
 
 // Dial is NewClient and a first connection.

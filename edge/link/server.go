@@ -27,6 +27,8 @@ type ServerConfig struct {
 	// ResetKey lets a restarted server tell old QUIC connections at once that
 	// they are gone. Keep it over restarts; nil costs clients their idle timeout.
 	ResetKey *[32]byte
+	// Meter counts streams; nil: one of its own does, by kinds as they come.
+	Meter *Meter
 	// Grace is how long running requests may go on after Serve's context ends.
 	// Default 3 s. Long streams should watch Draining.
 	Grace time.Duration
@@ -35,10 +37,9 @@ type ServerConfig struct {
 
 // Server answers the same handler over HTTP/3 and HTTP/2.
 type Server struct {
-	cfg     ServerConfig
-	tls     *tls.Config
-	traffic *meter
-	drain   chan struct{}
+	cfg   ServerConfig
+	tls   *tls.Config
+	drain chan struct{}
 }
 
 // NewServer checks cfg and listens nowhere.
@@ -52,7 +53,10 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, traffic: newMeter(), drain: make(chan struct{})}
+	if cfg.Meter == nil {
+		cfg.Meter = NewMeter()
+	}
+	s := &Server{cfg: cfg, drain: make(chan struct{})}
 	s.tls = &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// Callers are judged by authenticate, per connection: crypto/tls can
@@ -89,7 +93,7 @@ func Draining(ctx context.Context) <-chan struct{} {
 func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	handler := authenticate(s.cfg.Root, s.traffic.count(s.cfg.Handler))
+	handler := authenticate(s.cfg.Root, s.cfg.Meter.Count(s.cfg.Handler))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		<-ctx.Done()

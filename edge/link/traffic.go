@@ -23,24 +23,33 @@ const maxKinds = 64
 // otherKind stands for all kinds beyond the bound.
 const otherKind = "other"
 
-// meter counts streams by kind.
-type meter struct {
+// Meter counts streams by kind.
+type Meter struct {
+	known bool       // the kinds were named when it was made
 	mu    sync.Mutex // guards kinds
 	kinds map[string]*counters
 }
 
 type counters struct{ opened, open, in, out atomic.Int64 }
 
-func newMeter() *meter { return &meter{kinds: map[string]*counters{}} }
+// NewMeter counts streams of the named kinds, and all others as one, "other". Without
+// names it takes kinds as they come, up to a bound.
+func NewMeter(kinds ...string) *Meter {
+	m := &Meter{known: len(kinds) > 0, kinds: map[string]*counters{}}
+	for _, k := range kinds {
+		m.kinds[k] = new(counters)
+	}
+	return m
+}
 
 // kindOf a request: the last element of its path.
 func kindOf(urlPath string) string { return path.Base("/" + urlPath) }
 
 // open counts one more stream of a kind, until the returned metered is closed.
-func (m *meter) open(kind string) *metered {
+func (m *Meter) open(kind string) *metered {
 	m.mu.Lock()
 	k := m.kinds[kind]
-	if k == nil && len(m.kinds) >= maxKinds {
+	if k == nil && (m.known || len(m.kinds) >= maxKinds) {
 		kind = otherKind
 		k = m.kinds[kind]
 	}
@@ -54,8 +63,8 @@ func (m *meter) open(kind string) *metered {
 	return &metered{counters: k}
 }
 
-// read returns all counters as they stand.
-func (m *meter) read() map[string]Traffic {
+// Read returns all counters as they stand.
+func (m *Meter) Read() map[string]Traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make(map[string]Traffic, len(m.kinds))
@@ -93,13 +102,13 @@ func (b *countingBody) Read(p []byte) (int, error) {
 }
 
 // Streams are the counters of this client, by kind, over all its connections.
-func (c *Client) Streams() map[string]Traffic { return c.traffic.read() }
+func (c *Client) Streams() map[string]Traffic { return c.traffic.Read() }
 
 // Streams are the counters of this server, by kind, for all callers.
-func (s *Server) Streams() map[string]Traffic { return s.traffic.read() }
+func (s *Server) Streams() map[string]Traffic { return s.cfg.Meter.Read() }
 
-// count counts the streams that next answers.
-func (m *meter) count(next http.Handler) http.Handler {
+// Count counts the streams that next answers.
+func (m *Meter) Count(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		one := m.open(kindOf(r.URL.Path))
 		defer one.close()

@@ -82,6 +82,17 @@ func Handler(c Config) http.Handler {
 	return intercept.Handler(c.Log, methodsOnly(curlJSON(mux)))
 }
 
+// Methods of the contract, sorted by their place in it.
+func Methods() (all []string) {
+	services := apiv1.File_bivouac_v1_api_proto.Services()
+	for i := range services.Len() {
+		for j := range services.Get(i).Methods().Len() {
+			all = append(all, string(services.Get(i).Methods().Get(j).Name()))
+		}
+	}
+	return all
+}
+
 // methodsOnly answers a path that is no method of the contract in the API's own
 // form.
 func methodsOnly(next http.Handler) http.Handler {

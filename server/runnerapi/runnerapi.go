@@ -8,9 +8,13 @@ import (
 	"net/http"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
+	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
 	"bivouac/server/engine"
 	"bivouac/server/intercept"
@@ -55,6 +59,19 @@ func Handler(c Config) http.Handler {
 	mux.Handle(runnerv1connect.NewRunnerServiceHandler(runners{c, identity.NewChallenges(challengeTTL)}, opts...))
 	mux.Handle(brokerv1connect.NewFeedServiceHandler(feeds{c}, opts...))
 	return intercept.Handler(c.Log, withTransport(mux))
+}
+
+// Methods that this listener answers.
+func Methods() (all []string) {
+	for _, s := range []protoreflect.ServiceDescriptor{
+		runnerv1.File_bivouac_runner_v1_runner_proto.Services().ByName("RunnerService"),
+		brokerv1.File_bivouac_broker_v1_broker_proto.Services().ByName("FeedService"),
+	} {
+		for i := range s.Methods().Len() {
+			all = append(all, string(s.Methods().Get(i).Name()))
+		}
+	}
+	return all
 }
 
 type transportKey struct{}
