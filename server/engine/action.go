@@ -156,10 +156,10 @@ func (w *turnTx) settle(a session.Action, fence protocol.Fence, o outcome) error
 	if next.State == session.ActionUnknown {
 		w.event(session.Event{Type: session.ToolUnknown, Action: a.ID, Attempt: a.Attempt, Data: map[string]string{
 			session.DataCallID: a.CallID, session.DataAlias: a.Alias, "evidence": next.Evidence}})
-		w.afterCommit(w.e.Meter.Unknown)
+		w.afterCommit(w.e.cfg.Meter.Unknown)
 	}
 	w.afterCommit(func() {
-		w.e.Log.Info("action settled", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "state", next.State)
+		w.e.cfg.Log.Info("action settled", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "state", next.State)
 	})
 	if w.turn.State.Terminal() {
 		w.event(session.Event{Type: session.LateResult, Action: a.ID, Attempt: a.Attempt, Data: map[string]string{

@@ -30,8 +30,8 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	var queued []session.Turn
-	err = e.Store.View(ctx, store.AsLoop("activate"), func(tx *store.Tx) (err error) {
-		if e.Quotas.HoldActivation() {
+	err = e.cfg.Store.View(ctx, store.AsLoop("activate"), func(tx *store.Tx) (err error) {
+		if e.cfg.Quotas.HoldActivation() {
 			queued, err = e.withinActive(tx)
 		} else {
 			queued, err = tx.Activatable(activateBatch)
@@ -50,7 +50,7 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 		fresh := e.owned.keep(t.ID)
 		if err := e.activate(ctx, t.ID, desc); err != nil {
 			if lostRace(err) {
-				e.Meter.ActivationLost()
+				e.cfg.Meter.ActivationLost()
 			}
 			if fresh {
 				e.owned.forget(t.ID)
@@ -105,7 +105,7 @@ func (e *Engine) activate(ctx context.Context, id protocol.TurnID, desc *brokerv
 			"agent": s.Agent, "agent_digest": s.AgentDigest, "placement": string(w.turn.Placement),
 			"policy_digest": w.snap.PolicyDigest, "grant": w.snap.Grant.String()}})
 		waited := w.tx.Now.Sub(w.turn.QueuedAt)
-		w.afterCommit(func() { e.Meter.Activated(waited) })
+		w.afterCommit(func() { e.cfg.Meter.Activated(waited) })
 		if err := checkRoute(desc, w.snap.Agent.Model.Route, w.snap.DataBoundary); err != nil {
 			return w.endFailed(routeReasons[protocol.CodeOf(err)], err.Error())
 		}
@@ -209,7 +209,7 @@ func (w *turnTx) own(desc *brokerv1.DescribeResponse) error {
 		return err
 	}
 	now, limits := w.tx.Now, w.snap.Agent.Limits
-	w.turn.Owner, w.turn.OwnerExpiresAt = w.e.Replica, now.Add(w.e.Limits.OwnerTTL)
+	w.turn.Owner, w.turn.OwnerExpiresAt = w.e.cfg.Replica, now.Add(w.e.cfg.Limits.OwnerTTL)
 	w.turn.Placement = session.Placement(w.snap.Agent.Placement)
 	w.turn.Deadline = now.Add(limits.MaxWall)
 	if w.turn.Placement == session.PlacementRunner {

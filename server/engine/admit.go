@@ -50,9 +50,9 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	}
 	// It rests on the session's row, which it locks, and on the message's uniqueness;
 	// the bounds of principal and tenant may be passed by what is admitted at once.
-	update := e.Store.UpdateGuarded
+	update := e.cfg.Store.UpdateGuarded
 	if p.Instead {
-		update = e.Store.Update // it ends a turn, with all that works for it
+		update = e.cfg.Store.Update // it ends a turn, with all that works for it
 	}
 	var a Admission
 	var cancelled *turnTx
@@ -95,7 +95,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		cancelled.committed()
 	}
 	if err == nil && !a.Duplicate {
-		e.Log.Info("turn queued", "turn", a.Turn.ID, "session", p.Session, "position", a.Position)
+		e.cfg.Log.Info("turn queued", "turn", a.Turn.ID, "session", p.Session, "position", a.Position)
 	}
 	return a, err
 }
@@ -108,8 +108,8 @@ func (e *Engine) checkPrompt(p NewTurn) error {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is not valid UTF-8: send it as UTF-8 text")
 	case strings.TrimSpace(p.Prompt) == "":
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt is blank: say what the agent should do")
-	case len(p.Prompt) > e.Limits.MaxPrompt:
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt has %d bytes, at most %d are taken: put the rest into a file that the agent can read", len(p.Prompt), e.Limits.MaxPrompt)
+	case len(p.Prompt) > e.cfg.Limits.MaxPrompt:
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the prompt has %d bytes, at most %d are taken: put the rest into a file that the agent can read", len(p.Prompt), e.cfg.Limits.MaxPrompt)
 	}
 	return nil
 }
@@ -164,8 +164,8 @@ func messageDigest(p NewTurn) (string, error) {
 // mayQueue holds session, agent and the bounds of the queue.
 func (e *Engine) mayQueue(tx *store.Tx, at store.Standing) (policy.Agent, error) {
 	s := at.Session
-	if s.State == session.Open && s.LastSeq >= int64(e.Limits.MaxSessionEvents) {
-		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s has %d events, and at most %d are taken: begin a new one with bivouac chat --new", s.ID, s.LastSeq, e.Limits.MaxSessionEvents)
+	if s.State == session.Open && s.LastSeq >= int64(e.cfg.Limits.MaxSessionEvents) {
+		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s has %d events, and at most %d are taken: begin a new one with bivouac chat --new", s.ID, s.LastSeq, e.cfg.Limits.MaxSessionEvents)
 	}
 	if over := overFor(s, tx.Now); over != "" {
 		return policy.Agent{}, protocol.Errorf(protocol.CodeFailedPrecondition, "session %s %s: begin a new one with `bivouac chat --agent %s`", s.ID, over, s.Agent)
@@ -179,8 +179,8 @@ func (e *Engine) mayQueue(tx *store.Tx, at store.Standing) (policy.Agent, error)
 		depth, most int
 	}{
 		{"this session", at.Queued, agent.Limits.MaxQueued},
-		{"you", at.QueuedOfPrincipal, e.Limits.MaxQueuedPrincipal},
-		{"this tenant", at.QueuedOfTenant, e.Limits.MaxQueuedTenant},
+		{"you", at.QueuedOfPrincipal, e.cfg.Limits.MaxQueuedPrincipal},
+		{"this tenant", at.QueuedOfTenant, e.cfg.Limits.MaxQueuedTenant},
 	} {
 		if bound.depth >= bound.most {
 			return agent, e.queueFull(tx, at, bound.what, bound.depth)

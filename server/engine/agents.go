@@ -36,7 +36,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 	out := AppliedAgent{Agent: agent, Warnings: e.view.lacks(agent, time.Now()), Definition: policy.Definition{Tenant: c.Tenant(), Name: agent.Name,
 		Digest: policy.DefinitionDigest(p.Source), Filename: p.Filename, Source: p.Source, CreatedBy: c.Principal()}}
 	if p.DryRun {
-		return out, e.Store.View(ctx, c, func(tx *store.Tx) error {
+		return out, e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 			current, err := tx.Definition(c.Tenant(), agent.Name, "")
 			out.Changed = current.Digest != out.Definition.Digest
 			if err == nil {
@@ -48,7 +48,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 			return err
 		})
 	}
-	err = e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		def := out.Definition
 		def.CreatedAt = tx.Now
 		out.Definition, out.Changed, err = tx.PutDefinition(def)
@@ -62,7 +62,7 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 // INV-16.
 func (e *Engine) RecreateInstance(ctx context.Context, c store.Caller, agent string) (policy.Instance, error) {
 	var inst policy.Instance
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		if _, _, err := e.definition(tx, c.Tenant(), agent, ""); err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (e *Engine) RecreateInstance(ctx context.Context, c store.Caller, agent str
 	takeBack := e.takeBack
 	if planted.Chosen == planted.Generation {
 		takeBack = func(ctx context.Context, c store.Caller, _ policy.Floor, record func(tx *store.Tx) error) error {
-			return e.Store.Update(ctx, c, record)
+			return e.cfg.Store.Update(ctx, c, record)
 		}
 	}
 	err = takeBack(ctx, c, floor, func(tx *store.Tx) (err error) {

@@ -25,7 +25,7 @@ type ApprovalDecision struct {
 func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalDecision) (session.Approval, error) {
 	var decided session.Approval
 	var counts bool
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		counts = true
 		a, err := tx.Approval(p.Approval)
 		if err != nil {
@@ -53,7 +53,7 @@ func (e *Engine) DecideApproval(ctx context.Context, c store.Caller, p ApprovalD
 		return err
 	})
 	if err == nil && counts {
-		e.Meter.Decided(string(decided.State), decided.DecidedAt.Sub(decided.CreatedAt))
+		e.cfg.Meter.Decided(string(decided.State), decided.DecidedAt.Sub(decided.CreatedAt))
 	}
 	return decided, err
 }
@@ -99,7 +99,7 @@ func (w *turnTx) askApproval(a session.Action) error {
 	if err := w.tx.InsertAction(a); err != nil {
 		return err
 	}
-	ttl := narrowed(snap.Agent.Approvals.TTL, w.e.Limits.MaxApprovalWait)
+	ttl := narrowed(snap.Agent.Approvals.TTL, w.e.cfg.Limits.MaxApprovalWait)
 	expires := w.tx.Now.Add(ttl)
 	approval := session.Approval{
 		ID: newID[protocol.ApprovalKind](w.e, w.tx.Now), Action: a.ID, Turn: a.Turn, Session: a.Session,
@@ -140,7 +140,7 @@ func (w *turnTx) resume(a session.Approval) {
 func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
 	var decided []protocol.TurnID
 	var overdue []session.Approval
-	err := e.Store.View(ctx, store.AsLoop("approvals"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("approvals"), func(tx *store.Tx) (err error) {
 		if overdue, err = tx.ApprovalsPastExpiry(100); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (e *Engine) decidedTurns(tx *store.Tx) (decided []protocol.TurnID, err erro
 
 func (e *Engine) expireApproval(ctx context.Context, id protocol.ApprovalID) error {
 	var waited time.Duration
-	err := e.Store.Update(ctx, store.AsLoop("approvals"), func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("approvals"), func(tx *store.Tx) error {
 		waited = 0
 		a, err := tx.Approval(id)
 		if err != nil || a.State.Terminal() {
@@ -208,7 +208,7 @@ func (e *Engine) expireApproval(ctx context.Context, id protocol.ApprovalID) err
 		return err
 	})
 	if err == nil && waited > 0 {
-		e.Meter.Decided(string(session.ApprovalExpired), waited)
+		e.cfg.Meter.Decided(string(session.ApprovalExpired), waited)
 	}
 	return err
 }

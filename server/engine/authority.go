@@ -158,10 +158,10 @@ func (e *Engine) mint(a *authority, now time.Time, narrow func(c *capability.Cla
 		Tenant: a.turn.Tenant, TenantName: a.tenant, Principal: a.turn.Principal,
 		Agent: a.snap.Agent.Name, AgentDigest: a.snap.AgentDigest, Instance: a.instance, Generation: a.snap.Generation,
 		Session: a.turn.Session, Turn: a.turn.ID, Fence: a.turn.OwnerFence,
-		Grant: a.grant, SealedGrant: a.sealed, Presenter: e.Thumbprint,
+		Grant: a.grant, SealedGrant: a.sealed, Presenter: e.cfg.Thumbprint,
 		Slice: a.slice.ID, SliceBoot: a.slice.BrokerBoot, SliceCeiling: a.slice.CeilingMicroUSD,
 		PolicyDigest: a.snap.PolicyDigest, DataBoundary: a.snap.DataBoundary, TraceParent: traceOf(a.turn),
-		IssuedAt: now, ExpiresAt: now.Add(e.Limits.CapabilityTTL), Deadline: a.turn.Deadline,
+		IssuedAt: now, ExpiresAt: now.Add(e.cfg.Limits.CapabilityTTL), Deadline: a.turn.Deadline,
 	}
 	if a.thumbprint != "" {
 		c.Presenter = a.thumbprint
@@ -194,7 +194,7 @@ func (e *Engine) signFor(c capability.Claims) (string, error) {
 	if t := e.floors.covers(c); t != nil {
 		return "", t
 	}
-	return e.Signer.Sign(c)
+	return e.cfg.Signer.Sign(c)
 }
 
 // forModel narrows a capability to the turn's model route.

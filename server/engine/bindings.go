@@ -26,7 +26,7 @@ func (e *Engine) PutBinding(ctx context.Context, c store.Caller, n NewBinding) (
 	if len(n.Actions) == 0 {
 		return b, p, protocol.Errorf(protocol.CodeInvalidArgument, "a binding names at least one action of %v: give --action", bindable)
 	}
-	err = e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	err = e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		r, err := tx.Runner(n.Runner)
 		if err != nil {
 			return err
@@ -50,7 +50,7 @@ func (e *Engine) PutBinding(ctx context.Context, c store.Caller, n NewBinding) (
 // DeleteBinding ends a binding. Its principal may give it up, too: whoever can see
 // it may end it.
 func (e *Engine) DeleteBinding(ctx context.Context, c store.Caller, id protocol.BindingID) error {
-	return e.Store.Update(ctx, c, func(tx *store.Tx) error { return tx.RemoveBinding(id) })
+	return e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error { return tx.RemoveBinding(id) })
 }
 
 // ownerOrAdmin is who disposes of a machine from the server.

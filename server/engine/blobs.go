@@ -26,7 +26,7 @@ func heldTurn(tx *store.Tx, c store.Caller, id protocol.AttemptID, f protocol.Fe
 
 // MayPutBlob checks, before any byte is taken, that the attempt may store blobs.
 func (e *Engine) MayPutBlob(ctx context.Context, c store.Caller, attempt protocol.AttemptID, fence protocol.Fence) error {
-	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+	return e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		_, err := heldTurn(tx, c, attempt, fence)
 		return err
 	})
@@ -37,7 +37,7 @@ func (e *Engine) BlobStored(ctx context.Context, c store.Caller, attempt protoco
 	if err := e.visible(ctx, c, attempt); err != nil {
 		return err
 	}
-	return e.Store.Update(ctx, store.AsLoop("blob"), func(tx *store.Tx) error {
+	return e.cfg.Store.Update(ctx, store.AsLoop("blob"), func(tx *store.Tx) error {
 		if _, err := heldTurn(tx, c, attempt, fence); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func (e *Engine) BlobStored(ctx context.Context, c store.Caller, attempt protoco
 // ArtifactStored makes a stored blob an artifact that its sender may use in a
 // session, and reports one that was there.
 func (e *Engine) ArtifactStored(ctx context.Context, c store.Caller, digest string, size int64) (existed bool, err error) {
-	err = e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		existed, err = tx.PutArtifact(policy.Artifact{Digest: digest, Tenant: c.Tenant(), Principal: c.Principal(),
 			Kind: policy.ArtifactWorkspace, Size: size, CreatedAt: tx.Now})
 		return err
@@ -65,7 +65,7 @@ func (e *Engine) ArtifactStored(ctx context.Context, c store.Caller, digest stri
 // MayGetBlob checks that the attempt's work names the blob: knowing a digest is
 // not enough.
 func (e *Engine) MayGetBlob(ctx context.Context, c store.Caller, attempt protocol.AttemptID, fence protocol.Fence, digest string) error {
-	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+	return e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		a, err := heldTurn(tx, c, attempt, fence)
 		if err != nil {
 			return err

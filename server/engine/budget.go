@@ -222,14 +222,14 @@ func (e *Engine) tickUsage(ctx context.Context) (bool, error) {
 		if bySlice, err = e.openSlices(ctx); err != nil {
 			return false, err
 		}
-		e.pauses.set(usageOp, now.Add(e.Limits.UsageEvery))
+		e.pauses.set(usageOp, now.Add(e.cfg.Limits.UsageEvery))
 	}
 	if len(bySlice) == 0 {
 		return false, nil
 	}
 	ids := slices.Sorted(maps.Keys(bySlice))
-	return e.Ops.Start(usageOp, func(ctx context.Context) {
-		u, err := e.Broker.Usage(ctx, ids...)
+	return e.cfg.Ops.Start(usageOp, func(ctx context.Context) {
+		u, err := e.cfg.Broker.Usage(ctx, ids...)
 		if err != nil {
 			return // the next pass asks again
 		}
@@ -240,8 +240,8 @@ func (e *Engine) tickUsage(ctx context.Context) (bool, error) {
 // openSlices of the turns of this replica.
 func (e *Engine) openSlices(ctx context.Context) (map[protocol.SliceID]protocol.TurnID, error) {
 	out := map[protocol.SliceID]protocol.TurnID{}
-	err := e.Store.View(ctx, store.AsLoop("usage"), func(tx *store.Tx) error {
-		turns, err := tx.OwnedTurns(e.Replica)
+	err := e.cfg.Store.View(ctx, store.AsLoop("usage"), func(tx *store.Tx) error {
+		turns, err := tx.OwnedTurns(e.cfg.Replica)
 		for _, t := range turns {
 			if t.Slice != "" {
 				out[t.Slice] = t.ID

@@ -14,7 +14,7 @@ import (
 // as it is.
 func (e *Engine) CancelTurn(ctx context.Context, c store.Caller, id protocol.TurnID) (session.Turn, error) {
 	var t session.Turn
-	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		t, err = tx.Turn(id)
 		return err
 	})

@@ -53,7 +53,7 @@ func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimR
 	if err != nil {
 		return nil, claimRefused(err) // taken back since: its work ends by its own tick
 	}
-	e.Log.Info("attempt claimed", "attempt", a.ID, "runner", a.Runner, "turn", turn.ID, "fence", a.Fence)
+	e.cfg.Log.Info("attempt claimed", "attempt", a.ID, "runner", a.Runner, "turn", turn.ID, "fence", a.Fence)
 	return &runnerv1.ClaimResponse{Terms: terms, Work: a.Work, SpecDigest: a.SpecDigest}, nil
 }
 
@@ -62,7 +62,7 @@ func (e *Engine) visible(ctx context.Context, c store.Caller, id protocol.Attemp
 	if planted.Chosen == planted.Foreign {
 		return nil
 	}
-	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+	return e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		_, err := tx.Attempt(id)
 		return err
 	})
@@ -164,7 +164,7 @@ func (e *Engine) termsOf(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, e
 func (e *Engine) heldTerms(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms, error) {
 	t, err := e.termsOf(h, id)
 	if protocol.CodeOf(err) == protocol.CodeUnavailable {
-		e.Log.Warn("a lease goes on without a fresh capability", "attempt", id, "error", err)
+		e.cfg.Log.Warn("a lease goes on without a fresh capability", "attempt", id, "error", err)
 		return t, nil
 	}
 	return t, err
@@ -180,7 +180,7 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 		return err
 	}
 	var a execution.Attempt
-	err = e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		a, err = tx.Attempt(id)
 		return err
 	})

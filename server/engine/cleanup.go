@@ -14,7 +14,7 @@ import (
 // evidence that it is done. INV-18.
 func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 	var due []policy.Cleanup
-	err := e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) (err error) {
 		due, err = tx.CleanupsDue(100)
 		return err
 	})
@@ -39,7 +39,7 @@ func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 
 // cleaned records the evidence, or when to try again.
 func (e *Engine) cleaned(ctx context.Context, c policy.Cleanup, evidence string, failure error) error {
-	return e.Store.Update(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
+	return e.cfg.Store.Update(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
 		return tx.SaveCleanup(tried(c, tx.Now, evidence, failure))
 	})
 }
@@ -68,7 +68,7 @@ func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) (worked boo
 	}
 	var evidence string
 	var elsewhere bool
-	err = e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
+	err = e.cfg.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
 		a, err := tx.Attempt(id)
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (e *Engine) cleanAttempt(ctx context.Context, c policy.Cleanup) (worked boo
 		if err != nil && !notFound(err) {
 			return err
 		}
-		elsewhere = err == nil && row.Replica != e.Replica && !e.replicas.gone(row.Replica)
+		elsewhere = err == nil && row.Replica != e.cfg.Replica && !e.replicas.gone(row.Replica)
 		records, err := tx.Records(id)
 		switch {
 		case err != nil:

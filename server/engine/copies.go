@@ -73,7 +73,7 @@ const copyEvery = time.Minute
 // noteCopy tells the runner's owner. It is no part of the refusal.
 func (e *Engine) noteCopy(ctx context.Context, c store.Caller, f *runnerv1.Facts) {
 	var noted bool
-	err := e.Store.Update(ctx, store.AsLoop("copies"), func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("copies"), func(tx *store.Tx) error {
 		noted = false
 		r, err := tx.Runner(c.Runner())
 		if err != nil {
@@ -86,7 +86,7 @@ func (e *Engine) noteCopy(ctx context.Context, c store.Caller, f *runnerv1.Facts
 		return tx.SaveRunner(r, r.State)
 	})
 	if err != nil || noted {
-		e.Log.Warn("a second machine has the key of a runner and was refused", "runner", c.Runner(), "host", hostName(f), "error", err)
+		e.cfg.Log.Warn("a second machine has the key of a runner and was refused", "runner", c.Runner(), "host", hostName(f), "error", err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func (e *Engine) tickDeadlines(ctx context.Context) (bool, error) {
 	var turns []session.Turn
 	var attempts []execution.Attempt
-	err := e.Store.View(ctx, store.AsLoop("deadlines"), func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, store.AsLoop("deadlines"), func(tx *store.Tx) error {
 		past, err := tx.TurnsPastDeadline(100)
 		if err != nil {
 			return err

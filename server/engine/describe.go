@@ -122,12 +122,12 @@ const describeOp = "describe"
 // cannot be reached is asked every second.
 func (e *Engine) tickDescribe(context.Context) (bool, error) {
 	now := time.Now()
-	if e.view.age(now) < e.Limits.DescribeEvery || !e.pauses.over(describeOp, now) || e.busy(describeOp) {
+	if e.view.age(now) < e.cfg.Limits.DescribeEvery || !e.pauses.over(describeOp, now) || e.busy(describeOp) {
 		return false, nil
 	}
 	e.pauses.set(describeOp, now.Add(time.Second))
-	return e.Ops.Start(describeOp, func(ctx context.Context) {
-		d, err := e.Broker.Describe(ctx)
+	return e.cfg.Ops.Start(describeOp, func(ctx context.Context) {
+		d, err := e.cfg.Broker.Describe(ctx)
 		at := time.Now()
 		e.settled.put(completion{op: describeOp, apply: func(context.Context) error {
 			e.view.set(d, err, at)
@@ -143,7 +143,7 @@ func (e *Engine) describeIn() time.Duration {
 	if e.busy(describeOp) {
 		return time.Second
 	}
-	return min(max(e.Limits.DescribeEvery-e.view.age(now), e.pauses.left(describeOp, now), 0), time.Second)
+	return min(max(e.cfg.Limits.DescribeEvery-e.view.age(now), e.pauses.left(describeOp, now), 0), time.Second)
 }
 
 // checkRoute finds a model route of the broker and holds the data boundary against

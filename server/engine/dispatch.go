@@ -15,8 +15,8 @@ import (
 // the store, so nothing is dispatched that is not durable.
 func (e *Engine) tickDispatch(ctx context.Context) (bool, error) {
 	var intents []session.Action
-	err := e.Store.View(ctx, store.AsLoop("dispatch"), func(tx *store.Tx) (err error) {
-		intents, err = tx.IntentsOwned(e.Replica, 64)
+	err := e.cfg.Store.View(ctx, store.AsLoop("dispatch"), func(tx *store.Tx) (err error) {
+		intents, err = tx.IntentsOwned(e.cfg.Replica, 64)
 		return err
 	})
 	if err != nil {
@@ -43,7 +43,7 @@ func (e *Engine) dispatch(ctx context.Context, intent session.Action) error {
 		if err != nil {
 			return err
 		}
-		if a.State != session.Intended || !w.turn.State.Active() || w.turn.Owner != e.Replica {
+		if a.State != session.Intended || !w.turn.State.Active() || w.turn.Owner != e.cfg.Replica {
 			return protocol.Errorf(protocol.CodeConflict, "action %s is %s", a.ID, a.State)
 		}
 		send, err = w.dispatch(a)
@@ -94,7 +94,7 @@ func (w *turnTx) dispatch(a session.Action) (*gatewayCall, error) {
 	}
 	w.event(session.Event{Type: session.ToolDispatched, Action: a.ID, Attempt: next.Attempt, Approval: a.Approval, Data: told})
 	w.afterCommit(func() {
-		w.e.Log.Info("action dispatched", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "attempt", next.Attempt)
+		w.e.cfg.Log.Info("action dispatched", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "attempt", next.Attempt)
 	})
 	return send, nil
 }

@@ -127,7 +127,7 @@ func (w *turnTx) callModel(c loop.CallModel) error {
 	}
 	w.event(session.Event{Type: session.ModelCalled, Data: data})
 	id, now := w.turn.ID, w.tx.Now
-	if w.turn.Owner != w.e.Replica { // its runner's report came here
+	if w.turn.Owner != w.e.cfg.Replica { // its runner's report came here
 		w.tx.Wake(callsOf(w.turn.Owner))
 		return nil
 	}

@@ -76,7 +76,7 @@ type effective struct {
 // the same questions as a turn and grants nothing.
 func (e *Engine) EffectiveTools(ctx context.Context, c store.Caller, agent, session string) (Effective, error) {
 	var f effective
-	err := e.Store.View(ctx, c, func(tx *store.Tx) error { return e.gather(tx, c, agent, session, &f) })
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) error { return e.gather(tx, c, agent, session, &f) })
 	if err != nil {
 		return Effective{}, err
 	}
@@ -244,7 +244,7 @@ func (e *Engine) reach(ctx context.Context, f effective, out *Effective) {
 			req.Tools = append(req.Tools, httpTool(t.Tool))
 		}
 	}
-	resp, err := e.Broker.Reach(ctx, req)
+	resp, err := e.cfg.Broker.Reach(ctx, req)
 	if err == nil && (len(resp.GetModels()) != 1 || len(resp.GetTools()) != len(asked)) {
 		err = protocol.Errorf(protocol.CodeDataLoss, "the broker answered another question")
 	}

@@ -62,7 +62,7 @@ type Config struct {
 // All that it holds in memory can be lost: the store is the truth, and the ticks
 // find again what was under way.
 type Engine struct {
-	Config
+	cfg     Config
 	ids     ids
 	live    *LiveHub
 	settled *inbox  // completions of ops
@@ -109,7 +109,7 @@ func New(c Config) *Engine {
 		}
 	}
 	return &Engine{
-		Config:  c,
+		cfg:     c,
 		ids:     ids{entropy: c.Entropy},
 		live:    newLiveHub(),
 		settled: newInbox(),
@@ -139,7 +139,7 @@ const leaveTimeout = time.Second
 // Its last word is that others may take its work up.
 func (e *Engine) Run(ctx context.Context) error {
 	g, running := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.Ops.Run(running) })
+	g.Go(func() error { return e.cfg.Ops.Run(running) })
 	for _, t := range e.Ticks() {
 		g.Go(func() error { return e.runTick(running, t) })
 	}
@@ -147,14 +147,14 @@ func (e *Engine) Run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if left := e.leave(last); left != nil {
-		e.Log.Warn("others learn by its silence that this replica stopped", "error", left)
+		e.cfg.Log.Warn("others learn by its silence that this replica stopped", "error", left)
 	}
 	return err
 }
 
 // Ready says whether a turn can really be taken now, and if not, why.
 func (e *Engine) Ready(ctx context.Context) error {
-	if err := e.Store.View(ctx, store.AsLoop("ready"), func(tx *store.Tx) error {
+	if err := e.cfg.Store.View(ctx, store.AsLoop("ready"), func(tx *store.Tx) error {
 		_, err := tx.Activatable(1)
 		return err
 	}); err != nil {

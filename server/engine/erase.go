@@ -17,7 +17,7 @@ func (e *Engine) EraseSession(ctx context.Context, c store.Caller, id protocol.S
 		return session.Session{}, err
 	}
 	var s session.Session
-	err := e.Store.Update(ctx, store.AsLoop("erase"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("erase"), func(tx *store.Tx) (err error) {
 		if err := tx.ErasePayloads(id); err != nil {
 			return err
 		}

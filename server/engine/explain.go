@@ -49,7 +49,7 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 	kind, _, _ := strings.Cut(id, "_")
 	var x Explanation
 	var of session.Turn
-	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		switch kind {
 		case "trn":
 			turn, err := protocol.ParseID[protocol.TurnKind](id)

@@ -56,7 +56,7 @@ type export struct {
 }
 
 func (x *export) view(fn func(tx *store.Tx) error) error {
-	return x.e.Store.View(x.ctx, x.caller, fn)
+	return x.e.cfg.Store.View(x.ctx, x.caller, fn)
 }
 
 func (x *export) begin(only protocol.SessionID, w io.Writer) error {

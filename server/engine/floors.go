@@ -129,7 +129,7 @@ func (e *Engine) tickFloors(ctx context.Context) (bool, error) {
 	var news []policy.Floor
 	var newest int64
 	var now time.Time
-	err := e.Store.View(ctx, store.AsLoop("floors"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("floors"), func(tx *store.Tx) (err error) {
 		now = tx.Now
 		news, newest, err = tx.Floors(e.floors.position(), page)
 		return err
@@ -164,8 +164,8 @@ func (e *Engine) tickRevoked(ctx context.Context) (bool, error) {
 // endTaken ends every owned turn that has lost its authority.
 func (e *Engine) endTaken(ctx context.Context) (bool, error) {
 	var turns []session.Turn
-	err := e.Store.View(ctx, store.AsLoop("revoked"), func(tx *store.Tx) (err error) {
-		turns, err = tx.OwnedTurns(e.Replica)
+	err := e.cfg.Store.View(ctx, store.AsLoop("revoked"), func(tx *store.Tx) (err error) {
+		turns, err = tx.OwnedTurns(e.cfg.Replica)
 		return err
 	})
 	if err != nil {

@@ -66,8 +66,8 @@ func httpTool(t policy.Tool) *brokerv1.HttpTool {
 // is cut off leaves the action to the reconcile tick.
 func (e *Engine) startCall(c *gatewayCall) bool {
 	id := c.action.ID
-	started := e.Ops.Start(invokeOp(id), func(ctx context.Context) {
-		resp, err := e.Broker.Invoke(ctx, c.request)
+	started := e.cfg.Ops.Start(invokeOp(id), func(ctx context.Context) {
+		resp, err := e.cfg.Broker.Invoke(ctx, c.request)
 		if ctx.Err() != nil && err != nil {
 			e.calls.forget(id)
 			return
@@ -191,8 +191,8 @@ func lookupOp(id protocol.ActionID) string { return "lookup/" + id.String() }
 
 // startLookup asks what became of an action whose answer never came.
 func (e *Engine) startLookup(a session.Action) bool {
-	return e.Ops.Start(lookupOp(a.ID), func(ctx context.Context) {
-		found, err := e.Broker.LookupAction(ctx, a.ID)
+	return e.cfg.Ops.Start(lookupOp(a.ID), func(ctx context.Context) {
+		found, err := e.cfg.Broker.LookupAction(ctx, a.ID)
 		if ctx.Err() != nil {
 			return
 		}

@@ -40,7 +40,7 @@ type Revocation struct {
 // CreateGrant makes a grant, has the broker seal it, and stores it. What the
 // server keeps is ciphertext that only the broker opens.
 func (e *Engine) CreateGrant(ctx context.Context, c store.Caller, p NewGrant) (policy.Grant, error) {
-	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		_, _, err := e.definition(tx, c.Tenant(), p.Agent, "")
 		return err
 	})
@@ -49,12 +49,12 @@ func (e *Engine) CreateGrant(ctx context.Context, c store.Caller, p NewGrant) (p
 	}
 	g := policy.Grant{ID: newID[protocol.GrantKind](e, time.Now()), Tenant: c.Tenant(), Principal: c.Principal(),
 		Agent: p.Agent, Credentials: p.Credentials}
-	g.Sealed, err = e.Broker.CreateGrant(ctx, &brokerv1.CreateGrantRequest{GrantId: g.ID.String(), TenantId: g.Tenant.String(),
+	g.Sealed, err = e.cfg.Broker.CreateGrant(ctx, &brokerv1.CreateGrantRequest{GrantId: g.ID.String(), TenantId: g.Tenant.String(),
 		PrincipalId: g.Principal.String(), Agent: g.Agent, Credentials: g.Credentials})
 	if err != nil {
 		return policy.Grant{}, err
 	}
-	err = e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	err = e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		g.CreatedAt = tx.Now
 		return tx.InsertGrant(g)
 	})
@@ -117,7 +117,7 @@ const ownWork = 5 * time.Second
 // record makes the revocation durable, with its floor. Before that it mints the
 // capability that is presented again at the end.
 func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, err error) {
-	if err := r.e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	if err := r.e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		r.grant, err = tx.Grant(r.id)
 		return err
 	}); err != nil {
@@ -152,7 +152,7 @@ func (r *revoking) endWork(ctx context.Context) Ended {
 	}
 	var ended Ended
 	if err == nil {
-		err = r.e.Store.View(ctx, f.owner, func(tx *store.Tx) (err error) {
+		err = r.e.cfg.Store.View(ctx, f.owner, func(tx *store.Tx) (err error) {
 			ended, err = endedUnder(tx, r.grant)
 			return err
 		})
@@ -166,7 +166,7 @@ func (r *revoking) endWork(ctx context.Context) Ended {
 }
 
 func (r *revoking) revokeAtBroker(ctx context.Context) {
-	resp, err := r.e.Broker.RevokeGrant(ctx, r.id)
+	resp, err := r.e.cfg.Broker.RevokeGrant(ctx, r.id)
 	if err != nil {
 		r.layer("broker", "grant refused", false, "not reached, its feed carries the floor: "+err.Error())
 		return
@@ -183,7 +183,7 @@ func (r *revoking) probe(ctx context.Context, token string) {
 	if token == "" {
 		return // no turn ran under the grant: there is no capability of it
 	}
-	resp, err := r.e.Broker.Probe(ctx, token, r.id)
+	resp, err := r.e.cfg.Broker.Probe(ctx, token, r.id)
 	switch {
 	case err != nil:
 		r.layer("capability", "same capability presented again", false, "not reached: "+err.Error())
@@ -201,10 +201,10 @@ func (r *revoking) receipt(ctx context.Context, ended Ended) string {
 		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers, "ended": ended})
 	if err == nil {
 		var jws string
-		if jws, err = r.e.Broker.SignReceipt(ctx, body); err == nil {
+		if jws, err = r.e.cfg.Broker.SignReceipt(ctx, body); err == nil {
 			return jws
 		}
 	}
-	r.e.Log.Warn("revocation has no receipt", "grant", r.id, "error", err)
+	r.e.cfg.Log.Warn("revocation has no receipt", "grant", r.id, "error", err)
 	return ""
 }

@@ -70,8 +70,8 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 	} else if err != nil {
 		return err
 	}
-	e.Ops.Start(inspectOp(a.ID), func(ctx context.Context) {
-		resp, err := e.Broker.Invoke(ctx, request)
+	e.cfg.Ops.Start(inspectOp(a.ID), func(ctx context.Context) {
+		resp, err := e.cfg.Broker.Invoke(ctx, request)
 		if ctx.Err() != nil {
 			return
 		}

@@ -44,7 +44,7 @@ func (e *Engine) CreateJoinCode(ctx context.Context, c store.Caller, n NewJoinCo
 		return execution.JoinCode{}, protocol.Errorf(protocol.CodeInvalidArgument, "a machine's name has 1 to 63 lower-case letters, digits and . _ @ -; %q is none", n.Name)
 	}
 	code := execution.JoinCode{Hash: n.Hash, Tenant: c.Tenant(), Principal: c.Principal(), Name: n.Name, Actions: n.Actions}
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		code.CreatedAt, code.ExpiresAt = tx.Now, tx.Now.Add(n.TTL)
 		return tx.InsertJoinCode(code)
 	})

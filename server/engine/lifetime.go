@@ -15,7 +15,7 @@ import (
 // whose last turn has ended.
 func (e *Engine) tickSessions(ctx context.Context) (bool, error) {
 	var over, empty []session.Session
-	err := e.Store.View(ctx, store.AsLoop("sessions"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("sessions"), func(tx *store.Tx) (err error) {
 		if over, err = tx.SessionsPastExpiry(100); err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func (e *Engine) tickSessions(ctx context.Context) (bool, error) {
 		return expired, err
 	}
 	closed, err := each(empty, func(s session.Session) (bool, error) {
-		return true, e.Store.Update(ctx, store.AsLoop("sessions"), func(tx *store.Tx) error {
+		return true, e.cfg.Store.Update(ctx, store.AsLoop("sessions"), func(tx *store.Tx) error {
 			s, err := tx.Session(s.ID)
 			if err != nil || s.State != session.Closing {
 				return err
@@ -46,7 +46,7 @@ func (e *Engine) tickSessions(ctx context.Context) (bool, error) {
 // maximum lifetime. INV-13, INV-18.
 func (e *Engine) expireSession(ctx context.Context, id protocol.SessionID) (worked bool, err error) {
 	var ended []*turnTx
-	err = e.Store.Update(ctx, store.AsLoop("sessions"), func(tx *store.Tx) error {
+	err = e.cfg.Store.Update(ctx, store.AsLoop("sessions"), func(tx *store.Tx) error {
 		worked, ended = false, nil
 		s, err := tx.Session(id)
 		if err != nil || !s.Due(tx.Now) {
@@ -160,7 +160,7 @@ func (e *Engine) EndSession(ctx context.Context, c store.Caller, id protocol.Ses
 	err := e.revokeSession(ctx, id, foundation{why: &taken{reasonEnded, "The session was ended by its person."}})
 	var s session.Session
 	if err == nil {
-		err = e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+		err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 			s, err = tx.Session(id)
 			return err
 		})
@@ -189,7 +189,7 @@ func (e *Engine) stoodOn(ctx context.Context, c policy.Cleanup) (foundation, err
 		return foundation{}, err
 	}
 	var g policy.Grant
-	err = e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) (err error) {
 		g, err = tx.Grant(id)
 		return err
 	})

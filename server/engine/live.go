@@ -55,7 +55,7 @@ func (h *LiveHub) Subscribe(s protocol.SessionID) (text <-chan string, stop func
 
 // WatchLive is the live text of a session that the caller may see.
 func (e *Engine) WatchLive(ctx context.Context, c store.Caller, s protocol.SessionID) (text <-chan string, stop func(), err error) {
-	err = e.Store.View(ctx, c, func(tx *store.Tx) error {
+	err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		_, err := tx.Session(s)
 		return err
 	})

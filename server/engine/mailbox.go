@@ -31,7 +31,7 @@ func (e *Engine) Mail(ctx context.Context, c store.Caller, epoch, after int64, l
 		return nil, err
 	}
 	var items []execution.MailboxItem
-	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		items, err = tx.Mail(c.Runner(), after, limit)
 		return err
 	})
@@ -55,5 +55,5 @@ func (e *Engine) Acknowledge(ctx context.Context, c store.Caller, req *runnerv1.
 	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
 		return err
 	}
-	return e.Store.Update(ctx, c, func(tx *store.Tx) error { return tx.AckMail(c.Runner(), req.Seq) })
+	return e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error { return tx.AckMail(c.Runner(), req.Seq) })
 }

@@ -38,7 +38,7 @@ func (unmetered) Decided(string, time.Duration) {}
 // refusedTool counts a refusal of the loop, once it is durable.
 func (w *turnTx) refusedTool(why string) {
 	if why != "" {
-		w.afterCommit(func() { w.e.Meter.ToolRefused(why) })
+		w.afterCommit(func() { w.e.cfg.Meter.ToolRefused(why) })
 	}
 }
 
@@ -48,7 +48,7 @@ func (e *Engine) minted(err error) {
 	if isTaken(err) {
 		code = protocol.CodePermissionDenied
 	}
-	e.Meter.Minted(code)
+	e.cfg.Meter.Minted(code)
 }
 
 // FeedAge is how old the broker's feed was when it answered last; unknown while

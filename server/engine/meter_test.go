@@ -31,11 +31,14 @@ func (m *tally) Minted(code protocol.Code)              { m.minted[code]++ }
 func (m *tally) Unknown()                               { m.unknown++ }
 func (m *tally) Decided(state string, in time.Duration) { m.decided[state] += in }
 
+func newTally() *tally {
+	return &tally{refused: map[string]int{}, minted: map[protocol.Code]int{}, decided: map[string]time.Duration{}}
+}
+
 // What happens is told once, after it is durable; a lost race is told as that.
 func TestMeter(t *testing.T) {
+	m := newTally()
 	inWorld(t, func(w *et.World, _ *et.Runner) {
-		m := &tally{refused: map[string]int{}, minted: map[protocol.Code]int{}, decided: map[string]time.Duration{}}
-		w.Engine.Meter = m
 		w.Broker.Say(et.Script(
 			et.Calls(et.Call{ID: "a", Alias: "no_such_tool", Arguments: `{}`}, et.Call{ID: "b", Alias: "files_read", Arguments: `{"where":"x"}`}),
 			et.Text("done")))
@@ -60,14 +63,13 @@ func TestMeter(t *testing.T) {
 		if m.minted[""] != 2 || len(m.minted) != 1 {
 			t.Errorf("capabilities: %v", m.minted)
 		}
-	})
+	}, et.WithMeter(m))
 }
 
 // An approval that nobody answers is told when it ends, with how long it waited.
 func TestMeterOfApprovals(t *testing.T) {
+	m := newTally()
 	inWorld(t, func(w *et.World, _ *et.Runner) {
-		m := &tally{refused: map[string]int{}, minted: map[protocol.Code]int{}, decided: map[string]time.Duration{}}
-		w.Engine.Meter = m
 		w.Broker.Say(et.Script(et.Calls(write), et.Text("done")))
 		turn := w.Submit(w.Session("assistant"), "write")
 		w.Until("the question", func() bool { return w.Turn(turn.ID).State == session.WaitingApproval })
@@ -76,16 +78,16 @@ func TestMeterOfApprovals(t *testing.T) {
 		if got := m.decided["EXPIRED"]; got < asked.ExpiresAt.Sub(asked.CreatedAt) || len(m.decided) != 1 {
 			t.Errorf("%v", m.decided)
 		}
-	})
+	}, et.WithMeter(m))
 }
 
 // A capability that cannot be signed is told with its code, and one that can be.
 func TestMeterOfDenials(t *testing.T) {
+	m := newTally()
 	inWorld(t, func(w *et.World, r *et.Runner) {
 		begun(t, w, r)
 		certify := w.RestartUncertified()
-		m := &tally{refused: map[string]int{}, minted: map[protocol.Code]int{}, decided: map[string]time.Duration{}}
-		w.Engine.Meter = m
+		clear(m.minted)
 		r.Connect()
 		r.Renew()
 		if m.minted[protocol.CodeUnavailable] == 0 || m.minted[""] != 0 {
@@ -96,5 +98,5 @@ func TestMeterOfDenials(t *testing.T) {
 		if m.minted[""] == 0 {
 			t.Errorf("with one: %v", m.minted)
 		}
-	})
+	}, et.WithMeter(m))
 }

@@ -28,7 +28,7 @@ func (e *Engine) tickModel(ctx context.Context) (bool, error) {
 		if err := e.scanModels(ctx); err != nil {
 			return false, err
 		}
-		e.pauses.set(modelScan, now.Add(e.Limits.Poll))
+		e.pauses.set(modelScan, now.Add(e.cfg.Limits.Poll))
 	}
 	return each(e.due.list(), func(d dueCall) (bool, error) {
 		switch op := modelOp(d.call); {
@@ -44,8 +44,8 @@ func (e *Engine) tickModel(ctx context.Context) (bool, error) {
 
 // scanModels finds the calls that nobody announced.
 func (e *Engine) scanModels(ctx context.Context) error {
-	return e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) error {
-		turns, err := tx.OwnedTurns(e.Replica)
+	return e.cfg.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) error {
+		turns, err := tx.OwnedTurns(e.cfg.Replica)
 		for _, t := range turns {
 			if e.callsModel(t) && !e.busy(modelOp(t.ModelCall)) {
 				e.due.add(t.ID, t.ModelCall)
@@ -58,7 +58,7 @@ func (e *Engine) scanModels(ctx context.Context) error {
 // callsModel reports a turn whose outstanding model call is this replica's to make.
 func (e *Engine) callsModel(t session.Turn) bool {
 	return t.State == session.RunningModel && t.Placement == session.PlacementService && t.ModelCall != "" &&
-		t.Owner == e.Replica && e.owned.has(t.ID)
+		t.Owner == e.cfg.Replica && e.owned.has(t.ID)
 }
 
 // callsOf is the topic of model calls that another replica made due for the owner
@@ -80,7 +80,7 @@ func (e *Engine) tickCalls(context.Context) (bool, error) {
 func (e *Engine) startModel(ctx context.Context, d dueCall) (bool, error) {
 	var t session.Turn
 	var a *authority
-	err := e.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("model"), func(tx *store.Tx) (err error) {
 		if t, err = tx.Turn(d.turn); err != nil || t.ModelCall != d.call || !e.callsModel(t) {
 			return err
 		}
@@ -104,8 +104,8 @@ func (e *Engine) startModel(ctx context.Context, d dueCall) (bool, error) {
 	}
 	op := modelOp(d.call)
 	e.pauses.forget(op)
-	return e.Ops.Start(op, func(ctx context.Context) {
-		done, err := e.Broker.CallModel(ctx, &brokerv1.CallModelRequest{
+	return e.cfg.Ops.Start(op, func(ctx context.Context) {
+		done, err := e.cfg.Broker.CallModel(ctx, &brokerv1.CallModelRequest{
 			Capability: token, CallId: t.ModelCall.String(), Request: request,
 		}, func(delta string) { e.live.Publish(t.Session, delta) })
 		if ctx.Err() != nil {

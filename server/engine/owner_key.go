@@ -94,7 +94,7 @@ func (w *turnTx) maxOwnerWait() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	return narrowed(snap.Agent.Approvals.TTL, w.e.Limits.MaxApprovalWait), nil
+	return narrowed(snap.Agent.Approvals.TTL, w.e.cfg.Limits.MaxApprovalWait), nil
 }
 
 // ownerWait is how long a question may wait, by the machine's word and our bound.
@@ -117,7 +117,7 @@ func (w *turnTx) ownerAsked(a execution.Attempt, r *runnerv1.Record) error {
 		return err
 	}
 	if asked.GetDigest() != secondkey.Digest(a.ID, a.Fence, a.Runner, work.GetDevice()) {
-		w.e.Log.Warn("a machine asks its owner about something else than it was given", "attempt", a.ID, "runner", a.Runner)
+		w.e.cfg.Log.Warn("a machine asks its owner about something else than it was given", "attempt", a.ID, "runner", a.Runner)
 		return nil
 	}
 	wait, err := w.ownerWait(asked)

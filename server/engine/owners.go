@@ -39,13 +39,13 @@ func (o *owned) sweptAt(n int64) {
 // replica's earlier process at once.
 func (e *Engine) tickTakeover(ctx context.Context) (bool, error) {
 	var orphans []session.Turn
-	err := e.Store.View(ctx, store.AsLoop("takeover"), func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, store.AsLoop("takeover"), func(tx *store.Tx) error {
 		orphans = nil
 		found, err := tx.OrphanedTurns(100) // of replicas that have no row any more
 		if err != nil {
 			return err
 		}
-		for _, r := range append(e.replicas.missing(), execution.Replica{ID: e.Replica}) {
+		for _, r := range append(e.replicas.missing(), execution.Replica{ID: e.cfg.Replica}) {
 			turns, err := tx.OwnedTurns(r.ID)
 			if err != nil {
 				return err
@@ -53,7 +53,7 @@ func (e *Engine) tickTakeover(ctx context.Context) (bool, error) {
 			found = append(found, turns...)
 		}
 		for _, t := range found {
-			if t.Owner == e.Replica && !e.owned.has(t.ID) || e.replicas.gone(t.Owner) {
+			if t.Owner == e.cfg.Replica && !e.owned.has(t.ID) || e.replicas.gone(t.Owner) {
 				orphans = append(orphans, t)
 			}
 		}
@@ -80,7 +80,7 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		if w.turn.OwnerFence, err = w.turn.OwnerFence.Next(w.tx.Epoch()); err != nil {
 			return err
 		}
-		w.turn.Owner, w.turn.OwnerExpiresAt = e.Replica, w.tx.Now.Add(e.Limits.OwnerTTL)
+		w.turn.Owner, w.turn.OwnerExpiresAt = e.cfg.Replica, w.tx.Now.Add(e.cfg.Limits.OwnerTTL)
 		w.touch()
 		w.tx.Wake(store.TopicActions) // its intents are for this replica to send
 		w.tx.Wake(store.TopicApprovals)
@@ -100,13 +100,13 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		e.due.add(seen.ID, call)
 	}
 	e.doubts.ring()
-	e.Log.Info("turn taken over", "turn", seen.ID, "from", seen.Owner, "state", seen.State)
+	e.cfg.Log.Info("turn taken over", "turn", seen.ID, "from", seen.Owner, "state", seen.State)
 	return nil
 }
 
 // stillGone refuses a take-over from a replica that gave a sign meanwhile.
 func (e *Engine) stillGone(tx *store.Tx, owner protocol.ReplicaID) error {
-	if owner == e.Replica {
+	if owner == e.cfg.Replica {
 		return nil
 	}
 	r, err := tx.Replica(owner)
@@ -127,11 +127,11 @@ func (e *Engine) tickOwners(ctx context.Context) (bool, error) {
 	if !sign {
 		return false, nil
 	}
-	begun, first := e.Elapsed(), !e.replicas.here()
+	begun, first := e.cfg.Elapsed(), !e.replicas.here()
 	err := e.sign(ctx, renew)
 	var led bool
 	if err == nil {
-		e.replicas.gave(begun, min(e.Limits.OwnerTTL, e.Limits.ConnectionTTL)/3, renew)
+		e.replicas.gave(begun, min(e.cfg.Limits.OwnerTTL, e.cfg.Limits.ConnectionTTL)/3, renew)
 		led, err = e.look(ctx)
 	}
 	if err != nil {

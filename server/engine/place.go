@@ -17,7 +17,7 @@ import (
 func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 	var queued, stale []execution.Attempt
 	var fleet Fleet
-	err := e.Store.View(ctx, store.AsLoop("place"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("place"), func(tx *store.Tx) (err error) {
 		queued, stale = nil, nil
 		waiting, err := tx.AttemptsIn(store.All, execution.AttemptQueued, execution.AttemptOffered)
 		if err != nil {
@@ -27,7 +27,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 			switch {
 			case a.State == execution.AttemptQueued:
 				queued = append(queued, a)
-			case !tx.Now.Before(a.OfferedAt.Add(e.Limits.OfferTTL)):
+			case !tx.Now.Before(a.OfferedAt.Add(e.cfg.Limits.OfferTTL)):
 				stale = append(stale, a)
 			}
 		}
@@ -113,16 +113,16 @@ func (e *Engine) decide(queued []execution.Attempt, fleet Fleet) []Decision {
 			plain = append(plain, a)
 			continue
 		}
-		ds := e.Scheduler.Place([]execution.Attempt{a}, fresh)
+		ds := e.cfg.Scheduler.Place([]execution.Attempt{a}, fresh)
 		if len(ds) == 0 || ds[0].Runner == "" {
-			ds = e.Scheduler.Place([]execution.Attempt{a}, rested)
+			ds = e.cfg.Scheduler.Place([]execution.Attempt{a}, rested)
 		}
 		if len(rested.Connections) < len(fleet.Connections) && (len(ds) == 0 || ds[0].Runner == "") {
 			continue // why the offer came back stays the reason
 		}
 		out = append(out, ds...)
 	}
-	return append(out, e.Scheduler.Place(plain, fleet)...)
+	return append(out, e.cfg.Scheduler.Place(plain, fleet)...)
 }
 
 func passedOver(a protocol.AttemptID, r protocol.RunnerID) string {
@@ -141,7 +141,7 @@ const minOffered, maxOffered = 100 * time.Millisecond, 5 * time.Second
 // offer invites one runner to claim, by its mailbox: a command to a machine is
 // never lost on the way. Without a runner the reason is kept for explain.
 func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error) {
-	err = e.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
+	err = e.cfg.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
 		worked = false
 		if err := e.guardLead(tx); err != nil {
 			return err
@@ -168,18 +168,18 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 		}
 		return e.mail(tx, d.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{
 			AttemptId: a.ID.String(), SubjectKind: string(a.SubjectKind), Boundary: a.Requirements.Boundary, Egress: a.Requirements.Egress,
-			DeadlineUs: tx.Now.Add(e.Limits.OfferTTL).UnixMicro()}}})
+			DeadlineUs: tx.Now.Add(e.cfg.Limits.OfferTTL).UnixMicro()}}})
 	})
 	if worked && err == nil {
 		e.pauses.again(offeredTo(d.Attempt, d.Runner), time.Now(), minOffered, maxOffered)
-		e.Log.Info("attempt offered", "attempt", d.Attempt, "runner", d.Runner)
+		e.cfg.Log.Info("attempt offered", "attempt", d.Attempt, "runner", d.Runner)
 	}
 	return worked, err
 }
 
 // withdraw takes an offer back; another runner is asked first.
 func (e *Engine) withdraw(ctx context.Context, offered execution.Attempt, why string) error {
-	err := e.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
 		a, err := tx.Attempt(offered.ID)
 		if err != nil {
 			return err
@@ -195,7 +195,7 @@ func (e *Engine) withdraw(ctx context.Context, offered execution.Attempt, why st
 		return tx.SaveAttempt(next, a.State, a.Fence)
 	})
 	if err == nil {
-		e.pauses.set(passedOver(offered.ID, offered.Runner), time.Now().Add(2*e.Limits.OfferTTL))
+		e.pauses.set(passedOver(offered.ID, offered.Runner), time.Now().Add(2*e.cfg.Limits.OfferTTL))
 	}
 	return err
 }

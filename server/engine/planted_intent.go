@@ -20,8 +20,8 @@ func (w *turnTx) sendUnrecorded(a session.Action) error {
 	}
 	e := w.e
 	w.afterCommit(func() {
-		e.Ops.Start(invokeOp(a.ID), func(ctx context.Context) {
-			resp, failure := e.Broker.Invoke(ctx, send.request)
+		e.cfg.Ops.Start(invokeOp(a.ID), func(ctx context.Context) {
+			resp, failure := e.cfg.Broker.Invoke(ctx, send.request)
 			fault.Here(fault.ServerOutcomeReceived)
 			e.settled.put(completion{op: invokeOp(a.ID), apply: func(ctx context.Context) error {
 				err := e.onTurn(ctx, "planted", a.Turn, func(w *turnTx) error {

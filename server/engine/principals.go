@@ -54,13 +54,13 @@ func (e *Engine) AddPrincipal(ctx context.Context, c store.Caller, n NewPrincipa
 		}
 	}
 	now := time.Now()
-	return addPrincipal(ctx, e.Store, c, n, policy.Principal{ID: newID[protocol.PrincipalKind](e, now)})
+	return addPrincipal(ctx, e.cfg.Store, c, n, policy.Principal{ID: newID[protocol.PrincipalKind](e, now)})
 }
 
 // addingTo is the caller as which one may add to a tenant, by default its own.
 func (e *Engine) addingTo(ctx context.Context, c store.Caller, tenant *string) (store.Caller, error) {
 	to := c
-	err := e.Store.View(ctx, c, func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		if err := managesTenant(tx, "add principals"); err != nil {
 			return err
 		}

@@ -13,8 +13,8 @@ import (
 // under the grant, for the probe afterwards. Empty: none runs here.
 func (e *Engine) probeToken(ctx context.Context, g policy.Grant) string {
 	var running []session.Turn
-	err := e.Store.View(ctx, store.AsLoop("probe"), func(tx *store.Tx) (err error) {
-		running, err = tx.OwnedTurns(e.Replica)
+	err := e.cfg.Store.View(ctx, store.AsLoop("probe"), func(tx *store.Tx) (err error) {
+		running, err = tx.OwnedTurns(e.cfg.Replica)
 		return err
 	})
 	if err != nil {
@@ -37,7 +37,7 @@ func (e *Engine) probeToken(ctx context.Context, g policy.Grant) string {
 
 // authorityOf reads the authority of a turn as it stands.
 func (e *Engine) authorityOf(ctx context.Context, t session.Turn) (a *authority, err error) {
-	err = e.Store.View(ctx, store.AsLoop("authority"), func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.View(ctx, store.AsLoop("authority"), func(tx *store.Tx) (err error) {
 		a, err = e.holdTurn(tx, t).authority()
 		return err
 	})

@@ -23,7 +23,7 @@ type Use struct {
 // quotasOf are the quotas over a principal and an agent, with what is used.
 // Without an agent there is none of an agent.
 func (e *Engine) quotasOf(tx *store.Tx, tenant protocol.TenantID, principal protocol.PrincipalID, agent string) ([]Use, error) {
-	if !e.Quotas.Any() {
+	if !e.cfg.Quotas.Any() {
 		return nil, nil
 	}
 	t, err := tx.Tenant(tenant)
@@ -43,7 +43,7 @@ func (e *Engine) quotasOf(tx *store.Tx, tenant protocol.TenantID, principal prot
 		{policy.ScopeAgent, t.Name + "/" + agent, policy.Scope{Tenant: tenant, Agent: agent}},
 		{policy.ScopeTenant, t.Name, policy.Scope{Tenant: tenant}},
 	} {
-		q := e.Quotas.Of(one.scope, one.name)
+		q := e.cfg.Quotas.Of(one.scope, one.name)
 		if !q.Bounds() || one.scope == policy.ScopeAgent && agent == "" {
 			continue
 		}
@@ -58,7 +58,7 @@ func (e *Engine) quotasOf(tx *store.Tx, tenant protocol.TenantID, principal prot
 
 // QuotasOf shows a principal its quotas; an agent's, where it is named.
 func (e *Engine) QuotasOf(ctx context.Context, c store.Caller, agent string) (uses []Use, err error) {
-	err = e.Store.View(ctx, c, func(tx *store.Tx) error {
+	err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		if agent != "" {
 			if _, _, err := e.definition(tx, c.Tenant(), agent, ""); err != nil {
 				return err

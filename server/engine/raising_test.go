@@ -21,7 +21,7 @@ func TestFloorsAreRaisedByRight(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	e := &Engine{Config: Config{Store: s, Log: slog.New(slog.DiscardHandler)}, floors: newFloors()}
+	e := &Engine{cfg: Config{Store: s, Log: slog.New(slog.DiscardHandler)}, floors: newFloors()}
 	refused := protocol.Errorf(protocol.CodeNotFound, "no such principal")
 	for _, c := range []struct {
 		name    string

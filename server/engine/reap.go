@@ -17,7 +17,7 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 	var attempts []execution.Attempt
 	rows := map[protocol.RunnerID]execution.Connection{}
 	active := map[protocol.RunnerID]bool{}
-	err := e.Store.View(ctx, store.AsLoop("reap"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop("reap"), func(tx *store.Tx) (err error) {
 		attempts, err = tx.AttemptsIn(store.All, execution.AttemptClaimed, execution.AttemptRunning, execution.AttemptSuspect)
 		if err != nil || len(attempts) == 0 {
 			return err
@@ -43,9 +43,9 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 		switch {
 		case !active[a.Runner]:
 			return true, e.loseMachine(ctx, a) // revoked, and the server stopped before it ended the work
-		case connected && row.Replica != e.Replica && !e.replicas.gone(row.Replica):
+		case connected && row.Replica != e.cfg.Replica && !e.replicas.gone(row.Replica):
 			return false, nil // another replica's to reap, attached or not
-		case connected && row.Replica != e.Replica:
+		case connected && row.Replica != e.cfg.Replica:
 			return true, e.takeRow(ctx, row)
 		}
 		return e.reap(ctx, a)
@@ -55,8 +55,8 @@ func (e *Engine) tickReap(ctx context.Context) (bool, error) {
 // takeRow makes this replica the one that reaps a runner's leases.
 func (e *Engine) takeRow(ctx context.Context, row execution.Connection) error {
 	last, from := row.Epoch, row.Replica
-	row.Replica, row.TakenAt = e.Replica, zeroTime
-	err := e.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
+	row.Replica, row.TakenAt = e.cfg.Replica, zeroTime
+	err := e.cfg.Store.Update(ctx, store.AsLoop("reap"), func(tx *store.Tx) error {
 		if err := e.stillGone(tx, from); err != nil { // it may be newer than our last look
 			return err
 		}
@@ -133,7 +133,7 @@ func (w *turnTx) moveAttempt(a execution.Attempt, ev execution.AttemptEvent) err
 	if err != nil {
 		return err
 	}
-	w.afterCommit(func() { w.e.Log.Info("attempt moved", "attempt", a.ID, "runner", a.Runner, "state", next.State) })
+	w.afterCommit(func() { w.e.cfg.Log.Info("attempt moved", "attempt", a.ID, "runner", a.Runner, "state", next.State) })
 	return w.tx.SaveAttempt(next, a.State, a.Fence)
 }
 

@@ -28,7 +28,7 @@ func (w *turnTx) doubt(a session.Action, why string) (session.Action, error) {
 	}
 	w.afterCommit(func() {
 		w.e.doubts.ring()
-		w.e.Log.Warn("action in doubt", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "reason", why)
+		w.e.cfg.Log.Warn("action in doubt", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "reason", why)
 	})
 	if w.turn.State != session.RunningAction {
 		return next, nil
@@ -89,7 +89,7 @@ func (d doubtful) deadline() time.Time {
 // gone. What is done in each case is execution.Recovery's to say.
 func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 	var open []doubtful
-	err := e.Store.View(ctx, store.AsLoop("reconcile"), func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, store.AsLoop("reconcile"), func(tx *store.Tx) error {
 		actions, err := tx.ActionsIn(store.All, session.Dispatched, session.Reconciling)
 		if err != nil {
 			return err
@@ -115,7 +115,7 @@ func (e *Engine) tickReconcile(ctx context.Context) (bool, error) {
 // those of a replica that is gone. Two that both think so do no harm: every write
 // is guarded.
 func (e *Engine) inherits(t session.Turn) bool {
-	return t.Owner == e.Replica || e.replicas.gone(t.Owner)
+	return t.Owner == e.cfg.Replica || e.replicas.gone(t.Owner)
 }
 
 // cell is the case that an open action is in, by what is known here and now.
@@ -200,7 +200,7 @@ func (e *Engine) onAction(ctx context.Context, seen session.Action, fn func(w *t
 		if err != nil {
 			return err
 		}
-		mine := w.turn.Owner == e.Replica || w.turn.State.Terminal() && e.inherits(w.turn)
+		mine := w.turn.Owner == e.cfg.Replica || w.turn.State.Terminal() && e.inherits(w.turn)
 		if a.State != seen.State || a.Fence != seen.Fence || !mine {
 			return protocol.Errorf(protocol.CodeConflict, "action %s moved on", a.ID)
 		}

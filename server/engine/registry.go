@@ -68,7 +68,7 @@ func refusedByOwners(all []EffectiveRegistry, machines []bound, agent policy.Age
 func (e *Engine) egressOf(ctx context.Context, c store.Caller, t session.Turn) ([]EffectiveRegistry, error) {
 	var f effective
 	var names []string
-	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		s, err := tx.Session(t.Session)
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (e *Engine) egressOf(ctx context.Context, c store.Caller, t session.Turn) (
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	resp, err := e.Broker.Reach(ctx, &brokerv1.ReachRequest{TenantId: f.tenant.ID.String(), TenantName: f.tenant.Name, Agent: f.agent.Name,
+	resp, err := e.cfg.Broker.Reach(ctx, &brokerv1.ReachRequest{TenantId: f.tenant.ID.String(), TenantName: f.tenant.Name, Agent: f.agent.Name,
 		DataBoundary: f.agent.DataBoundary, Egress: names})
 	return f.registries(resp, err), nil
 }

@@ -215,7 +215,7 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 	e.replicas.mu.Unlock()
 	attached := e.links.attached()
 	var lost []protocol.RunnerID
-	err := e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error {
 		lost = nil
 		if err := tx.Unaltered(); err != nil {
 			return &ended{err}
@@ -235,7 +235,7 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 			return nil
 		}
 		var err error
-		lost, err = tx.RenewConnections(self.ID, attached, tx.Now.Add(e.Limits.ConnectionTTL))
+		lost, err = tx.RenewConnections(self.ID, attached, tx.Now.Add(e.cfg.Limits.ConnectionTTL))
 		return err
 	})
 	if err != nil {
@@ -248,7 +248,7 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 	}
 	for _, id := range lost { // it talks to another replica by now
 		e.links.drop(id)
-		e.Log.Info("runner is another replica's", "runner", id)
+		e.cfg.Log.Info("runner is another replica's", "runner", id)
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 func (e *Engine) look(ctx context.Context) (news bool, err error) {
 	var rows []execution.Replica
 	var lead execution.Lead
-	err = e.Store.View(ctx, store.AsLoop("owners"), func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.View(ctx, store.AsLoop("owners"), func(tx *store.Tx) (err error) {
 		if rows, err = tx.Replicas(); err != nil {
 			return err
 		}
@@ -282,14 +282,14 @@ func (e *Engine) look(ctx context.Context) (news bool, err error) {
 func (e *Engine) takeLead(ctx context.Context, lead execution.Lead) (bool, error) {
 	held := e.replicas.leading()
 	switch {
-	case held != 0 && held == lead.Fence && lead.Replica == e.Replica:
+	case held != 0 && held == lead.Fence && lead.Replica == e.cfg.Replica:
 		return false, nil
-	case lead.Fence != 0 && lead.Replica != e.Replica && !e.replicas.gone(lead.Replica):
+	case lead.Fence != 0 && lead.Replica != e.cfg.Replica && !e.replicas.gone(lead.Replica):
 		e.replicas.leadIs(0)
 		return false, nil
 	}
-	err := e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) (err error) {
-		lead, err = tx.TakeLead(leadName, e.Replica, lead.Fence)
+	err := e.cfg.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) (err error) {
+		lead, err = tx.TakeLead(leadName, e.cfg.Replica, lead.Fence)
 		tx.Wake(store.TopicAttempts) // what waits for a runner waited for a leader
 		return err
 	})
@@ -299,7 +299,7 @@ func (e *Engine) takeLead(ctx context.Context, lead execution.Lead) (bool, error
 		return false, err
 	}
 	e.replicas.leadIs(lead.Fence)
-	e.Log.Info("this replica leads", "fence", lead.Fence)
+	e.cfg.Log.Info("this replica leads", "fence", lead.Fence)
 	return true, nil
 }
 
@@ -315,7 +315,7 @@ func (e *Engine) forgetGone(ctx context.Context) error {
 		if e.replicas.silence(row.ID) < forgottenAfter {
 			continue
 		}
-		if err := e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error { return tx.ForgetReplica(row, row.Beat) }); err != nil {
+		if err := e.cfg.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error { return tx.ForgetReplica(row, row.Beat) }); err != nil {
 			return err
 		}
 	}
@@ -336,10 +336,10 @@ func (e *Engine) leave(ctx context.Context) error {
 	e.replicas.mu.Lock()
 	self, entered := e.replicas.self, e.replicas.entered
 	e.replicas.mu.Unlock()
-	if !entered || e.Alone {
+	if !entered || e.cfg.Alone {
 		return nil
 	}
-	return e.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error { return tx.ForgetReplica(self, 0) })
+	return e.cfg.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error { return tx.ForgetReplica(self, 0) })
 }
 
 // led makes a tick run on the replica that leads alone.

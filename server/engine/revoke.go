@@ -16,10 +16,10 @@ import (
 // this replica runs under it. INV-13.
 func (e *Engine) takeBack(ctx context.Context, c store.Caller, f policy.Floor, record func(tx *store.Tx) error) error {
 	if planted.Chosen == planted.Mint && f.Kind != policy.FloorInstance {
-		return e.Store.Update(ctx, c, record)
+		return e.cfg.Store.Update(ctx, c, record)
 	}
 	raised := raising{floors: e.floors, floor: f}
-	err := raised.settle(e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	err := raised.settle(e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		if err := record(tx); err != nil {
 			return err
 		}
@@ -30,7 +30,7 @@ func (e *Engine) takeBack(ctx context.Context, c store.Caller, f policy.Floor, r
 	}
 	if _, err := e.endTaken(ctx); err != nil {
 		// It is recorded, and the revoked tick ends what is left.
-		e.Log.Warn("work under a revoked authority ends later", "floor", f.ID, "error", err)
+		e.cfg.Log.Warn("work under a revoked authority ends later", "floor", f.ID, "error", err)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (e *Engine) Leave(ctx context.Context, c store.Caller) error {
 // does that.
 func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.RunnerID, ev execution.RunnerEvent, reason string) (execution.Runner, error) {
 	var r execution.Runner
-	err := e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		r, err = tx.Runner(id)
 		return err
 	})
@@ -95,7 +95,7 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 	floor := policy.Floor{Kind: policy.FloorRunner, ID: r.Thumbprint, Minimum: noFloor}
 	raised := raising{floors: e.floors, floor: floor}
 	var attempts []execution.Attempt
-	err = raised.settle(e.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) error {
+	err = raised.settle(e.cfg.Store.Update(ctx, store.AsLoop("fence"), func(tx *store.Tx) error {
 		now, err := tx.Runner(id)
 		if err != nil {
 			return err
@@ -119,9 +119,9 @@ func (e *Engine) endRunner(ctx context.Context, c store.Caller, id protocol.Runn
 	if err != nil {
 		return r, err
 	}
-	e.Log.Info("runner fenced", "runner", r.ID, "state", r.State, "attempts", len(attempts))
+	e.cfg.Log.Info("runner fenced", "runner", r.ID, "state", r.State, "attempts", len(attempts))
 	if _, err := each(attempts, func(a execution.Attempt) (bool, error) { return true, e.loseMachine(ctx, a) }); err != nil {
-		e.Log.Warn("work of a fenced runner ends later", "runner", r.ID, "error", err)
+		e.cfg.Log.Warn("work of a fenced runner ends later", "runner", r.ID, "error", err)
 	}
 	return r, nil
 }
@@ -193,7 +193,7 @@ func keepsAdmin(tx *store.Tx, id protocol.PrincipalID) error {
 func (e *Engine) revokeSessions(ctx context.Context, f foundation) error {
 	for cursor := ""; ; {
 		var under []protocol.SessionID
-		err := e.Store.View(ctx, f.owner, func(tx *store.Tx) (err error) {
+		err := e.cfg.Store.View(ctx, f.owner, func(tx *store.Tx) (err error) {
 			var page []session.Session
 			page, cursor, err = tx.Sessions(0, cursor)
 			if err != nil {
@@ -219,7 +219,7 @@ func (e *Engine) revokeSessions(ctx context.Context, f foundation) error {
 func (e *Engine) revokeSession(ctx context.Context, id protocol.SessionID, f foundation) error {
 	var ended []*turnTx
 	raised := raising{floors: e.floors, floor: policy.Floor{Kind: policy.FloorSession, ID: id.String(), Minimum: noFloor}}
-	err := raised.settle(e.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
+	err := raised.settle(e.cfg.Store.Update(ctx, store.AsLoop("revoke"), func(tx *store.Tx) error {
 		ended = nil
 		s, err := tx.Session(id)
 		if err != nil || s.State.Terminal() {

@@ -23,7 +23,7 @@ func (e *Engine) Rewind(ctx context.Context) (turns int, err error) {
 	for {
 		var open []protocol.TurnID
 		var rewound bool
-		err := e.Store.View(ctx, store.AsLoop("rewind"), func(tx *store.Tx) (err error) {
+		err := e.cfg.Store.View(ctx, store.AsLoop("rewind"), func(tx *store.Tx) (err error) {
 			rewound, open, err = tx.Rewound(100)
 			return err
 		})
@@ -31,7 +31,7 @@ func (e *Engine) Rewind(ctx context.Context) (turns int, err error) {
 			return turns, err
 		}
 		if len(open) == 0 {
-			return turns, e.Store.Update(ctx, store.AsLoop("rewind"), func(tx *store.Tx) error { return tx.Settled() })
+			return turns, e.cfg.Store.Update(ctx, store.AsLoop("rewind"), func(tx *store.Tx) error { return tx.Settled() })
 		}
 		for _, id := range open {
 			if err := e.onTurn(ctx, "rewind", id, (*turnTx).rewind); err != nil {

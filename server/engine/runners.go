@@ -24,7 +24,7 @@ type Enrolment struct {
 // key afterwards.
 func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runner, error) {
 	var r execution.Runner
-	err := e.Store.Update(ctx, store.AsLoop("enroll"), func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("enroll"), func(tx *store.Tx) error {
 		code, err := tx.JoinCode(p.CodeHash)
 		if err != nil {
 			return err
@@ -55,7 +55,7 @@ func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runne
 		return err
 	})
 	if err == nil {
-		e.Log.Info("runner enrolled", "runner", r.ID, "name", r.Name, "owner", r.Owner)
+		e.cfg.Log.Info("runner enrolled", "runner", r.ID, "name", r.Name, "owner", r.Owner)
 	}
 	return r, err
 }
@@ -92,7 +92,7 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 		return nil, err
 	}
 	var n connecting
-	err = e.Store.Update(ctx, store.AsLoop("connect"), func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.Update(ctx, store.AsLoop("connect"), func(tx *store.Tx) (err error) {
 		n = connecting{e: e, tx: tx}
 		return n.take(c, transport, req)
 	})
@@ -114,7 +114,7 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 	for _, l := range req.Held {
 		resp.Leases = append(resp.Leases, e.verdict(n.alive, l))
 	}
-	e.Log.Info("runner connected", "runner", c.Runner(), "epoch", n.row.Epoch, "transport", transport, "leases", len(n.alive))
+	e.cfg.Log.Info("runner connected", "runner", c.Runner(), "epoch", n.row.Epoch, "transport", transport, "leases", len(n.alive))
 	return resp, nil
 }
 
@@ -145,7 +145,7 @@ func (n *connecting) take(c store.Caller, transport string, req *runnerv1.Connec
 	if err := sole(r, last, req); err != nil {
 		return err
 	}
-	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.Replica,
+	n.row, err = n.tx.TakeConnection(execution.Connection{Runner: r.ID, Replica: n.e.cfg.Replica,
 		Epoch: nextEpoch(last, req), BootNonce: takenBy(req), Transport: transport, TakenAt: n.tx.Now, ExpiresAt: n.tx.Now}, last.Epoch)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (e *Engine) verdict(alive []heldAttempt, l *runnerv1.HeldLease) *runnerv1.L
 		}
 		terms, err := e.heldTerms(heldAs(h.attempt, h.authority), h.attempt.ID)
 		if err != nil {
-			e.Log.Warn("held lease got no terms", "attempt", l.AttemptId, "error", err)
+			e.cfg.Log.Warn("held lease got no terms", "attempt", l.AttemptId, "error", err)
 			return v
 		}
 		v.Alive, v.AcceptedSeq, v.Terms = true, h.attempt.AcceptedSeq, terms
@@ -228,7 +228,7 @@ func (e *Engine) Announce(ctx context.Context, c store.Caller, req *runnerv1.Ann
 	if err := e.links.current(c.Runner(), req.Epoch); err != nil {
 		return err
 	}
-	return e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	return e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		r, err := tx.Runner(c.Runner())
 		if err != nil {
 			return err
@@ -245,8 +245,8 @@ func (e *Engine) attach(ctx context.Context, r protocol.RunnerID, epoch int64) e
 		return nil
 	}
 	var lost []protocol.RunnerID
-	err := e.Store.Update(ctx, store.AsLoop("attach"), func(tx *store.Tx) (err error) {
-		lost, err = tx.RenewConnections(e.Replica, []protocol.RunnerID{r}, tx.Now.Add(e.Limits.ConnectionTTL))
+	err := e.cfg.Store.Update(ctx, store.AsLoop("attach"), func(tx *store.Tx) (err error) {
+		lost, err = tx.RenewConnections(e.cfg.Replica, []protocol.RunnerID{r}, tx.Now.Add(e.cfg.Limits.ConnectionTTL))
 		return err
 	})
 	if err == nil && len(lost) > 0 {
@@ -262,7 +262,7 @@ func (e *Engine) Disconnect(ctx context.Context, c store.Caller, epoch int64) er
 	if !e.links.leave(c.Runner(), epoch) {
 		return nil // a later epoch is here
 	}
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) error {
+	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
 		r, err := tx.Runner(c.Runner())
 		if err != nil {
 			return err

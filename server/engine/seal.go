@@ -33,14 +33,14 @@ func (e *Engine) tickSeal(ctx context.Context) (bool, error) {
 	if sealed == sealBatch {
 		return true, nil // there is more
 	}
-	e.pauses.set(sealOp, now.Add(e.Limits.SealEvery))
+	e.pauses.set(sealOp, now.Add(e.cfg.Limits.SealEvery))
 	return e.signLedgers(ctx)
 }
 
 // sealAll makes one batch of segments. It looks first: an idle server writes
 // nothing.
 func (e *Engine) sealAll(ctx context.Context) (sealed int, err error) {
-	err = e.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
+	err = e.cfg.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
 		open, err := tx.Unsealed(1)
 		sealed = len(open)
 		return err
@@ -48,7 +48,7 @@ func (e *Engine) sealAll(ctx context.Context) (sealed int, err error) {
 	if err != nil || sealed == 0 {
 		return 0, err
 	}
-	err = e.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
+	err = e.cfg.Store.Update(ctx, store.AsLoop(sealOp), func(tx *store.Tx) error {
 		sealed = 0
 		if err := e.guardLead(tx); err != nil {
 			return err
@@ -133,22 +133,22 @@ func (e *Engine) signLedgers(ctx context.Context) (bool, error) {
 		return false, nil // without a broker the next pass asks
 	}
 	var grown []store.LedgerHead
-	err := e.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) (err error) {
 		grown, err = tx.UnsignedLedgers(sealBatch)
 		return err
 	})
 	if err != nil || len(grown) == 0 {
 		return false, err
 	}
-	return e.Ops.Start(sealOp, func(ctx context.Context) {
+	return e.cfg.Ops.Start(sealOp, func(ctx context.Context) {
 		for _, h := range grown {
 			done, err := e.signLedger(ctx, h.Tenant)
 			if err != nil {
-				e.Log.Warn("the ledger's head is not signed; it is tried again", "tenant", h.Tenant, "error", err)
+				e.cfg.Log.Warn("the ledger's head is not signed; it is tried again", "tenant", h.Tenant, "error", err)
 				return
 			}
 			e.settled.put(completion{op: sealOp, apply: func(ctx context.Context) error {
-				return e.Store.Update(ctx, store.AsLoop(sealOp), done)
+				return e.cfg.Store.Update(ctx, store.AsLoop(sealOp), done)
 			}})
 		}
 	}), nil
@@ -159,23 +159,23 @@ func (e *Engine) signLedgers(ctx context.Context) (bool, error) {
 // The broker is asked first, and the ledger read after: so it is no older than what
 // another server had signed.
 func (e *Engine) signLedger(ctx context.Context, t protocol.TenantID) (note func(*store.Tx) error, err error) {
-	last, err := e.Broker.LastHead(ctx, t)
+	last, err := e.cfg.Broker.LastHead(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	req := &brokerv1.SignHeadRequest{AfterSize: last.GetSize()}
 	var size int64
-	err = e.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.View(ctx, store.AsLoop(sealOp), func(tx *store.Tx) (err error) {
 		size, err = readHead(tx, t, req)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	jws, err := e.Broker.SignHead(ctx, req)
+	jws, err := e.cfg.Broker.SignHead(ctx, req)
 	switch protocol.CodeOf(err) {
 	case protocol.CodeDataLoss, protocol.CodeStaleFence, protocol.CodeFailedPrecondition:
-		e.Log.Error("THE BROKER REFUSES TO SIGN THE LEDGER", "tenant", t, "error", err)
+		e.cfg.Log.Error("THE BROKER REFUSES TO SIGN THE LEDGER", "tenant", t, "error", err)
 		why := err.Error()
 		return func(tx *store.Tx) error { return tx.RefuseLedger(t, why) }, nil
 	}

@@ -18,7 +18,7 @@ type NewSession struct {
 // CreateSession opens a conversation with the agent's current version.
 func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession) (session.Session, error) {
 	var s session.Session
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		if p.IdempotencyKey != "" {
 			if s, err = tx.SessionByKey(c.Principal(), p.IdempotencyKey); !notFound(err) {
 				return sameAgent(s, p.Agent, err)
@@ -39,8 +39,8 @@ func (e *Engine) CreateSession(ctx context.Context, c store.Caller, p NewSession
 			ID: newID[protocol.SessionKind](e, tx.Now), Tenant: c.Tenant(), Principal: c.Principal(),
 			Instance: inst.ID, Generation: inst.Generation, Agent: def.Name, AgentDigest: def.Digest, State: session.Open,
 			DataBoundary: agent.DataBoundary, CreatedAt: tx.Now, LastActiveAt: tx.Now,
-			ExpiresAt:      tx.Now.Add(narrowed(agent.Limits.SessionMax, e.Limits.MaxSessionLifetime)),
-			IdleTTL:        narrowed(agent.Limits.SessionIdle, e.Limits.MaxSessionIdle),
+			ExpiresAt:      tx.Now.Add(narrowed(agent.Limits.SessionMax, e.cfg.Limits.MaxSessionLifetime)),
+			IdleTTL:        narrowed(agent.Limits.SessionIdle, e.cfg.Limits.MaxSessionIdle),
 			IdempotencyKey: p.IdempotencyKey,
 		}
 		if err := tx.InsertSession(s); err != nil {
@@ -68,7 +68,7 @@ func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.S
 	}
 	var s session.Session
 	var ended []*turnTx
-	err := e.Store.Update(ctx, store.AsLoop("close"), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.Update(ctx, store.AsLoop("close"), func(tx *store.Tx) (err error) {
 		ended = nil
 		if s, err = tx.Session(id); err != nil || s.State != session.Open {
 			return err
@@ -95,7 +95,7 @@ func (e *Engine) CloseSession(ctx context.Context, c store.Caller, id protocol.S
 
 // mySession asks the store, as the caller, whether the session exists for it. INV-9.
 func (e *Engine) mySession(ctx context.Context, c store.Caller, id protocol.SessionID) error {
-	return e.Store.View(ctx, c, func(tx *store.Tx) error {
+	return e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		_, err := tx.Session(id)
 		return err
 	})

@@ -80,7 +80,7 @@ func (b *inbox) retryIn() time.Duration {
 }
 
 // busy reports an op that runs or whose completion waits.
-func (e *Engine) busy(op string) bool { return e.Ops.Running(op) || e.settled.pending(op) }
+func (e *Engine) busy(op string) bool { return e.cfg.Ops.Running(op) || e.settled.pending(op) }
 
 // tickSettle applies one completion. What only lost a race is dropped: its
 // state moved on. INV-3.
@@ -92,7 +92,7 @@ func (e *Engine) tickSettle(ctx context.Context) (bool, error) {
 	err := c.apply(ctx)
 	switch {
 	case lostRace(err):
-		e.Log.Info("completion came too late", "op", c.op, "reason", err)
+		e.cfg.Log.Info("completion came too late", "op", c.op, "reason", err)
 	case err != nil:
 		e.settled.postpone()
 		return false, err

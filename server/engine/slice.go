@@ -26,8 +26,8 @@ func (e *Engine) closeSlices(due []policy.Cleanup) bool {
 	for i, c := range due {
 		ids[i] = protocol.SliceID(c.Subject)
 	}
-	return e.Ops.Start(closeOp, func(ctx context.Context) {
-		u, err := e.Broker.CloseSlices(ctx, ids...)
+	return e.cfg.Ops.Start(closeOp, func(ctx context.Context) {
+		u, err := e.cfg.Broker.CloseSlices(ctx, ids...)
 		if ctx.Err() != nil {
 			return
 		}
@@ -51,7 +51,7 @@ func (e *Engine) slicesClosed(ctx context.Context, due []policy.Cleanup, u *brok
 
 // notClosed has slices closed later.
 func (e *Engine) notClosed(ctx context.Context, due []policy.Cleanup, failure error) error {
-	return e.Store.Update(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
+	return e.cfg.Store.Update(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
 		for _, c := range due {
 			if err := tx.SaveCleanup(tried(c, tx.Now, "", failure)); err != nil {
 				return err
@@ -66,7 +66,7 @@ func (e *Engine) notClosed(ctx context.Context, due []policy.Cleanup, failure er
 func (e *Engine) sliceClosed(ctx context.Context, c policy.Cleanup, u *brokerv1.UsageResponse) error {
 	id := protocol.SliceID(c.Subject)
 	var turn protocol.TurnID
-	err := e.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
+	err := e.cfg.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) error {
 		s, err := tx.Slice(id)
 		turn = s.Turn
 		return err

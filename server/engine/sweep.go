@@ -32,18 +32,18 @@ const usageTTL = 32 * 24 * time.Hour
 // sessions. INV-18.
 func (e *Engine) tickSweep(ctx context.Context) (bool, error) {
 	now := time.Now()
-	if e.Bytes == nil || !e.pauses.over(sweepKey, now) {
+	if e.cfg.Bytes == nil || !e.pauses.over(sweepKey, now) {
 		return false, nil
 	}
-	e.pauses.set(sweepKey, now.Add(e.Limits.SweepEvery))
-	err := e.Store.Update(ctx, store.AsLoop(sweepKey), func(tx *store.Tx) error {
+	e.pauses.set(sweepKey, now.Add(e.cfg.Limits.SweepEvery))
+	err := e.cfg.Store.Update(ctx, store.AsLoop(sweepKey), func(tx *store.Tx) error {
 		if err := e.guardLead(tx); err != nil {
 			return err
 		}
 		if _, err := tx.DropUsage(tx.Now.Add(-usageTTL)); err != nil {
 			return err
 		}
-		_, err := tx.DropUnusedUploads(tx.Now.Add(-e.Limits.UploadTTL))
+		_, err := tx.DropUnusedUploads(tx.Now.Add(-e.cfg.Limits.UploadTTL))
 		return err
 	})
 	if err != nil {
@@ -53,14 +53,14 @@ func (e *Engine) tickSweep(ctx context.Context) (bool, error) {
 	removed := 0
 	flush := func() error {
 		var unread []string
-		if err := e.Store.View(ctx, store.AsLoop(sweepKey), func(tx *store.Tx) (err error) {
+		if err := e.cfg.Store.View(ctx, store.AsLoop(sweepKey), func(tx *store.Tx) (err error) {
 			unread, err = tx.Unread(old)
 			return err
 		}); err != nil {
 			return err
 		}
 		for _, d := range unread {
-			if err := e.Bytes.Remove(d); err != nil {
+			if err := e.cfg.Bytes.Remove(d); err != nil {
 				return err
 			}
 		}
@@ -68,7 +68,7 @@ func (e *Engine) tickSweep(ctx context.Context) (bool, error) {
 		return nil
 	}
 	var failed error
-	err = e.Bytes.Older(now.Add(-bytesGrace), func(digest string) bool {
+	err = e.cfg.Bytes.Older(now.Add(-bytesGrace), func(digest string) bool {
 		if old = append(old, digest); len(old) == sweepBatch {
 			failed = flush()
 		}
@@ -81,7 +81,7 @@ func (e *Engine) tickSweep(ctx context.Context) (bool, error) {
 		err = flush()
 	}
 	if removed > 0 {
-		e.Log.Info("bytes that nobody may read are removed", "count", removed)
+		e.cfg.Log.Info("bytes that nobody may read are removed", "count", removed)
 	}
 	return false, err
 }

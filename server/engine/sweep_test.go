@@ -32,9 +32,8 @@ func (s shelf) Remove(digest string) error { delete(s, digest); return nil }
 // What nobody may read is removed, after the grace of an upload; what somebody
 // may read stays; an upload of which no turn came is forgotten after a week.
 func TestSweep(t *testing.T) {
+	bytes := shelf{}
 	inWorld(t, func(w *et.World, _ *et.Runner) {
-		bytes := shelf{}
-		w.Engine.Bytes = bytes
 		s := w.Session("assistant")
 		put := func(digest string, of protocol.SessionID) {
 			t.Helper()
@@ -67,13 +66,12 @@ func TestSweep(t *testing.T) {
 		}
 		pass(3 * time.Hour)
 		has()
-	})
+	}, et.WithBytes(bytes))
 }
 
 // A conversation ends before its record grows without bound, and says what to do.
 func TestSessionsAreBounded(t *testing.T) {
 	inWorld(t, func(w *et.World, _ *et.Runner) {
-		w.Engine.Limits.MaxSessionEvents = 8
 		w.Broker.Say(et.Script(et.Text("one"), et.Text("two")))
 		s := w.Session("assistant")
 		first := w.Submit(s, "hello")
@@ -93,5 +91,5 @@ func TestSessionsAreBounded(t *testing.T) {
 		if next := w.Submit(w.Session("assistant"), "hello"); next.ID == "" {
 			t.Error("a new session takes no turn")
 		}
-	})
+	}, et.WithLimits(engine.Limits{MaxSessionEvents: 8}))
 }

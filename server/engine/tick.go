@@ -34,7 +34,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
 		{Name: "takeover", Do: e.tickTakeover, Wake: e.orphans},
 		{Name: "activate", Do: e.tickActivate, Topics: on(store.TopicTurns), Wake: e.view.wake},
-		{Name: "calls", Do: e.tickCalls, Topics: on(callsOf(e.Replica))},
+		{Name: "calls", Do: e.tickCalls, Topics: on(callsOf(e.cfg.Replica))},
 		{Name: "model", Do: e.tickModel, Wake: e.due.bell, Due: e.pauses.next},
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: on(store.TopicActions)},
@@ -58,7 +58,7 @@ func (e *Engine) Ticks() []Tick {
 func (e *Engine) runTick(ctx context.Context, t Tick) error {
 	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}, {Dir: reflect.SelectRecv}}
 	for _, topic := range t.Topics {
-		wake, stop := e.Store.Subscribe(topic)
+		wake, stop := e.cfg.Store.Subscribe(topic)
 		defer stop()
 		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(wake)})
 	}
@@ -74,7 +74,7 @@ func (e *Engine) runTick(ctx context.Context, t Tick) error {
 		case errors.As(err, &over):
 			return over.error
 		case err != nil:
-			e.Log.Error("tick failed; it runs again", "tick", t.Name, "error", err)
+			e.cfg.Log.Error("tick failed; it runs again", "tick", t.Name, "error", err)
 		case worked:
 			continue
 		}
@@ -91,7 +91,7 @@ func (e *Engine) runTick(ctx context.Context, t Tick) error {
 
 // waitFor is how long a tick without work or with an error rests.
 func (e *Engine) waitFor(t Tick, err error) time.Duration {
-	wait := e.Limits.Poll
+	wait := e.cfg.Limits.Poll
 	if t.Due != nil && (err == nil || t.Eager) {
 		wait = min(wait, max(t.Due(), time.Millisecond))
 	}

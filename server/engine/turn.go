@@ -93,7 +93,7 @@ func (e *Engine) onSeen(ctx context.Context, loop string, seen execution.Attempt
 // for the commit happens after it, and else never.
 func (e *Engine) change(ctx context.Context, loop string, open func(tx *store.Tx) (*turnTx, error), fn func(w *turnTx) error) error {
 	var w *turnTx
-	err := e.Store.Update(ctx, store.AsLoop(loop), func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.Update(ctx, store.AsLoop(loop), func(tx *store.Tx) (err error) {
 		if w, err = open(tx); err != nil {
 			return err
 		}

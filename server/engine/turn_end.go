@@ -58,10 +58,10 @@ func (w *turnTx) end(ev session.TurnEvent, reason, message string) error {
 	}
 	id, state := w.turn.ID, next.State
 	w.afterCommit(func() {
-		w.e.Log.Info("turn ended", "turn", id, "state", state, "reason", reason)
+		w.e.cfg.Log.Info("turn ended", "turn", id, "state", state, "reason", reason)
 		w.e.owned.forget(id)
 		if call != "" {
-			w.e.Ops.Stop(modelOp(call))
+			w.e.cfg.Ops.Stop(modelOp(call))
 		}
 	})
 	return nil

@@ -18,7 +18,7 @@ type Resolution struct {
 
 // ListUnknown is the unknown inbox of the caller, with the evidence.
 func (e *Engine) ListUnknown(ctx context.Context, c store.Caller, includeResolved bool) (list []session.Action, err error) {
-	err = e.Store.View(ctx, c, func(tx *store.Tx) (err error) {
+	err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
 		list, err = tx.Unknowns(includeResolved)
 		return err
 	})
@@ -34,7 +34,7 @@ func (e *Engine) ResolveUnknown(ctx context.Context, c store.Caller, p Resolutio
 		return session.Action{}, protocol.Errorf(protocol.CodeInvalidArgument, "resolution %q is not one of happened, did_not_happen, accepted", p.Verdict)
 	}
 	var a session.Action
-	err := e.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
+	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) (err error) {
 		if a, err = tx.ResolveUnknown(p.Action, p.Verdict, p.Note); err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func (w *turnTx) tally() error {
 	w.turn.UsageSettledAt = w.tx.Now
 	w.touch()
 	id := w.turn.ID
-	w.afterCommit(func() { w.e.EndedFunc(id) })
+	w.afterCommit(func() { w.e.cfg.EndedFunc(id) })
 	if len(all) == 0 {
 		return nil // it never began
 	}

@@ -33,7 +33,7 @@ func say[T any](p *person, name string, do func(ctx context.Context, e *engine.E
 	h := pick(p.s, p.s.hosts...)
 	serve(h, call{over: p.links[h.n], from: &p.party, name: name, timeout: shortCall},
 		func(ctx context.Context, e *engine.Engine) (v T, err error) {
-			err = e.Store.View(ctx, store.AsLoop("authenticate"), func(tx *store.Tx) error {
+			err = p.s.store.View(ctx, store.AsLoop("authenticate"), func(tx *store.Tx) error {
 				_, _, err := tx.PrincipalByToken(p.token)
 				return err
 			})
@@ -187,7 +187,7 @@ func (p *person) recreate(agent string) {
 func (p *person) lookAtApprovals() {
 	p.after(p.s.between(time.Second, 4*time.Second), "", p.lookAtApprovals)
 	say(p, "", func(ctx context.Context, e *engine.Engine) (list []session.Approval, err error) {
-		err = e.Store.View(ctx, p.me, func(tx *store.Tx) (err error) {
+		err = p.s.store.View(ctx, p.me, func(tx *store.Tx) (err error) {
 			list, err = tx.Approvals(false)
 			return err
 		})

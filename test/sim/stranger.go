@@ -91,7 +91,7 @@ func (p *stranger) pickWish(t session.Turn) (what string, ask wish) {
 		}
 	}
 	return "list", func(ctx context.Context, e *engine.Engine) error {
-		return e.Store.View(ctx, c, func(tx *store.Tx) error {
+		return p.s.store.View(ctx, c, func(tx *store.Tx) error {
 			turns, _, err := tx.Turns("", 0, "")
 			approvals, err1 := tx.Approvals(true)
 			if n := len(turns) + len(approvals); n > 0 && err == nil && err1 == nil {

@@ -50,6 +50,8 @@ type World struct {
 	quotas  policy.Quotas
 	limits  engine.Limits
 	replica protocol.ReplicaID
+	meter   engine.Meter
+	bytes   engine.Bytes
 }
 
 // Option changes a world before it begins.
@@ -60,6 +62,12 @@ func WithEntropy(r io.Reader) Option { return func(w *World) { w.entropy = r } }
 
 // WithLimits sets the engine's limits.
 func WithLimits(l engine.Limits) Option { return func(w *World) { w.limits = l } }
+
+// WithMeter has what happens counted.
+func WithMeter(m engine.Meter) Option { return func(w *World) { w.meter = m } }
+
+// WithBytes gives the world the contents of artifacts, to be swept.
+func WithBytes(b engine.Bytes) Option { return func(w *World) { w.bytes = b } }
 
 // WithQuotas sets the quotas of tenants, principals and agents.
 func WithQuotas(q policy.Quotas) Option { return func(w *World) { w.quotas = q } }
@@ -164,7 +172,7 @@ func (w *World) config(ops engine.Ops) engine.Config {
 	return engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
-		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: w.entropy,
+		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: w.entropy, Meter: w.meter, Bytes: w.bytes,
 	}
 }
 
