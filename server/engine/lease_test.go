@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,6 +260,41 @@ func TestEpochs(t *testing.T) {
 		}
 		if _, err := w.Engine.Mail(ctx(), r.Caller(), r.Epoch(), 0, 1); err != nil {
 			t.Errorf("the end of the old stream ended the new one: %v", err)
+		}
+	})
+}
+
+// What becomes of a turn's sandboxes on a machine that is on its own is told in the
+// session, with the machine's own time, in a chain that holds; a state that is none is
+// evidence alone, and words are payload.
+func TestSandboxesThatStandStillAreTold(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := begun(t, w, r)
+		at := time.Now()
+		for _, m := range []*runnerv1.SandboxMoved{
+			{State: "frozen", Reason: "the server cannot be reached " + strings.Repeat("x", 1000) + "\xff"}, {State: "dancing", Reason: "secret"}, {State: "running"},
+		} {
+			h.Append(&runnerv1.Record{Kind: &runnerv1.Record_SandboxMoved{SandboxMoved: m}})
+		}
+		w.Sleep(time.Second)
+		h.Finish("done", "")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+		var got []string
+		for _, e := range w.Events(turn.Session) {
+			if e.Type != session.SandboxMoved {
+				continue
+			}
+			got = append(got, e.Data["state"])
+			if e.Attempt != h.ID || e.Turn != turn.ID || e.Data["runner"] != r.ID.String() || e.Data["machine_time"] != at.UTC().Format(time.RFC3339Nano) || len(e.Payload) > 300 {
+				t.Errorf("%+v", e)
+			}
+		}
+		if !slices.Equal(got, []string{"frozen", "running"}) {
+			t.Errorf("told %v", got)
+		}
+		if err := w.Store.View(ctx(), w.Me(), func(tx *store.Tx) error { return tx.VerifyEvents(turn.Session) }); err != nil {
+			t.Error(err)
 		}
 	})
 }

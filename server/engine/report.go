@@ -132,6 +132,8 @@ func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (executio
 		return a, w.toolRequested(a, k.ToolRequested)
 	case *runnerv1.Record_Checkpoint:
 		return a, w.checkpoint(a, k.Checkpoint)
+	case *runnerv1.Record_SandboxMoved:
+		return a, w.sandboxMoved(a, r)
 	case *runnerv1.Record_OwnerAsked:
 		return a, w.ownerAsked(a, r)
 	case *runnerv1.Record_OwnerDecided:

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -237,6 +239,27 @@ func (w *turnTx) checkpoint(a execution.Attempt, c *runnerv1.Checkpoint) error {
 	w.loop, w.turn.PatchDigest, w.dirty = state, c.PatchDigest, true
 	w.spend(state.Usage)
 	w.event(session.Event{Type: session.CheckpointTaken, Attempt: a.ID, Data: map[string]string{"patch_digest": c.PatchDigest}})
+	return nil
+}
+
+// sandboxStates are what a supervisor reports of its sandboxes.
+var sandboxStates = []string{"running", "frozen", "killed"}
+
+// maxReason of a machine's words.
+const maxReason = 300
+
+// sandboxMoved tells who follows the session that the turn's sandboxes stand still,
+// run again, or are gone, by the machine's own clock: the server hears of it when the
+// machine is back. The machine's words are payload, which can be erased; a state that
+// is none stays evidence.
+func (w *turnTx) sandboxMoved(a execution.Attempt, r *runnerv1.Record) error {
+	moved := r.GetSandboxMoved()
+	if a.SubjectKind != execution.SubjectTurn || !slices.Contains(sandboxStates, moved.GetState()) {
+		return nil
+	}
+	why, _ := policy.Redact(strings.ToValidUTF8(moved.GetReason(), ""))
+	w.event(session.Event{Type: session.SandboxMoved, Attempt: a.ID, Payload: strings.ToValidUTF8(why[:min(len(why), maxReason)], ""), Data: map[string]string{
+		"runner": a.Runner.String(), "state": moved.GetState(), "machine_time": time.UnixMicro(r.AtUs).UTC().Format(time.RFC3339Nano)}})
 	return nil
 }
 

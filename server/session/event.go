@@ -36,6 +36,7 @@ const (
 	AttemptClaimed  EventType = "attempt.claimed"
 	AttemptStarted  EventType = "attempt.started"
 	AttemptEnded    EventType = "attempt.ended"
+	SandboxMoved    EventType = "sandbox.moved"
 	LateResult      EventType = "attempt.evidence"
 	CheckpointTaken EventType = "turn.checkpoint"
 )

@@ -62,8 +62,24 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		if d["state"] != "SUCCEEDED" {
 			return "the attempt on " + f.machine(ctx, d["runner"]) + " ended: " + strings.ToLower(plain(d["state"])) + because(d["reason"])
 		}
+	case "sandbox.moved":
+		return f.moved(ctx, e, d)
 	case "turn.cancel_requested":
 		return "is being cancelled"
+	}
+	return ""
+}
+
+// moved says what became of the sandboxes of a turn while its machine was on its own.
+func (f *follower) moved(ctx context.Context, e *apiv1.Event, d map[string]string) string {
+	at := f.machine(ctx, d["runner"])
+	switch d["state"] {
+	case "frozen":
+		return "stands still on " + at + because(clip(e.GetPayload(), 100))
+	case "running":
+		return "goes on where it stood still, on " + at
+	case "killed":
+		return "its sandboxes on " + at + " were ended" + because(clip(e.GetPayload(), 100))
 	}
 	return ""
 }
