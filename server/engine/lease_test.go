@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
@@ -272,7 +273,7 @@ func TestSandboxesThatStandStillAreTold(t *testing.T) {
 		turn, h := begun(t, w, r)
 		at := time.Now()
 		for _, m := range []*runnerv1.SandboxMoved{
-			{State: "frozen", Reason: "the server cannot be reached " + strings.Repeat("x", 1000) + "\xff"}, {State: "dancing", Reason: "secret"}, {State: "running"},
+			{State: "frozen", Reason: "the server cannot be reached  " + strings.Repeat("é", 1000)}, {State: "dancing", Reason: "secret"}, {State: "running"},
 		} {
 			h.Append(&runnerv1.Record{Kind: &runnerv1.Record_SandboxMoved{SandboxMoved: m}})
 		}
@@ -286,7 +287,7 @@ func TestSandboxesThatStandStillAreTold(t *testing.T) {
 				continue
 			}
 			got = append(got, e.Data["state"])
-			if e.Attempt != h.ID || e.Turn != turn.ID || e.Data["runner"] != r.ID.String() || e.Data["machine_time"] != at.UTC().Format(time.RFC3339Nano) || len(e.Payload) > 300 {
+			if e.Attempt != h.ID || e.Turn != turn.ID || e.Data["runner"] != r.ID.String() || e.Data["machine_time"] != at.UTC().Format(time.RFC3339Nano) || len(e.Payload) > 300 || !utf8.ValidString(e.Payload) {
 				t.Errorf("%+v", e)
 			}
 		}

@@ -257,7 +257,7 @@ func (w *turnTx) sandboxMoved(a execution.Attempt, r *runnerv1.Record) error {
 	if a.SubjectKind != execution.SubjectTurn || !slices.Contains(sandboxStates, moved.GetState()) {
 		return nil
 	}
-	why, _ := policy.Redact(strings.ToValidUTF8(moved.GetReason(), ""))
+	why, _ := policy.Redact(moved.GetReason())
 	w.event(session.Event{Type: session.SandboxMoved, Attempt: a.ID, Payload: strings.ToValidUTF8(why[:min(len(why), maxReason)], ""), Data: map[string]string{
 		"runner": a.Runner.String(), "state": moved.GetState(), "machine_time": time.UnixMicro(r.AtUs).UTC().Format(time.RFC3339Nano)}})
 	return nil
