@@ -18,7 +18,7 @@ func actionOp(id protocol.AttemptID) string { return "action " + id.String() }
 // the decision. Its intent is on the disk; right before the effect the lease is
 // asked (INV-20); the result is on the disk before anybody hears of it.
 func (d *Daemon) startAction(a *attempt, w *runnerv1.DeviceWork) {
-	d.ops.start(actionOp(a.id), func(ctx context.Context) {
+	d.ops.Start(actionOp(a.id), func(ctx context.Context) {
 		no, over := d.awaitKey(ctx, a)
 		if no != nil {
 			d.settleAction(a, no)
@@ -55,7 +55,7 @@ func (d *Daemon) settleAction(a *attempt, r *runnerv1.Result) {
 			d.log.Error("the result of an action cannot be journalled", "attempt", a.id, "error", err)
 		}
 		broken := protocol.CodeOf(err) == protocol.CodeDataLoss // until a restart
-		if broken || !sleep(d.ops.ctx, backoff.Next()) {
+		if broken || !sleep(d.ops.Context(), backoff.Next()) {
 			return
 		}
 	}
@@ -72,7 +72,7 @@ func (d *Daemon) journalResult(a *attempt, r *runnerv1.Result) error {
 	d.problems.note("journal", nil)
 	a.seq.Store(int64(len(d.actions.entry(a.id).records)))
 	a.ended.Store(true)
-	d.wakeReport.set()
+	d.wakeReport.Ring()
 	return nil
 }
 

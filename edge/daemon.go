@@ -14,6 +14,7 @@ import (
 
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
@@ -38,7 +39,7 @@ type Daemon struct {
 	actions *actionLog
 	keys    keys // questions that wait for the owner
 	turns   turns
-	ops     *ops
+	ops     op.Runner
 
 	ready      atomic.Bool // recovery is done
 	paused     atomic.Bool
@@ -58,8 +59,8 @@ type Daemon struct {
 	backoff                             link.Backoff
 	taking                              single      // a new epoch
 	moving                              atomic.Bool // one is taken beside the last
-	wakeRenew, wakeReport, wakeAnnounce signal
-	wakeLink, wakeProbe, wakeRules      signal
+	wakeRenew, wakeReport, wakeAnnounce op.Bell
+	wakeLink, wakeProbe, wakeRules      op.Bell
 	renewed                             time.Duration // when the last renewal was sent; the renew loop's own
 	end                                 chan error    // ends Run: fenced, left
 }
@@ -74,7 +75,7 @@ func New(cfg Config) (*Daemon, error) {
 		cfg: cfg, log: cfg.Log,
 		backoff:   link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
 		taking:    make(single, 1),
-		wakeRenew: newSignal(), wakeReport: newSignal(), wakeAnnounce: newSignal(), wakeLink: newSignal(), wakeProbe: newSignal(), wakeRules: newSignal(),
+		wakeRenew: op.NewBell(), wakeReport: op.NewBell(), wakeAnnounce: op.NewBell(), wakeLink: op.NewBell(), wakeProbe: op.NewBell(), wakeRules: op.NewBell(),
 		end: make(chan error, 1),
 	}
 	var b [16]byte
@@ -124,7 +125,7 @@ func dialler(dir *state.Dir, server string, network link.Network) (*link.Client,
 type loop struct {
 	name string
 	tick func(context.Context) (worked bool, err error)
-	wake signal
+	wake op.Bell
 	idle func() time.Duration
 }
 
@@ -155,7 +156,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	g, gctx := errgroup.WithContext(ctx)
-	d.ops = newOps(gctx, g)
+	if err := d.ops.Begin(gctx); err != nil {
+		return err
+	}
+	g.Go(func() error { d.ops.Wait(); return nil })
 	if err := d.recover(gctx); err != nil {
 		cancel(err)
 		_ = g.Wait() // ends with the cause that it was given
@@ -172,7 +176,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		g.Go(func() error { return d.run(gctx, l) })
 	}
 	if d.cfg.WatchRules != nil {
-		g.Go(func() error { return d.cfg.WatchRules(gctx, d.cfg.State.Policy(), d.wakeRules.set) })
+		g.Go(func() error { return d.cfg.WatchRules(gctx, d.cfg.State.Policy(), d.wakeRules.Ring) })
 	}
 	g.Go(func() error {
 		select {
@@ -208,7 +212,7 @@ func (d *Daemon) run(ctx context.Context, l loop) error {
 			d.problems.note(l.name, nil)
 			backoff.Reset()
 			if !worked {
-				l.wake.wait(ctx, l.idle())
+				l.wake.Wait(ctx, l.idle())
 			}
 		}
 	}
@@ -278,3 +282,14 @@ func (d *Daemon) tidy() {
 }
 
 var errLeft = protocol.Errorf(protocol.CodeCancelled, "the runner has left its server")
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}

@@ -28,7 +28,7 @@ func (d *Daemon) observe(ctx context.Context) {
 		return
 	}
 	d.offers(seen)
-	d.ops.start("probe", func(ctx context.Context) { d.look(ctx, boot) })
+	d.ops.Start("probe", func(ctx context.Context) { d.look(ctx, boot) })
 }
 
 // look tries the sandbox.
@@ -59,7 +59,7 @@ func (d *Daemon) offers(r sandbox.Report) {
 	d.seen.Store(&r)
 	if old := d.facts.Swap(f); !proto.Equal(old, f) {
 		d.announced.Store(false)
-		d.wakeAnnounce.set()
+		d.wakeAnnounce.Ring()
 	}
 }
 

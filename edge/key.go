@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/secondkey"
@@ -48,7 +49,7 @@ type heldKey struct {
 	attempt *attempt
 	asked   *question
 	work    *runnerv1.DeviceWork
-	wake    signal
+	wake    op.Bell
 }
 
 // keys are the questions of this machine that have no end yet.
@@ -63,7 +64,7 @@ func (k *keys) open() int { return len(k.all()) }
 // wakeAll has every waiting action look again.
 func (k *keys) wakeAll() {
 	for _, h := range k.all() {
-		h.wake.set()
+		h.wake.Ring()
 	}
 }
 
@@ -97,8 +98,8 @@ func (d *Daemon) holdBack(a *attempt, w *runnerv1.DeviceWork, q *question) {
 	}
 	a.freed.Store(true)
 	a.holds.Store(true)
-	d.keys.put(a.id, &heldKey{attempt: a, asked: q, work: w, wake: newSignal()})
-	d.wakeReport.set()
+	d.keys.put(a.id, &heldKey{attempt: a, asked: q, work: w, wake: op.NewBell()})
+	d.wakeReport.Ring()
 }
 
 // keyLeft is how long a question still waits: as it was asked, or shorter where
@@ -128,7 +129,7 @@ func (d *Daemon) heard(id protocol.AttemptID, res *runnerv1.ReportResponse) {
 	}
 	d.actions.accept(id, res.GetAcceptedSeq())
 	if h := d.keys.get(id); h != nil {
-		h.wake.set()
+		h.wake.Ring()
 	}
 }
 

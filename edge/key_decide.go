@@ -120,7 +120,7 @@ func (d *Daemon) settleKey(h *heldKey, made *runnerv1.OwnerDecided) error {
 	}
 	h.attempt.seq.Store(keySeq)
 	d.log.Info("the second key was decided", "attempt", id, "decision", made.Decision, "by", made.By, "digest", made.Digest)
-	h.wake.set()
-	d.wakeReport.set()
+	h.wake.Ring()
+	d.wakeReport.Ring()
 	return nil
 }

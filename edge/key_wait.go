@@ -34,12 +34,12 @@ func (d *Daemon) awaitKey(ctx context.Context, a *attempt) (no *runnerv1.Result,
 			return nil, true
 		case err != nil:
 			d.problems.note("journal", err)
-			h.wake.wait(ctx, watchEvery)
+			h.wake.Wait(ctx, watchEvery)
 		case e.decided != nil && e.accepted >= keySeq && a.lease.Authority() > 0:
 			if err := d.actions.intent(a.id); err != nil {
 				d.problems.note("journal", err)
 				d.log.ErrorContext(ctx, "the intent of an approved action cannot be journalled", "attempt", a.id, "error", err)
-				h.wake.wait(ctx, watchEvery)
+				h.wake.Wait(ctx, watchEvery)
 				continue
 			}
 			fault.Here(fault.EdgeEffectIntent)
@@ -47,7 +47,7 @@ func (d *Daemon) awaitKey(ctx context.Context, a *attempt) (no *runnerv1.Result,
 			d.keys.remove(a.id)
 			return nil, false
 		default:
-			h.wake.wait(ctx, max(time.Millisecond, min(watchEvery, d.keyLeft(h)))) // timers do not count suspend
+			h.wake.Wait(ctx, max(time.Millisecond, min(watchEvery, d.keyLeft(h)))) // timers do not count suspend
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 	}
 	d.problems.note("connection", err)
 	d.log.InfoContext(ctx, "the link is down", "error", err, "transport", d.link.Transport())
-	d.wakeLink.wait(ctx, max(time.Millisecond, wait))
+	d.wakeLink.Wait(ctx, max(time.Millisecond, wait))
 	return nil
 }
 
@@ -101,9 +101,9 @@ func (d *Daemon) take(ctx context.Context, over bool) error {
 		d.line.drop(old, errRelink) // its stream: calls that are under way end by themselves
 	}
 	d.log.InfoContext(ctx, "connected", "server", d.enrolment.Server, "transport", d.link.Transport(), "epoch", c.epoch)
-	d.wakeRenew.set()
-	d.wakeReport.set()
-	d.wakeAnnounce.set()
+	d.wakeRenew.Ring()
+	d.wakeReport.Ring()
+	d.wakeAnnounce.Ring()
 	return nil
 }
 
@@ -211,7 +211,7 @@ func (d *Daemon) deliver(ctx context.Context, c *connection, m *runnerv1.AttachR
 	}
 	done := func() {
 		d.mailbox.done(m.GetSeq())
-		d.wakeReport.set()
+		d.wakeReport.Ring()
 	}
 	switch k := m.GetKind().(type) {
 	case *runnerv1.AttachResponse_Offer:

@@ -29,13 +29,13 @@ func (d *Daemon) tickProbe(ctx context.Context) (bool, error) {
 func (d *Daemon) probeNow(ctx context.Context) error {
 	if _, ok := d.link.NextProbe(); !ok {
 		if d.line.get() == nil {
-			d.wakeLink.set() // not even TCP: at once instead of after the back-off
+			d.wakeLink.Ring() // not even TCP: at once instead of after the back-off
 		}
 		return nil
 	}
 	tried := d.probes.Load()
 	d.link.ProbeNow()
-	d.wakeProbe.set()
+	d.wakeProbe.Ring()
 	for d.probes.Load() == tried && sleep(ctx, 10*time.Millisecond) {
 		if _, ok := d.link.NextProbe(); !ok {
 			return nil

@@ -73,7 +73,7 @@ func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
 	}
 	d.log.Warn("an attempt lost its authority", "attempt", a.id, "reason", why.Message)
 	if a.kind == protocol.KindAction {
-		d.ops.cancel(actionOp(a.id), why)
+		d.ops.Stop(actionOp(a.id), why)
 		return
 	}
 	d.endTurn(a, why.Message)

@@ -41,7 +41,7 @@ func (d *Daemon) noticeSuspend() {
 	if !d.sawClock.IsZero() && elapsed-d.sawElapsed > clock.Sub(d.sawClock)+suspendGap {
 		d.log.Info("the machine slept; the link is made anew", "for", elapsed-d.sawElapsed)
 		d.link.Drop()
-		d.wakeLink.set()
+		d.wakeLink.Ring()
 	}
 	d.sawElapsed, d.sawClock = elapsed, clock
 }
@@ -57,7 +57,7 @@ func (d *Daemon) switchTo(paused bool) {
 		}
 	}
 	d.announced.Store(false)
-	d.wakeAnnounce.set()
+	d.wakeAnnounce.Ring()
 }
 
 // fence ends everything because the server said so, and ends the daemon.

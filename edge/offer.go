@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"bivouac/edge/fault"
 	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
@@ -12,8 +14,6 @@ import (
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/state"
 	"bivouac/edge/supervise/protocol/supervisev1"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // offer answers an invitation: it declines with a reason, or claims and starts
@@ -136,7 +136,7 @@ func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.Attem
 	}
 	fault.Here(fault.EdgeClaimJournalled)
 	d.table.add(a)
-	d.wakeRenew.set()
+	d.wakeRenew.Ring()
 	d.startTurn(a, dir, begin, false)
 	return nil
 }
@@ -171,7 +171,7 @@ func (d *Daemon) claimAction(ctx context.Context, c *connection, id protocol.Att
 	a.seq.Store(2) // it started, and its intent or its question
 	d.holdBack(a, work.GetDevice(), q)
 	d.table.add(a)
-	d.wakeRenew.set()
+	d.wakeRenew.Ring()
 	d.startAction(a, work.GetDevice())
 	return nil
 }

@@ -56,7 +56,7 @@ func TestReconnectsLeakNothing(t *testing.T) {
 			switch n % 3 {
 			case 0:
 				m.daemon.link.Drop()
-				m.daemon.wakeLink.set()
+				m.daemon.wakeLink.Ring()
 			case 1:
 				m.daemon.line.drop(m.daemon.line.get(), errRelink)
 			case 2:

@@ -60,7 +60,7 @@ func (d *Daemon) startTurn(a *attempt, dir state.Attempt, begin *supervisev1.Beg
 	t.terms.Store(begin.GetTerms())
 	a.holds.Store(dir.Sandbox().Freezer != "")
 	d.turns.put(t.id, t)
-	d.ops.start(turnOp(a.id), func(ctx context.Context) { d.runTurn(ctx, t) })
+	d.ops.Start(turnOp(a.id), func(ctx context.Context) { d.runTurn(ctx, t) })
 }
 
 // runTurn repeats stepTurn until the server has the result.
@@ -84,7 +84,7 @@ func (d *Daemon) runTurn(ctx context.Context, t *turn) {
 		sleep(ctx, backoff.Next())
 	}
 	if errors.Is(context.Cause(ctx), errAbandoned) {
-		d.abandoned(d.ops.ctx, t)
+		d.abandoned(d.ops.Context(), t)
 	}
 }
 
@@ -135,7 +135,7 @@ func (d *Daemon) stepTurn(ctx context.Context, t *turn) error {
 	if t.cut.Load() != nil {
 		d.endTurn(t.attempt, t.cut.Load().Message)
 	} else {
-		d.ops.start(liveOp(t.id), func(ctx context.Context) { d.passLive(ctx, t) })
+		d.ops.Start(liveOp(t.id), func(ctx context.Context) { d.passLive(ctx, t) })
 	}
 	return d.follow(ctx, t, hello.GetAckedSeq())
 }
@@ -195,7 +195,7 @@ func (d *Daemon) endTurn(a *attempt, reason string) {
 	if t == nil {
 		return
 	}
-	d.ops.start(stopOp(a.id), func(ctx context.Context) {
+	d.ops.Start(stopOp(a.id), func(ctx context.Context) {
 		limit, cancel := context.WithTimeout(ctx, stopTimeout)
 		defer cancel()
 		if _, err := t.supervisor.Stop(limit, &supervisev1.StopRequest{Reason: reason}); err != nil {
@@ -222,7 +222,7 @@ func (d *Daemon) watchCut(a *attempt) {
 		return
 	}
 	if t.quiet.Load() && d.line.get() != nil && d.cfg.Elapsed()-time.Duration(t.quietAt.Load()) > resultIn {
-		d.ops.cancel(turnOp(a.id), errAbandoned)
+		d.ops.Stop(turnOp(a.id), errAbandoned)
 	}
 	if !t.quiet.Load() {
 		d.endTurn(a, a.cut.Load().Message) // again, when the first order failed
@@ -239,7 +239,7 @@ func (d *Daemon) pass(a *attempt, terms *runnerv1.LeaseTerms) {
 		return
 	}
 	t.terms.Store(terms)
-	d.ops.start(renewOp(a.id), func(ctx context.Context) {
+	d.ops.Start(renewOp(a.id), func(ctx context.Context) {
 		limit, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		if _, err := t.supervisor.Renew(limit, &supervisev1.RenewRequest{Terms: t.remaining(t.terms.Load())}); err != nil {
@@ -259,7 +259,7 @@ func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
 		return false
 	}
 	// The same answer, sent again while the first is on its way, is dealt with by that.
-	return d.ops.start("answer "+t.id.String()+" "+m.GetCallId(), func(ctx context.Context) {
+	return d.ops.Start("answer "+t.id.String()+" "+m.GetCallId(), func(ctx context.Context) {
 		backoff := link.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 		for !t.ended.Load() && t.cut.Load() == nil {
 			_, err := call(ctx, t.supervisor.Answer, &supervisev1.AnswerRequest{CallId: m.GetCallId(), Result: m.GetResult(), Park: m.GetPark()})
@@ -277,7 +277,7 @@ func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
 // finishTurn waits until the supervisor has cleaned up and ended, and removes
 // the attempt from this machine (INV-18).
 func (d *Daemon) finishTurn(ctx context.Context, t *turn) {
-	d.ops.cancel(liveOp(t.id), context.Canceled)
+	d.ops.Stop(liveOp(t.id), context.Canceled)
 	deadline := t.lease.Now() + stopTimeout
 	for t.lease.Now() < deadline {
 		d.cfg.Supervisors.Reap()

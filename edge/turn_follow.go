@@ -29,7 +29,7 @@ func (d *Daemon) follow(ctx context.Context, t *turn, after int64) error {
 	for stream.Receive() {
 		records := stream.Msg().GetRecords()
 		if short := stream.Msg().GetShort(); t.short.Swap(short) != short {
-			d.wakeRenew.set()
+			d.wakeRenew.Ring()
 		}
 		if len(records) == 0 {
 			continue

@@ -40,7 +40,7 @@ type attempt struct {
 	// trace is the turn's trace context; empty: it has none.
 	trace string
 	// finished is fired when the worker has said how its loop ended.
-	finished signal
+	finished mark
 	// inflight are requests of the worker.
 	inflight sync.WaitGroup
 	// execs keeps tool calls and checkpoints apart.
@@ -60,7 +60,7 @@ type attempt struct {
 
 // newAttempt reads the work. It dials nothing.
 func newAttempt(s *supervisor, w *handover) (*attempt, error) {
-	a := &attempt{supervisor: s, turn: w.turn, trace: traceContext(w.trace), spec: &runtimev1.Spec{}, hold: newHold(), report: s.cfg.Report, finished: newSignal(), active: s.lease.Now()}
+	a := &attempt{supervisor: s, turn: w.turn, trace: traceContext(w.trace), spec: &runtimev1.Spec{}, hold: newHold(), report: s.cfg.Report, finished: newMark(), active: s.lease.Now()}
 	if err := proto.Unmarshal(w.turn.GetSpec(), a.spec); err != nil {
 		return nil, protocol.Errorf(protocol.CodeIncompatible, "the turn's spec cannot be read: %w; upgrade bivouac-edge", err)
 	}

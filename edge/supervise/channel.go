@@ -75,12 +75,12 @@ func (a *attempt) attend(outer context.Context) error {
 type sole struct {
 	conn   chan net.Conn
 	addr   net.Addr
-	closed signal
+	closed mark
 	whole  net.Conn
 }
 
 func newSole(conn net.Conn) *sole {
-	s := &sole{conn: make(chan net.Conn, 1), addr: conn.LocalAddr(), closed: newSignal(), whole: conn}
+	s := &sole{conn: make(chan net.Conn, 1), addr: conn.LocalAddr(), closed: newMark(), whole: conn}
 	s.conn <- conn
 	return s
 }

@@ -51,7 +51,7 @@ type supervisor struct {
 	recovered bool
 	// begun, stopped and retired are closed once; quiet is closed when the attempt
 	// has no process and will have none.
-	begun, stopped, retired, quiet signal
+	begun, stopped, retired, quiet mark
 	renewed                        chan struct{} // has a token after new terms
 
 	mu       sync.Mutex // guards the fields below
@@ -74,15 +74,15 @@ type handover struct {
 	terms *runnerv1.LeaseTerms
 }
 
-// signal is closed at most once.
-type signal struct {
+// mark is set at most once, and stays.
+type mark struct {
 	once sync.Once
 	c    chan struct{}
 }
 
-func newSignal() signal       { return signal{c: make(chan struct{})} }
-func (s *signal) fire()       { s.once.Do(func() { close(s.c) }) }
-func (s *signal) fired() bool { return isClosed(s.c) }
+func newMark() mark         { return mark{c: make(chan struct{})} }
+func (m *mark) fire()       { m.once.Do(func() { close(m.c) }) }
+func (m *mark) fired() bool { return isClosed(m.c) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}()
 	s := &supervisor{
 		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(), short: newShort(),
-		begun: newSignal(), stopped: newSignal(), retired: newSignal(), quiet: newSignal(), renewed: make(chan struct{}, 1),
+		begun: newMark(), stopped: newMark(), retired: newMark(), quiet: newMark(), renewed: make(chan struct{}, 1),
 	}
 	if err := s.recover(ctx); err != nil {
 		return err

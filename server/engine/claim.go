@@ -217,7 +217,7 @@ func (e *Engine) Renew(_ context.Context, c store.Caller, req *runnerv1.RenewReq
 		}
 		if l.Short {
 			e.leases.short(id)
-			e.hungry.ring()
+			e.hungry.Ring()
 		}
 		terms, err := e.heldTerms(h, id)
 		if isTaken(err) {

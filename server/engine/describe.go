@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/policy"
@@ -14,7 +15,7 @@ import (
 
 // view is what the broker said last of itself: pool, boot, routes, destinations.
 type view struct {
-	wake bell
+	wake op.Bell
 
 	mu   sync.Mutex // guards below
 	desc *brokerv1.DescribeResponse
@@ -25,7 +26,7 @@ type view struct {
 // staleView is how old the view may be for a turn to begin on it.
 const staleView = 30 * time.Second
 
-func newView() *view { return &view{wake: newBell()} }
+func newView() *view { return &view{wake: op.NewBell()} }
 
 // current is the view that a turn may begin on.
 func (v *view) current(now time.Time) (*brokerv1.DescribeResponse, error) {
@@ -107,7 +108,7 @@ func (v *view) set(d *brokerv1.DescribeResponse, err error, at time.Time) {
 	if err == nil {
 		v.desc, v.at = d, at
 	}
-	v.wake.ring()
+	v.wake.Ring()
 }
 
 func (v *view) age(now time.Time) time.Duration {

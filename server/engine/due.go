@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 )
 
@@ -12,19 +13,19 @@ import (
 // hint that saves the model tick from reading every active turn after every
 // commit. What it misses, the tick's own scan finds.
 type due struct {
-	bell bell
+	bell op.Bell
 
 	mu    sync.Mutex // guards calls
 	calls map[protocol.TurnID]protocol.CallID
 }
 
-func newDue() *due { return &due{bell: newBell(), calls: map[protocol.TurnID]protocol.CallID{}} }
+func newDue() *due { return &due{bell: op.NewBell(), calls: map[protocol.TurnID]protocol.CallID{}} }
 
 func (d *due) add(id protocol.TurnID, call protocol.CallID) {
 	d.mu.Lock()
 	d.calls[id] = call
 	d.mu.Unlock()
-	d.bell.ring()
+	d.bell.Ring()
 }
 
 // drop forgets one call; a later one of the same turn stays.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/lease"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/capability"
 	"bivouac/server/policy"
@@ -74,13 +75,13 @@ type Engine struct {
 	owned   *owned  // turns that this incarnation drives
 	calls   *calls  // gateway actions that it has under way
 	due     *due    // model calls that wait for their op
-	doubts  bell    // something is in doubt
-	orphans bell    // a replica is gone
+	doubts  op.Bell // something is in doubt
+	orphans op.Bell // a replica is gone
 	// replicas is who else shares the store.
 	replicas *replicas
-	rested   bell // a slice was closed, for which an approved turn may wait
-	hungry   bell // a runner waits for a larger slice
-	closed   bell // slices were closed, others may be due
+	rested   op.Bell // a slice was closed, for which an approved turn may wait
+	hungry   op.Bell // a runner waits for a larger slice
+	closed   op.Bell // slices were closed, others may be due
 	agents   *definitions
 }
 
@@ -121,11 +122,11 @@ func New(c Config) *Engine {
 		owned:   newOwned(),
 		calls:   &calls{},
 		due:     newDue(),
-		doubts:  newBell(),
-		orphans: newBell(),
-		rested:  newBell(),
-		hungry:  newBell(),
-		closed:  newBell(),
+		doubts:  op.NewBell(),
+		orphans: op.NewBell(),
+		rested:  op.NewBell(),
+		hungry:  op.NewBell(),
+		closed:  op.NewBell(),
 		agents:  newDefinitions(),
 
 		replicas: newReplicas(c, rand.Text()),

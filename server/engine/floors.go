@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/capability"
 	"bivouac/server/policy"
@@ -18,7 +19,7 @@ import (
 // copy before it is in the store, so that nothing is minted after the commit;
 // those of other replicas come by the floors tick. INV-13.
 type floors struct {
-	wake bell
+	wake op.Bell
 
 	mu      sync.Mutex // guards below
 	seq     int64
@@ -33,7 +34,7 @@ type floorKey struct {
 }
 
 func newFloors() *floors {
-	return &floors{wake: newBell(), minimum: map[floorKey]policy.Floor{}}
+	return &floors{wake: op.NewBell(), minimum: map[floorKey]policy.Floor{}}
 }
 
 // raise makes floors count from now on, and returns how to take back those that
@@ -120,7 +121,7 @@ func (f *floors) learn(these []policy.Floor, seq int64, now time.Time) {
 			delete(f.minimum, k)
 		}
 	}
-	f.wake.ring()
+	f.wake.Ring()
 }
 
 // tickFloors reads what was taken back since the last look.

@@ -69,7 +69,7 @@ func callsOf(r protocol.ReplicaID) store.Topic { return "calls " + store.Topic(r
 // others made due.
 func (e *Engine) tickCalls(context.Context) (bool, error) {
 	e.pauses.forget(modelScan)
-	e.due.bell.ring()
+	e.due.bell.Ring()
 	return false, nil
 }
 

@@ -2,9 +2,8 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"sync"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 )
 
@@ -22,80 +21,15 @@ type Ops interface {
 	Run(ctx context.Context) error
 }
 
-// Causes of the end of an op.
-var (
-	errOpStopped = protocol.Errorf(protocol.CodeCancelled, "the op was stopped: its work is no longer wanted")
-	errShutdown  = protocol.Errorf(protocol.CodeUnavailable, "the server is stopping")
-)
+// errOpStopped is the cause of the end of an op.
+var errOpStopped = protocol.Errorf(protocol.CodeCancelled, "the op was stopped: its work is no longer wanted")
 
-// Goroutines is the Ops of a server: one goroutine an op, while Run runs.
-type Goroutines struct {
-	mu      sync.Mutex // guards below
-	ctx     context.Context
-	running map[string]context.CancelCauseFunc
-	wg      sync.WaitGroup
-}
+// Goroutines is the Ops of a server: one goroutine an op, while Run runs. Before
+// Run and after its end nothing starts; the tick that asked finds its work again.
+type Goroutines struct{ op.Runner }
 
 // NewGoroutines makes a runner that takes ops once Run runs.
-func NewGoroutines() *Goroutines {
-	return &Goroutines{running: map[string]context.CancelCauseFunc{}}
-}
-
-// Run takes ops until ctx ends, cancels what runs, and waits for it.
-func (g *Goroutines) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(errShutdown)
-	g.mu.Lock()
-	if g.ctx != nil {
-		g.mu.Unlock()
-		return errors.New("engine: the op runner runs already")
-	}
-	g.ctx = ctx
-	g.mu.Unlock()
-	<-ctx.Done()
-	g.mu.Lock()
-	g.ctx = nil // nothing starts from here
-	g.mu.Unlock()
-	g.wg.Wait()
-	return nil
-}
-
-// Start runs fn in its goroutine. Before Run and after its end nothing starts;
-// the tick that asked finds its work again.
-func (g *Goroutines) Start(key string, fn func(ctx context.Context)) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ctx == nil || g.running[key] != nil {
-		return false
-	}
-	ctx, cancel := context.WithCancelCause(g.ctx)
-	g.running[key] = cancel
-	g.wg.Go(func() {
-		defer cancel(nil)
-		defer g.ended(key)
-		fn(ctx)
-	})
-	return true
-}
-
-func (g *Goroutines) ended(key string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.running, key)
-}
+func NewGoroutines() *Goroutines { return new(Goroutines) }
 
 // Stop cancels one op.
-func (g *Goroutines) Stop(key string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if cancel := g.running[key]; cancel != nil {
-		cancel(errOpStopped)
-	}
-}
-
-// Running reports an op that has not ended.
-func (g *Goroutines) Running(key string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.running[key] != nil
-}
+func (g *Goroutines) Stop(key string) { g.Runner.Stop(key, errOpStopped) }

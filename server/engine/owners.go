@@ -99,7 +99,7 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 	if call != "" {
 		e.due.add(seen.ID, call)
 	}
-	e.doubts.ring()
+	e.doubts.Ring()
 	e.cfg.Log.Info("turn taken over", "turn", seen.ID, "from", seen.Owner, "state", seen.State)
 	return nil
 }

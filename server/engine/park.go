@@ -59,7 +59,7 @@ func (w *turnTx) parked(a execution.Attempt, r *runnerv1.Result) error {
 	w.loop, w.turn.PatchDigest, w.dirty = state, r.PatchDigest, true
 	w.spend(state.Usage)
 	w.event(session.Event{Type: session.CheckpointTaken, Attempt: a.ID, Data: map[string]string{"patch_digest": r.PatchDigest}})
-	w.afterCommit(w.e.rested.ring) // the decision may be there already
+	w.afterCommit(w.e.rested.Ring) // the decision may be there already
 	return nil
 }
 

@@ -27,7 +27,7 @@ func (w *turnTx) doubt(a session.Action, why string) (session.Action, error) {
 		return a, err
 	}
 	w.afterCommit(func() {
-		w.e.doubts.ring()
+		w.e.doubts.Ring()
 		w.e.cfg.Log.Warn("action in doubt", "turn", a.Turn, "action", a.ID, "tool", a.Tool, "reason", why)
 	})
 	if w.turn.State != session.RunningAction {

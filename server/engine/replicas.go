@@ -273,7 +273,7 @@ func (e *Engine) look(ctx context.Context) (news bool, err error) {
 		return false, err
 	}
 	if news {
-		e.orphans.ring()
+		e.orphans.Ring()
 	}
 	led, err := e.takeLead(ctx, lead)
 	return led, errors.Join(err, e.forgetGone(ctx))

@@ -125,7 +125,7 @@ func (w *turnTx) goOn(a execution.Attempt, why string) error {
 	}
 	w.watchUsage()
 	if w.turn.State == session.WaitingApproval {
-		w.afterCommit(w.e.rested.ring) // the approvals tick asks again, once there is a slice
+		w.afterCommit(w.e.rested.Ring) // the approvals tick asks again, once there is a slice
 		return nil
 	}
 	again, err := w.mayResume()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"bivouac/edge/op"
 )
 
 // completion is what an op has to say, as the input of the settle tick. apply
@@ -15,7 +17,7 @@ type completion struct {
 
 // inbox holds completions until they are applied, oldest first.
 type inbox struct {
-	wake bell
+	wake op.Bell
 
 	mu    sync.Mutex // guards below
 	queue []completion
@@ -23,13 +25,13 @@ type inbox struct {
 	retryAt time.Time
 }
 
-func newInbox() *inbox { return &inbox{wake: newBell()} }
+func newInbox() *inbox { return &inbox{wake: op.NewBell()} }
 
 func (b *inbox) put(c completion) {
 	b.mu.Lock()
 	b.queue = append(b.queue, c)
 	b.mu.Unlock()
-	b.wake.ring()
+	b.wake.Ring()
 }
 
 // pending reports a completion of an op that is not applied yet: its op no

@@ -45,7 +45,7 @@ func (e *Engine) slicesClosed(ctx context.Context, due []policy.Cleanup, u *brok
 	if err != nil {
 		return err
 	}
-	e.closed.ring()
+	e.closed.Ring()
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (e *Engine) sliceClosed(ctx context.Context, c policy.Cleanup, u *brokerv1.
 			return err
 		}
 		if w.turn.State.Active() {
-			w.afterCommit(w.e.rested.ring)
+			w.afterCommit(w.e.rested.Ring)
 		}
 		return w.tx.SaveCleanup(tried(c, w.tx.Now, fmt.Sprintf("closed at the broker, drawn %d", max(s.DrawnMicroUSD, d.total)), nil))
 	})

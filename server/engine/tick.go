@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/store"
 )
@@ -19,7 +20,7 @@ type Tick struct {
 	// Topics whose commits may give it something to do.
 	Topics []store.Topic
 	// Wake is a wake-up from inside the engine; nil: none.
-	Wake bell
+	Wake op.Bell
 	// Due is how soon it has something to do by time alone; nil: at the poll.
 	Due func() time.Duration
 	// Eager keeps to Due also after an error.

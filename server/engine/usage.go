@@ -121,6 +121,6 @@ func settled(t session.Turn) *runtimev1.Settled {
 func (w *turnTx) watchUsage() {
 	w.afterCommit(func() {
 		w.e.pauses.forget(usageOp)
-		w.e.hungry.ring()
+		w.e.hungry.Ring()
 	})
 }

@@ -27,6 +27,7 @@ var layers = []layer{
 	{"edge/identity", []string{"edge/protocol"}, []string{"github.com/oklog/ulid/v2"}, "identity is keys and certificates"},
 	{"edge/lease", nil, []string{"golang.org/x/sys"}, "the clock seam depends on nothing"},
 	{"edge/fault", nil, []string{}, "labels depend on nothing"},
+	{"edge/op", nil, []string{}, "work and wake-ups know nobody's work"},
 
 	// what a process shows of itself
 	{"edge/metric", []string{"edge/protocol"}, []string{"github.com/prometheus/client_golang", "golang.org/x/sync"}, "a page of numbers knows nobody's numbers"},
@@ -52,7 +53,7 @@ var layers = []layer{
 	{"edge/state", []string{"edge/durable", "edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
 	{"edge/service", []string{"edge/durable", "edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
 	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
-	{"edge", []string{"edge/durable", "edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
+	{"edge", []string{"edge/op", "edge/durable", "edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
 	{"server/steptable", []string{"edge/protocol"}, []string{}, "step tables know no record"},
@@ -69,7 +70,7 @@ var layers = []layer{
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
-	{"server/engine", []string{"edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/planted", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
+	{"server/engine", []string{"edge/op", "edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/planted", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
 
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 

@@ -1,49 +1,6 @@
 package edge
 
-import (
-	"context"
-	"sync"
-	"time"
-)
-
-// signal wakes one loop: many sets before it looks are one wake.
-type signal chan struct{}
-
-func newSignal() signal { return make(signal, 1) }
-
-func (s signal) set() {
-	select {
-	case s <- struct{}{}:
-	default:
-	}
-}
-
-// wait returns when the signal was set, after d when it is positive, or when ctx
-// ends.
-func (s signal) wait(ctx context.Context, d time.Duration) {
-	var after <-chan time.Time
-	if d > 0 {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		after = t.C
-	}
-	select {
-	case <-s:
-	case <-after:
-	case <-ctx.Done():
-	}
-}
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
-}
+import "sync"
 
 // mailbox follows which deliveries are dealt with: the server may forget up to
 // the last one before the first that is not. It outlives connections: a delivery
