@@ -84,6 +84,9 @@ func (d *Daemon) recoverActions(ctx context.Context) error {
 	if d.actions, err = openActions(d.cfg.State); err != nil {
 		return err
 	}
+	if err := d.recoverTurnKeys(); err != nil {
+		return err
+	}
 	for id, e := range d.actions.claims() {
 		a := &attempt{id: id, kind: protocol.KindAction, fence: e.fence, lease: lease.NewLease(d.cfg.Elapsed)}
 		a.seq.Store(int64(len(e.records)))

@@ -38,6 +38,8 @@ type actionEntry struct {
 	// asked is the owner's question, if there is one, decided its answer.
 	asked   *question
 	decided *runnerv1.OwnerDecided
+	// offer of a turn that the owner is asked about, and that is not claimed.
+	offer []byte
 	// intent: the effect may have begun.
 	intent bool
 	result bool
@@ -66,6 +68,7 @@ type logLine struct {
 	Fence   int64              `json:"fence,omitempty"`
 	Work    []byte             `json:"work,omitempty"`
 	Asked   *question          `json:"asked,omitempty"`
+	Offer   []byte             `json:"offer,omitempty"`
 	Decided []byte             `json:"decided,omitempty"`
 	Intent  bool               `json:"intent,omitempty"`
 	AtUs    int64              `json:"at_us,omitempty"`
@@ -108,6 +111,9 @@ func (l *actionLog) apply(seq int64, line logLine) error {
 	if line.Nonce != "" {
 		e.nonce = line.Nonce
 	}
+	if line.Offer != nil {
+		e.offer, e.asked, e.decided = line.Offer, line.Asked, nil
+	}
 	if line.Fence != 0 {
 		if err := e.claim(line); err != nil {
 			return err
@@ -118,7 +124,9 @@ func (l *actionLog) apply(seq int64, line logLine) error {
 		if err := proto.Unmarshal(line.Decided, d); err != nil {
 			return err
 		}
-		e.decided = d
+		if e.decided = d; !e.claimed {
+			return nil // of a turn: it goes with the claim
+		}
 		e.add(line.AtUs, &runnerv1.Record{Kind: &runnerv1.Record_OwnerDecided{OwnerDecided: d}})
 	}
 	if line.Intent && !e.intent {
@@ -191,6 +199,24 @@ func (l *actionLog) claimed(a *attempt, w *runnerv1.DeviceWork, q *question) err
 		return err
 	}
 	return l.append(logLine{Attempt: a.id, Fence: int64(a.fence), Work: b, Asked: q, AtUs: time.Now().UnixMicro()}, true)
+}
+
+// askedTurn makes the question about an offered turn durable.
+func (l *actionLog) askedTurn(id protocol.AttemptID, offer []byte, q *question) error {
+	return l.append(logLine{Attempt: id, Offer: offer, Asked: q}, true)
+}
+
+// offered are turns that the owner was asked about.
+func (l *actionLog) offered() map[protocol.AttemptID]actionEntry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[protocol.AttemptID]actionEntry{}
+	for id, e := range l.live {
+		if e.offer != nil {
+			out[id] = *e
+		}
+	}
+	return out
 }
 
 // decide makes the owner's decision durable. The first one counts.
@@ -275,7 +301,7 @@ func (l *actionLog) unreported() map[protocol.AttemptID]actionEntry {
 	defer l.mu.Unlock()
 	out := map[protocol.AttemptID]actionEntry{}
 	for id, e := range l.live {
-		if e.result || e.asked != nil && e.accepted < int64(len(e.records)) {
+		if e.result || e.claimed && e.asked != nil && e.accepted < int64(len(e.records)) {
 			out[id] = *e
 		}
 	}

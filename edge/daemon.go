@@ -37,9 +37,11 @@ type Daemon struct {
 	line    line
 	mailbox mailbox
 	actions *actionLog
-	keys    keys // questions that wait for the owner
-	turns   turns
-	ops     op.Runner
+	keys    keys // questions that wait for the owner, of actions
+	// turnKeys are those of turns, which are not claimed before.
+	turnKeys byAttempt[*turnKey]
+	turns    turns
+	ops      op.Runner
 
 	ready      atomic.Bool // recovery is done
 	paused     atomic.Bool

@@ -14,6 +14,8 @@ import (
 // is journalled with the claim. A decision binds its digest and nothing else.
 type question struct {
 	Digest string `json:"digest"`
+	// Over is the kind of work.
+	Over string `json:"over"`
 	// Place is the folder on the disk in which the action was allowed when it came.
 	Place string `json:"place,omitempty"`
 	// TTLMs is how long it waits, by elapsed time.
@@ -80,11 +82,14 @@ func (d *Daemon) question(a *attempt, w *runnerv1.DeviceWork) *question {
 	if most := time.Duration(w.GetMaxOwnerWaitMs()) * time.Millisecond; most > 0 {
 		ttl = min(ttl, most)
 	}
-	return &question{
-		Place:  f.Path,
-		Digest: secondkey.Digest(a.id, a.fence, d.enrolment.Runner, w), TTLMs: ttl.Milliseconds(),
-		AskedUs: time.Now().UnixMicro(), ElapsedMs: d.cfg.Elapsed().Milliseconds(), Boot: thisBoot(),
-	}
+	q := d.questionNow(w.GetAction(), ttl)
+	q.Place, q.Digest = f.Path, secondkey.Digest(a.id, a.fence, d.enrolment.Runner, w)
+	return q
+}
+
+// questionNow is one that begins to wait.
+func (d *Daemon) questionNow(over string, ttl time.Duration) *question {
+	return &question{Over: over, TTLMs: ttl.Milliseconds(), AskedUs: time.Now().UnixMicro(), ElapsedMs: d.cfg.Elapsed().Milliseconds(), Boot: thisBoot()}
 }
 
 // thisBoot of the machine, which does not change while a daemon runs.
@@ -104,9 +109,9 @@ func (d *Daemon) holdBack(a *attempt, w *runnerv1.DeviceWork, q *question) {
 
 // keyLeft is how long a question still waits: as it was asked, or shorter where
 // edge.hcl says so by now.
-func (d *Daemon) keyLeft(h *heldKey) time.Duration {
-	q := *h.asked
-	if k, ok := d.rules.Load().policy.KeyOver(h.work.GetAction()); ok {
+func (d *Daemon) keyLeft(asked *question) time.Duration {
+	q := *asked
+	if k, ok := d.rules.Load().policy.KeyOver(q.Over); ok {
 		q.TTLMs = min(q.TTLMs, k.TTL.Milliseconds())
 	}
 	return q.left(d.cfg.Elapsed(), time.Now(), thisBoot())

@@ -43,6 +43,11 @@ func (d *Daemon) Questions() []Question {
 			out = append(out, d.shown(h))
 		}
 	}
+	for _, k := range d.turnKeys.all() {
+		if q := d.shownTurn(k); k.live(d.cfg.Elapsed()) && (q.Decision == "" && q.ExpiresInMs > 0 || q.Decision == secondkey.Approved) {
+			out = append(out, q)
+		}
+	}
 	slices.SortStableFunc(out, func(a, b Question) int { return a.AskedAt.Compare(b.AskedAt) })
 	return out
 }
@@ -54,7 +59,7 @@ func (d *Daemon) shown(h *heldKey) Question {
 		Session: from.GetSessionId(), Turn: from.GetTurnId(), Principal: from.GetPrincipal(), Agent: from.GetAgent(),
 		Arguments: h.work.GetArguments(), ArgumentsDigest: canonical.Digest([]byte(h.work.GetArguments())), PreImageDigest: h.work.GetPreImageDigest(),
 		ApprovedBy: h.work.GetApprovedBy(), ApprovalDigest: h.work.GetApprovalDigest(),
-		Digest: h.asked.Digest, AskedAt: time.UnixMicro(h.asked.AskedUs), ExpiresInMs: max(0, d.keyLeft(h).Milliseconds()),
+		Digest: h.asked.Digest, AskedAt: time.UnixMicro(h.asked.AskedUs), ExpiresInMs: max(0, d.keyLeft(h.asked).Milliseconds()),
 		Decision: d.actions.entry(h.attempt.id).decided.GetDecision(),
 	}
 }
@@ -74,53 +79,64 @@ const maxReason = 2000
 // conflict. It is durable when decide returns. by is the user of this machine's
 // operating system who decided; no server comes this way. INV-6.
 func (d *Daemon) decide(c Decision, by string) (Question, error) {
-	h := d.keys.get(c.Attempt)
-	if h == nil {
+	h, k := d.keys.get(c.Attempt), d.turnKeys.get(c.Attempt)
+	if h == nil && (k == nil || !k.live(d.cfg.Elapsed())) {
 		return Question{}, protocol.Errorf(protocol.CodeNotFound, "nothing waits for you as %s: see `%s`", c.Attempt, d.cfg.State.Command("approvals"))
 	}
 	if len(c.Reason) > maxReason {
 		return Question{}, protocol.Errorf(protocol.CodeInvalidArgument, "the reason has %d bytes, the limit is %d", len(c.Reason), maxReason)
 	}
-	e := d.actions.entry(c.Attempt)
-	if bound := secondkey.Digest(c.Attempt, e.fence, d.enrolment.Runner, e.work); c.Digest != h.asked.Digest || c.Digest != bound {
-		return Question{}, protocol.Errorf(protocol.CodeConflict, "%s is not what the digest %s binds: see again what waits with `%s`", c.Attempt, c.Digest, d.cfg.State.Command("approvals"))
-	}
-	if cut := h.attempt.cut.Load(); cut != nil {
-		return Question{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is over, and nothing ran: %s", c.Attempt, cut.Message)
-	}
 	made := &runnerv1.OwnerDecided{Decision: secondkey.Denied, By: by, Reason: c.Reason}
 	if c.Approve {
 		made.Decision = secondkey.Approved
 	}
-	if err := d.settleKey(h, made); err != nil {
+	if h == nil {
+		if c.Digest != k.asked.Digest || c.Digest != secondkey.TurnDigest(d.enrolment.Runner, k.offer) {
+			return Question{}, d.notBound(c)
+		}
+		err := d.settleKey(k.id, k.asked, made)
+		return d.shownTurn(k), err
+	}
+	e := d.actions.entry(c.Attempt)
+	if bound := secondkey.Digest(c.Attempt, e.fence, d.enrolment.Runner, e.work); c.Digest != h.asked.Digest || c.Digest != bound {
+		return Question{}, d.notBound(c)
+	}
+	if cut := h.attempt.cut.Load(); cut != nil {
+		return Question{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is over, and nothing ran: %s", c.Attempt, cut.Message)
+	}
+	if err := d.settleKey(c.Attempt, h.asked, made); err != nil {
 		return Question{}, err
 	}
+	h.attempt.seq.Store(keySeq)
+	h.wake.Ring()
+	d.wakeReport.Ring()
 	return d.shown(h), nil
+}
+
+func (d *Daemon) notBound(c Decision) error {
+	return protocol.Errorf(protocol.CodeConflict, "%s is not what the digest %s binds: see again what waits with `%s`", c.Attempt, c.Digest, d.cfg.State.Command("approvals"))
 }
 
 // settleKey makes a decision durable, unless there is one. What came too late is
 // refused: time decided.
-func (d *Daemon) settleKey(h *heldKey, made *runnerv1.OwnerDecided) error {
+func (d *Daemon) settleKey(id protocol.AttemptID, asked *question, made *runnerv1.OwnerDecided) error {
 	d.keys.deciding.Lock()
 	defer d.keys.deciding.Unlock()
-	id := h.attempt.id
 	before := d.actions.entry(id).decided.GetDecision()
 	switch {
 	case before == made.Decision:
 		return nil
 	case before != "":
 		return protocol.Errorf(protocol.CodeConflict, "%s was %s already: see `%s`", id, before, d.cfg.State.Command("approvals"))
-	case made.Decision != secondkey.Expired && d.keyLeft(h) <= 0:
+	case made.Decision != secondkey.Expired && d.keyLeft(asked) <= 0:
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "the time of %s has passed, and it did not run: have the agent asked again", id)
 	}
-	made.Digest = h.asked.Digest
-	made.WaitedMs = h.asked.waited(d.cfg.Elapsed(), time.Now(), thisBoot()).Milliseconds()
+	made.Digest = asked.Digest
+	made.WaitedMs = asked.waited(d.cfg.Elapsed(), time.Now(), thisBoot()).Milliseconds()
 	if err := d.actions.decide(id, made); err != nil {
 		return protocol.Errorf(protocol.CodeUnavailable, "the decision cannot be journalled, so it does not count: %w", err)
 	}
-	h.attempt.seq.Store(keySeq)
 	d.log.Info("the second key was decided", "attempt", id, "decision", made.Decision, "by", made.By, "digest", made.Digest)
-	h.wake.Ring()
 	d.wakeReport.Ring()
 	return nil
 }

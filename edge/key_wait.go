@@ -22,7 +22,7 @@ func (d *Daemon) awaitKey(ctx context.Context, a *attempt) (no *runnerv1.Result,
 	if h == nil {
 		return nil, false
 	}
-	d.log.InfoContext(ctx, "an action waits for the owner", "attempt", a.id, "for", d.keyLeft(h).Round(time.Second), "approve", d.cfg.State.Command("approve "+a.id.String()))
+	d.log.InfoContext(ctx, "an action waits for the owner", "attempt", a.id, "for", d.keyLeft(h.asked).Round(time.Second), "approve", d.cfg.State.Command("approve "+a.id.String()))
 	for {
 		e := d.actions.entry(a.id)
 		no, err := d.keyRefused(a, h, e)
@@ -47,7 +47,7 @@ func (d *Daemon) awaitKey(ctx context.Context, a *attempt) (no *runnerv1.Result,
 			d.keys.remove(a.id)
 			return nil, false
 		default:
-			h.wake.Wait(ctx, max(time.Millisecond, min(watchEvery, d.keyLeft(h)))) // timers do not count suspend
+			h.wake.Wait(ctx, max(time.Millisecond, min(watchEvery, d.keyLeft(h.asked)))) // timers do not count suspend
 		}
 	}
 }
@@ -65,15 +65,15 @@ func (d *Daemon) keyRefused(a *attempt, h *heldKey, e actionEntry) (*runnerv1.Re
 		return endedWaiting(err), nil
 	}
 	if e.decided == nil {
-		if d.keyLeft(h) > 0 {
+		if d.keyLeft(h.asked) > 0 {
 			return nil, nil
 		}
-		err := d.settleKey(h, &runnerv1.OwnerDecided{Decision: secondkey.Expired})
+		err := d.settleKey(a.id, h.asked, &runnerv1.OwnerDecided{Decision: secondkey.Expired})
 		return nil, err
 	}
 	switch e.decided.GetDecision() {
 	case secondkey.Approved:
-		if d.keyLeft(h) > 0 {
+		if d.keyLeft(h.asked) > 0 {
 			return nil, nil
 		}
 		return notApproved("The owner of the machine approved this call, but the server did not hear of it in time. It did not run."), nil

@@ -28,14 +28,26 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 		return nil // claimed before; the answer to the server is on its way
 	}
 	if reason := d.refusal(o); reason != "" {
-		d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", reason)
-		_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: c.epoch, Reason: reason})
-		return onlyTransient(err)
+		return d.decline(ctx, c, id, reason)
 	}
 	if o.GetSubjectKind() == protocol.KindTurn {
+		reason, err := d.turnRefused(o)
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			return d.decline(ctx, c, id, reason)
+		}
 		return d.claimTurn(ctx, c, id)
 	}
 	return d.claimAction(ctx, c, id)
+}
+
+// decline sends an offer elsewhere, with the reason.
+func (d *Daemon) decline(ctx context.Context, c *connection, id protocol.AttemptID, reason string) error {
+	d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", reason)
+	_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: c.epoch, Reason: reason})
+	return onlyTransient(err)
 }
 
 // refusal says why this machine does not take an offer now.
@@ -90,7 +102,8 @@ func (d *Daemon) diskFull() string {
 func (d *Daemon) claim(ctx context.Context, c *connection, id protocol.AttemptID, kind, nonce string) (a *attempt, res *runnerv1.ClaimResponse, err error) {
 	a = &attempt{id: id, kind: kind, lease: lease.NewLease(d.cfg.Elapsed)}
 	sent := a.lease.Now()
-	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: c.epoch, BootNonce: nonce})
+	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: c.epoch, BootNonce: nonce,
+		OwnerDecided: d.actions.entry(id).decided})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,6 +148,10 @@ func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.Attem
 		return err
 	}
 	fault.Here(fault.EdgeClaimJournalled)
+	if err := d.sameTurn(id, res); err != nil {
+		a.cut.Store(protocol.Errorf(protocol.CodeOf(err), "%w", err)) // it is answered for, and never starts
+	}
+	d.dropTurn(id)
 	d.table.add(a)
 	d.wakeRenew.Ring()
 	d.startTurn(a, dir, begin, false)

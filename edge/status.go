@@ -94,6 +94,11 @@ func (d *Daemon) Status() Status {
 		}
 		out.Attempts = append(out.Attempts, s)
 	}
+	for _, k := range d.turnKeys.all() {
+		if k.live(d.cfg.Elapsed()) && d.ready.Load() && d.actions.entry(k.id).decided == nil {
+			out.Questions++
+		}
+	}
 	if p := d.problems.newest(); p.err != nil {
 		out.LastError, out.LastErrorAt = p.err.Error(), p.at
 	}

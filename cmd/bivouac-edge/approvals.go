@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"bivouac/edge"
 	"bivouac/edge/legible"
+	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 )
@@ -71,13 +73,21 @@ func showQuestion(b *strings.Builder, d *state.Dir, q edge.Question) {
 		(time.Duration(q.ExpiresInMs) * time.Millisecond).Round(time.Second), d.Command("approve "+q.Attempt.String()), d.Command("deny "+q.Attempt.String()))
 }
 
-// showArguments gives the text of a write lines of its own; all else is one line.
+// showArguments gives the text of a write, and a prompt, lines of their own; all else
+// is one line.
 func showArguments(b *strings.Builder, line func(name, format string, args ...any), q edge.Question) {
 	var write struct {
-		Path    string  `json:"path"`
-		Content *string `json:"content"`
+		Path      string  `json:"path"`
+		Content   *string `json:"content"`
+		Prompt    *string `json:"prompt"`
+		Workspace string  `json:"workspace_digest"`
 	}
-	if json.Unmarshal([]byte(q.Arguments), &write) != nil || write.Content == nil {
+	switch err := json.Unmarshal([]byte(q.Arguments), &write); {
+	case err == nil && q.Work == owner.Turn && write.Prompt != nil:
+		line("work", "digest %s, files %s", q.ArgumentsDigest, cmp.Or(write.Workspace, "none"))
+		showText(b, line, "prompt", *write.Prompt)
+		return
+	case err != nil || write.Content == nil:
 		line("arguments", "%s", q.Arguments)
 		return
 	}
@@ -87,9 +97,14 @@ func showArguments(b *strings.Builder, line func(name, format string, args ...an
 	} else {
 		line("replaces", "the file with digest %s", q.PreImageDigest)
 	}
-	line("content", "%d bytes:", len(*write.Content))
-	for text := range strings.SplitSeq(strings.TrimSuffix(*write.Content, "\n"), "\n") {
-		b.WriteString("    | " + strings.ReplaceAll(legible.Text(text), "\n", `\n`) + "\n")
+	showText(b, line, "content", *write.Content)
+}
+
+// showText shows all of a text, each of its lines behind a mark that it cannot make.
+func showText(b *strings.Builder, line func(name, format string, args ...any), name, text string) {
+	line(name, "%d bytes:", len(text))
+	for one := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		b.WriteString("    | " + legible.Line(one) + "\n")
 	}
 }
 

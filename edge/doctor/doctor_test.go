@@ -187,7 +187,7 @@ func TestExamine(t *testing.T) {
 		}, "daemon", finding.Warning, "does not run", "bivouac-edge run"},
 		"paused":         {func(b *body) { b.status.Paused = true }, "daemon", finding.Warning, "paused", "resume"},
 		"not connected":  {func(b *body) { b.status.Connected, b.status.LastError = false, "no route" }, "daemon", finding.Problem, "no route", "status"},
-		"second key": {func(b *body) { b.status.SecondKeys, b.status.Questions = []string{"files.write"}, 2 }, "second_key", finding.Warning, "2 question(s)", "approvals"},
+		"second key":     {func(b *body) { b.status.SecondKeys, b.status.Questions = []string{"files.write"}, 2 }, "second_key", finding.Warning, "2 question(s)", "approvals"},
 		"link over TCP":  {func(b *body) { b.status.Transport, b.status.QUICProblem = link.HTTP2, "eaten" }, "daemon.transport", finding.Warning, "eaten", "probe"},
 		"folder is gone": {func(b *body) { b.must(os.Remove(b.notes)) }, "edge.hcl", finding.Problem, "notes", "edit"},
 	} {

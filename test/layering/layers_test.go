@@ -18,7 +18,7 @@ var layers = []layer{
 	// contracts
 	{"edge/protocol", nil, contracts, "a contract imports the standard library and generated code only"},
 	{"edge/protocol/canonical", []string{"edge/protocol"}, []string{"github.com/gowebpki/jcs"}, "canonical JSON is pure"},
-	{"edge/protocol/secondkey", []string{"edge/protocol"}, []string{}, "what an owner decides on is a digest of a contract"},
+	{"edge/protocol/secondkey", []string{"edge/protocol", "edge/runtime/runtimev1"}, []string{"google.golang.org/protobuf"}, "what an owner decides on is a digest of a contract"},
 	{"edge/runtime", nil, contracts, "a contract"},
 	{"edge/runtime/loop", []string{"edge/runtime", "edge/protocol"}, []string{"google.golang.org/protobuf", "github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text"}, "the loop is pure"},
 	{"edge/supervise/protocol", []string{"edge/protocol"}, contracts, "a contract"},

@@ -1882,7 +1882,9 @@ type ClaimRequest struct {
 	Epoch     int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Made by the supervisor at its start: the same nonce claims again, another
 	// one is refused.
-	BootNonce     string `protobuf:"bytes,3,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
+	BootNonce string `protobuf:"bytes,3,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
+	// What the owner of the machine decided before a turn was claimed.
+	OwnerDecided  *OwnerDecided `protobuf:"bytes,4,opt,name=owner_decided,json=ownerDecided,proto3" json:"owner_decided,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1936,6 +1938,13 @@ func (x *ClaimRequest) GetBootNonce() string {
 		return x.BootNonce
 	}
 	return ""
+}
+
+func (x *ClaimRequest) GetOwnerDecided() *OwnerDecided {
+	if x != nil {
+		return x.OwnerDecided
+	}
+	return nil
 }
 
 type ClaimResponse struct {
@@ -4146,13 +4155,14 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x12AcknowledgeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\"\x15\n" +
-	"\x13AcknowledgeResponse\"b\n" +
+	"\x13AcknowledgeResponse\"\xa8\x01\n" +
 	"\fClaimRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x1d\n" +
 	"\n" +
-	"boot_nonce\x18\x03 \x01(\tR\tbootNonce\"y\n" +
+	"boot_nonce\x18\x03 \x01(\tR\tbootNonce\x12D\n" +
+	"\rowner_decided\x18\x04 \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedR\fownerDecided\"y\n" +
 	"\rClaimResponse\x123\n" +
 	"\x05terms\x18\x01 \x01(\v2\x1d.bivouac.runner.v1.LeaseTermsR\x05terms\x12\x12\n" +
 	"\x04work\x18\x02 \x01(\fR\x04work\x12\x1f\n" +
@@ -4408,61 +4418,62 @@ var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
 	22, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
 	19, // 10: bivouac.runner.v1.Offer.turn:type_name -> bivouac.runner.v1.ShownTurn
 	20, // 11: bivouac.runner.v1.ShownTurn.origin:type_name -> bivouac.runner.v1.WorkOrigin
-	13, // 12: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	29, // 13: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	32, // 14: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	31, // 15: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	30, // 16: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
-	20, // 17: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
-	9,  // 18: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	12, // 19: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	40, // 20: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	42, // 21: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	44, // 22: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	45, // 23: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	43, // 24: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	41, // 25: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
-	38, // 26: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
-	39, // 27: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
-	37, // 28: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	8,  // 29: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 30: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 31: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	4,  // 32: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
-	6,  // 33: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
-	10, // 34: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	15, // 35: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	24, // 36: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	26, // 37: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	33, // 38: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	35, // 39: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	46, // 40: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	48, // 41: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	50, // 42: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	52, // 43: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	54, // 44: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	56, // 45: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 46: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 47: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	5,  // 48: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
-	7,  // 49: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
-	11, // 50: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	16, // 51: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	25, // 52: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	27, // 53: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	34, // 54: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	36, // 55: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	47, // 56: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	49, // 57: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	51, // 58: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	53, // 59: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	55, // 60: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	57, // 61: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	46, // [46:62] is the sub-list for method output_type
-	30, // [30:46] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	39, // 12: bivouac.runner.v1.ClaimRequest.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	13, // 13: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	29, // 14: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
+	32, // 15: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	31, // 16: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	30, // 17: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
+	20, // 18: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	9,  // 19: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	12, // 20: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	40, // 21: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	42, // 22: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	44, // 23: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	45, // 24: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	43, // 25: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	41, // 26: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
+	38, // 27: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
+	39, // 28: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	37, // 29: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	8,  // 30: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 31: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 32: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	4,  // 33: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
+	6,  // 34: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
+	10, // 35: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	15, // 36: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	24, // 37: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	26, // 38: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	33, // 39: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	35, // 40: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	46, // 41: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	48, // 42: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	50, // 43: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	52, // 44: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	54, // 45: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	56, // 46: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 47: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 48: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	5,  // 49: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
+	7,  // 50: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
+	11, // 51: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	16, // 52: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	25, // 53: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	27, // 54: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	34, // 55: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	36, // 56: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	47, // 57: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	49, // 58: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	51, // 59: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	53, // 60: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	55, // 61: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	57, // 62: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	47, // [47:63] is the sub-list for method output_type
+	31, // [31:47] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
