@@ -4,11 +4,13 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,16 +24,20 @@ type outside struct {
 	URL, Key string // of the ledger
 	Notes    string // a folder on the person's machine
 
-	mu    sync.Mutex // guards below
-	posts map[string]int
-	puts  map[string][]string // keys under which an entry was put
-	files map[string]int      // times that a file appeared in its place
+	// dawdle, if set, is what the ledger does between an effect and its answer.
+	dawdle func()
+
+	mu      sync.Mutex // guards below
+	posts   map[string]int
+	puts    map[string][]string // keys under which an entry was put
+	parcels map[string]int      // can be asked about
+	files   map[string]int      // times that a file appeared in its place
 }
 
 // newOutside begins the world; the ledger listens where listen does.
 func newOutside(t *testing.T, notes string, listen func(network, address string) (net.Listener, error)) *outside {
 	t.Helper()
-	o := &outside{Key: "ledger-" + filepath.Base(t.TempDir()), Notes: notes, posts: map[string]int{}, puts: map[string][]string{}, files: map[string]int{}}
+	o := &outside{Key: "ledger-" + filepath.Base(t.TempDir()), Notes: notes, posts: map[string]int{}, puts: map[string][]string{}, parcels: map[string]int{}, files: map[string]int{}}
 	l, err := listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +54,19 @@ func newOutside(t *testing.T, notes string, listen func(network, address string)
 		}
 		o.entry(w, r, func(id string) { o.puts[id] = append(o.puts[id], key) })
 	})
+	mux.HandleFunc("POST /v1/parcels", func(w http.ResponseWriter, r *http.Request) {
+		o.entry(w, r, func(id string) { o.parcels[id]++ })
+	})
+	mux.HandleFunc("GET /v1/parcels/{id}", func(w http.ResponseWriter, r *http.Request) {
+		o.mu.Lock()
+		sent := o.parcels[r.PathValue("id")]
+		o.mu.Unlock()
+		if sent == 0 {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprintf(w, "parcel %s was sent", r.PathValue("id"))
+	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan struct{})
 	go func() {
@@ -59,7 +78,7 @@ func newOutside(t *testing.T, notes string, listen func(network, address string)
 		<-served
 	})
 	o.URL = "http://" + l.Addr().String()
-	o.watch(t)
+	o.watch(t, notes)
 	return o
 }
 
@@ -72,21 +91,24 @@ func (o *outside) entry(w http.ResponseWriter, r *http.Request, note func(id str
 	o.mu.Lock()
 	note(in.ID)
 	o.mu.Unlock()
+	if o.dawdle != nil {
+		o.dawdle()
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]string{"entered": in.ID})
 }
 
-// watch counts how often each note appears: a write is a link or a rename.
-func (o *outside) watch(t *testing.T) {
+// watch counts how often each note appears in a folder: a write is a link or a rename.
+func (o *outside) watch(t *testing.T, folder string) {
 	t.Helper()
-	if err := os.MkdirAll(o.Notes, 0o700); err != nil {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Add(o.Notes); err != nil {
+	if err := w.Add(folder); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
@@ -123,6 +145,28 @@ func (o *outside) effects(tag string) map[string]int {
 	}
 	if n := o.files[tag+".txt"]; n > 0 {
 		out[tag+"-file"] = n
+	}
+	return out
+}
+
+// everything that happened, by the effect.
+func (o *outside) everything() map[string]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := map[string]int{}
+	for _, all := range []map[string]int{o.posts, o.parcels} {
+		for id, n := range all {
+			out[id] = n
+		}
+	}
+	for id, keys := range o.puts {
+		sorted := slices.Sorted(slices.Values(keys))
+		out[id] = len(slices.Compact(sorted))
+	}
+	for name, n := range o.files {
+		if tag, ok := strings.CutSuffix(name, ".txt"); ok {
+			out[tag+"-file"] = n
+		}
 	}
 	return out
 }

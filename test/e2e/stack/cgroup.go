@@ -14,6 +14,10 @@ import (
 	"bivouac/edge/state"
 )
 
+// groupPatterns are where a machine may have its control group, by the layout of
+// the kernel's tree.
+var groupPatterns = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*", "/sys/fs/cgroup/*/*"}
+
 // removeGroups ends what a killed daemon left in its control groups, as its next
 // start would, and removes them: a state directory that goes away has no next start.
 func removeGroups(dir string) error {
@@ -23,7 +27,7 @@ func removeGroups(dir string) error {
 	}
 	_, err = bubblewrap.New(bubblewrap.Config{CgroupParent: d.Scope()}).Sweep(context.Background(), nil)
 	errs := []error{err}
-	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*", "/sys/fs/cgroup/*/*"} {
+	for _, pattern := range groupPatterns {
 		tops, err := filepath.Glob(filepath.Join(pattern, d.Scope()))
 		errs = append(errs, err)
 		for _, top := range tops {

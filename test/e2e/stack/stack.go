@@ -162,6 +162,14 @@ func (s *Stack) Path(parts ...string) string {
 // URL of the public API.
 func (s *Stack) URL() string { return "http://" + s.public }
 
+// SecondURL of the public API of the other server; empty: there is none.
+func (s *Stack) SecondURL() string {
+	if s.Second == nil {
+		return ""
+	}
+	return "http://" + s.second.public
+}
+
 // Close ends everything, runners first, and waits. Supervisors that outlive
 // their daemon are ended too.
 func (s *Stack) Close() error { return s.end((*Process).End) }
