@@ -181,29 +181,6 @@ func (d *Daemon) broker() string {
 	return *d.brokerSaid.Load()
 }
 
-// judge takes the server's verdicts on leases, in answer to a request sent at
-// sent that named all of them.
-func (d *Daemon) judge(all []*attempt, sent time.Duration, verdicts []*runnerv1.LeaseVerdict) {
-	by := map[string]*runnerv1.LeaseVerdict{}
-	for _, v := range verdicts {
-		by[v.GetAttemptId()] = v
-	}
-	for _, a := range all {
-		if a.lost.Load() {
-			continue
-		}
-		v := by[a.id.String()]
-		if !v.GetAlive() {
-			d.cutOff(a, protocol.Errorf(protocol.CodeStaleFence, "the server took the lease of attempt %s back", a.id))
-			continue
-		}
-		if v.GetTerms() != nil {
-			a.grant(sent, v.GetTerms())
-			d.pass(a, v.GetTerms())
-		}
-	}
-}
-
 // deliver deals with one message of the mailbox.
 func (d *Daemon) deliver(ctx context.Context, c *connection, m *runnerv1.AttachResponse) error {
 	if m.GetHeartbeat() != nil || !d.mailbox.begin(m.GetSeq()) {

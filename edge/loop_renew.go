@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 )
 
@@ -59,35 +58,4 @@ func (d *Daemon) renewIn() time.Duration {
 		return 0 // woken by the link, or by a claim
 	}
 	return max(d.dueIn(all), time.Millisecond)
-}
-
-// cutOff takes an attempt's authority, once: its action is refused from now on,
-// its sandboxes are ended. Its records still go to the server, as evidence.
-func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
-	switch why.Code {
-	case protocol.CodeStaleFence, protocol.CodeLeaseExpired:
-		a.lost.Store(true)
-	}
-	if a.ended.Load() || !a.cut.CompareAndSwap(nil, why) {
-		return
-	}
-	d.log.Warn("an attempt lost its authority", "attempt", a.id, "reason", why.Message)
-	if a.kind == protocol.KindAction {
-		d.ops.Stop(actionOp(a.id), why)
-		return
-	}
-	d.endTurn(a, why.Message)
-}
-
-// stopAttempt obeys the server's word that an attempt should end.
-func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
-	a := d.table.get(protocol.AttemptID(s.GetAttemptId()))
-	if a == nil {
-		return
-	}
-	why := protocol.Errorf(protocol.CodeCancelled, "%s", s.GetReason())
-	if a.kind == protocol.KindAction { // an effect that began is not cut off
-		why = protocol.Errorf(protocol.CodeCancelled, "stopped before it happened: %s", s.GetReason())
-	}
-	d.cutOff(a, why)
 }

@@ -2,11 +2,9 @@ package edge
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/edge/state"
 )
 
 // tickWatch looks at every lease, at the owner's switch and at the two clocks:
@@ -58,31 +56,4 @@ func (d *Daemon) switchTo(paused bool) {
 	}
 	d.announced.Store(false)
 	d.wakeAnnounce.Ring()
-}
-
-// fence ends everything because the server said so, and ends the daemon.
-func (d *Daemon) fence(ctx context.Context, why error) error {
-	if d.leaving.Load() {
-		sleep(ctx, watchEvery/10) // its owner's command ends the daemon
-		return nil
-	}
-	for _, a := range d.table.all() {
-		d.cutOff(a, protocol.Errorf(protocol.CodePermissionDenied, "%w", why))
-	}
-	d.awaitQuiet(ctx)
-	return &finalError{err: enrolAgain(d.cfg.State, why)}
-}
-
-// enrolAgain adds the command that helps, unless the server named it.
-func enrolAgain(dir *state.Dir, err error) error {
-	return &protocol.Error{Code: protocol.CodeOf(err), Err: err,
-		Message: fmt.Sprintf("%v — this machine must enrol again: `%s`, then `%s` with a new code", err, dir.Command("leave --force"), dir.Command("join URL CODE"))}
-}
-
-// awaitQuiet waits until no sandbox runs, at most for stopTimeout and a kill.
-func (d *Daemon) awaitQuiet(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*stopTimeout)
-	defer cancel()
-	for d.turns.stopping() > 0 && sleep(ctx, 10*time.Millisecond) {
-	}
 }

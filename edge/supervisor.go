@@ -81,3 +81,6 @@ func (p *inProcess) Reap() {}
 type doFunc func(*http.Request) (*http.Response, error)
 
 func (f doFunc) Do(req *http.Request) (*http.Response, error) { return f(req) }
+
+// errNoSupervisor is what a client of a supervisor that was never started says.
+var errNoSupervisor = protocol.Errorf(protocol.CodeUnavailable, "no supervisor runs for this attempt")

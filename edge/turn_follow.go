@@ -11,9 +11,6 @@ import (
 	"bivouac/edge/supervise/protocol/supervisev1"
 )
 
-// errNoSupervisor is what a client of a supervisor that was never started says.
-var errNoSupervisor = protocol.Errorf(protocol.CodeUnavailable, "no supervisor runs for this attempt")
-
 // follow brings the supervisor's records to the server as they become durable,
 // and tells the supervisor what it may prune. It returns nil once the server has
 // the result.

@@ -11,7 +11,7 @@
 // # To read it, as a prompt walks
 //
 // What everything is made of: engine.go (what it needs, what it holds), ports.go (whom it
-// asks), limits.go, tick.go (the loops, and what wakes them: bell.go), ops.go (long I/O),
+// asks), limits.go, tick.go (the loops, and what wakes them), ops.go (long I/O),
 // set.go, pauses.go and ids.go. turn.go is one turn or attempt inside one transaction,
 // turn_end.go its end.
 //
