@@ -32,6 +32,7 @@ type Broker interface {
 // Config of the public API. Engine, Store, Blobs, Broker and Root are required.
 type Config struct {
 	Engine *engine.Engine
+	// Store is read here; what changes it is the engine's to decide.
 	Store  *store.Store
 	Blobs  transfer.Blobs
 	Broker Broker
