@@ -37,9 +37,15 @@ test: deps ## all tests, the long ones in their short form
 	$(GO) test -short -shuffle=on ./...
 
 .PHONY: e2e
-e2e: deps ## the long ones whole: kill -9 at every step, 200 moves of the link, 10 000 reconnects, planted bugs, scripts of the CLI
-	$(GO) test -count=1 -timeout 60m ./test/e2e ./test/harness ./cmd/bivouac/cli
+e2e: deps ## the long ones whole: kill -9 at every step and 1 000 at random, 200 moves of the link, 10 000 reconnects, planted bugs, scripts of the CLI
+	$(GO) test -count=1 -timeout 90m ./test/e2e ./test/harness ./cmd/bivouac/cli
 	$(GO) test -count=1 -timeout 20m -run LeakNo ./edge ./edge/link
+
+.PHONY: kills
+KILLS ?= 1000
+SEED  ?= 0
+kills: deps ## kill -9 of random processes under load, on SQLite and PostgreSQL, one a second (KILLS=1000 SEED=…)
+	$(GO) test ./test/e2e -run 'Storm|GrowthOverLives' -kills $(KILLS) -storm-seed $(SEED) -count=1 -v -timeout 3h
 
 .PHONY: vm
 vm: ## the sandbox suites on emulated machines with other control groups than this one
