@@ -42,6 +42,7 @@ func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimR
 	}, func(w *turnTx) (err error) {
 		turn = w.turn
 		auth, err = w.claimed(a)
+		w.ownerLetIn(a, req.OwnerDecided)
 		return err
 	})
 	if err != nil {

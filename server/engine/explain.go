@@ -294,6 +294,9 @@ func rank(tx *store.Tx, a execution.Attempt, x *Explanation) error {
 	x.WaitingFor = "a runner: " + r.Summary()
 	if len(r.Candidates) > 0 {
 		x.WaitingFor = "the scheduler to offer it"
+		if a.DeferReason != "" { // the machine's own words
+			x.WaitingFor = "a runner: " + a.DeferReason
+		}
 	}
 	x.Remedies = r.Remedies()
 	for _, v := range r.Verdicts {

@@ -163,11 +163,16 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 			return err
 		}
 		worked = true
+		shown, err := shownTurn(tx, a, d.Runner)
+		if err != nil {
+			return err
+		}
 		if err := tx.SaveAttempt(next, a.State, a.Fence); err != nil {
 			return err
 		}
 		return e.mail(tx, d.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{
 			AttemptId: a.ID.String(), SubjectKind: string(a.SubjectKind), Boundary: a.Requirements.Boundary, Egress: a.Requirements.Egress,
+			SpecDigest: a.SpecDigest, Turn: shown,
 			DeadlineUs: tx.Now.Add(e.cfg.Limits.OfferTTL).UnixMicro()}}})
 	})
 	if worked && err == nil {

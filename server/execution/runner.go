@@ -31,6 +31,9 @@ type Facts struct {
 	SandboxProblem string   `json:"sandbox_problem,omitempty"`
 	// RefusesEgress: its owner lets no sandbox read packages.
 	RefusesEgress bool `json:"refuses_egress,omitempty"`
+	// SecondKeys are over what its owner is asked on the machine: device actions, and
+	// "turn".
+	SecondKeys []string `json:"second_keys,omitempty"`
 	// Host is the machine's own name.
 	Host string `json:"host,omitempty"`
 	// Copy is the last other machine that came with this runner's key; zero for none.

@@ -212,3 +212,59 @@ func TestSecondKeyOutlivesRestarts(t *testing.T) {
 		})
 	})
 }
+
+// A whole turn waits before its machine claims it: no lease, no sandbox, no slot. With
+// a yes it runs; without one it is not placed, and says why; and a machine whose owner
+// asks for nothing takes it at once. INV-7, INV-11.
+func TestOwnersSecondKeyOverTurns(t *testing.T) {
+	over := []owner.SecondKey{{Over: owner.Turn, TTL: time.Hour}}
+	begin := func(t *testing.T, w *harness.World) keyedTurn {
+		k := keyedTurn{w: w, alice: w.Person("alice"), a: w.EdgeWith("a", harness.EdgeOptions{SecondKeys: over})}
+		k.alice.Apply(coder)
+		k.session = k.alice.Open("coder")
+		k.turn = k.alice.Submit(k.session, "m1", "do it")
+		return k
+	}
+	t.Run("approved", func(t *testing.T) {
+		harness.Test(t, harness.Options{Script: twoCommands}, func(t *testing.T, w *harness.World) {
+			k := begin(t, w)
+			k.q = k.a.AwaitQuestion()
+			time.Sleep(30 * time.Second)
+			if n := len(k.a.Status().Attempts); n != 0 || k.a.Supervisors() != 0 {
+				t.Errorf("%d leases are held while the owner thinks", n)
+			}
+			if k.q.Principal != "alice" || k.q.Agent != "coder" || !strings.Contains(k.q.Arguments, "do it") {
+				t.Errorf("the owner is shown %+v", k.q)
+			}
+			w.Until("it is explained", time.Minute, func() bool {
+				return strings.Contains(k.explain(t).GetWaitingFor(), "bivouac-edge approve "+k.q.Attempt.String())
+			})
+			if err := k.a.Turn(edge.Decision{Attempt: k.q.Attempt, Digest: k.q.Digest, Approve: true}); err != nil {
+				t.Fatal(err)
+			}
+			k.alice.Completed(k.turn)
+			if !k.has("owner.decided", `"by":"owner"`) || !k.has("owner.decided", k.q.Digest) {
+				t.Error("the events lack the evidence of the decision")
+			}
+		})
+	})
+	t.Run("denied", func(t *testing.T) {
+		harness.Test(t, harness.Options{Script: twoCommands}, func(t *testing.T, w *harness.World) {
+			k := begin(t, w)
+			k.q = k.a.AwaitQuestion()
+			if err := k.a.Turn(edge.Decision{Attempt: k.q.Attempt, Digest: k.q.Digest, Reason: "not today"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := k.alice.Ended(k.turn); got.GetReason() != "not_placed" || !strings.Contains(got.GetMessage(), "its owner denied it: not today") {
+				t.Errorf("the turn ended as %s: %s", got.GetReason(), got.GetMessage())
+			}
+		})
+	})
+	t.Run("another machine takes it", func(t *testing.T) {
+		harness.Test(t, harness.Options{Script: twoCommands}, func(t *testing.T, w *harness.World) {
+			w.Edge("b")
+			k := begin(t, w)
+			k.alice.Completed(k.turn)
+		})
+	})
+}
