@@ -1,7 +1,6 @@
 package supervise
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -192,38 +191,4 @@ func (a *attempt) startWorker(ctx context.Context, socket *os.File) error {
 		a.cfg.Log.Warn("the worker ended badly", "exit", exit.Code, "signal", exit.Signal)
 	}
 	return errWorkerGone
-}
-
-// logLines passes what a process says to the log, line by line, bounded.
-type logLines struct {
-	log  func(string)
-	part []byte
-	said int
-}
-
-const maxLogged = 100
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.part = append(l.part, p...)
-	for {
-		advance, line, _ := bufio.ScanLines(l.part, len(l.part) > 4096)
-		if advance == 0 {
-			return len(p), nil
-		}
-		l.say(line)
-		l.part = l.part[advance:]
-	}
-}
-
-func (l *logLines) flush() {
-	if len(l.part) > 0 {
-		l.say(l.part)
-		l.part = nil
-	}
-}
-
-func (l *logLines) say(line []byte) {
-	if l.said++; l.said <= maxLogged {
-		l.log(string(line))
-	}
 }

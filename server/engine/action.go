@@ -7,6 +7,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/redact"
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/planted"
@@ -17,7 +18,7 @@ import (
 // callTool makes the intent of one call, or its refusal. The intent commits with
 // the turn's state, and the dispatch tick acts only on what is committed. INV-4.
 func (w *turnTx) callTool(call *runtimev1.ToolCall, tool *runtimev1.Tool) error {
-	shown, _ := policy.Redact(call.Arguments)
+	shown, _ := redact.Text(call.Arguments)
 	w.event(session.Event{Type: session.ToolRequested, Payload: shown, Data: map[string]string{
 		session.DataCallID: call.Id, session.DataAlias: call.Alias, "tool": tool.Ref}})
 	a, refusal, err := w.intend(call, tool)
@@ -210,7 +211,7 @@ func (w *turnTx) presentable(r *runtimev1.ToolResult) (*runtimev1.ToolResult, er
 	}
 	out := proto.CloneOf(r)
 	var cut bool
-	out.Text, _ = policy.Redact(r.Text)
+	out.Text, _ = redact.Text(r.Text)
 	out.Text, cut = loop.Truncate(out.Text, int(snap.Agent.Limits.MaxResultBytes))
 	out.Truncated = r.Truncated || cut
 	return out, nil

@@ -7,11 +7,11 @@ import (
 
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/redact"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/capability"
 	"bivouac/server/execution"
 	"bivouac/server/planted"
-	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -188,7 +188,7 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 	if err != nil || a.State != execution.AttemptOffered || a.Runner != c.Runner() {
 		return err // gone elsewhere already
 	}
-	reason, _ := policy.Redact(req.Reason)
+	reason, _ := redact.Text(req.Reason)
 	if err := e.withdraw(ctx, a, "the runner declined: "+reason); err != nil && !lostRace(err) {
 		return err
 	}

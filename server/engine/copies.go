@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/redact"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/execution"
-	"bivouac/server/policy"
 	"bivouac/server/store"
 )
 
@@ -92,7 +92,7 @@ func (e *Engine) noteCopy(ctx context.Context, c store.Caller, f *runnerv1.Facts
 
 // hostName as a machine gave it, made fit for people's eyes.
 func hostName(f *runnerv1.Facts) string {
-	name, _ := policy.Redact(f.GetHost())
+	name, _ := redact.Text(f.GetHost())
 	if len(name) > 253 {
 		name = name[:253]
 	}

@@ -11,12 +11,12 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/protocol/redact"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/loop/schema"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/execution"
-	"bivouac/server/policy"
 	"bivouac/server/session"
 )
 
@@ -49,7 +49,7 @@ func (w *turnTx) workerMessage(a execution.Attempt, m *runtimev1.Message) error 
 	clean := proto.CloneOf(m)
 	for _, b := range clean.Blocks {
 		if text, ok := b.Kind.(*runtimev1.Block_Text); ok {
-			text.Text, _ = policy.Redact(text.Text)
+			text.Text, _ = redact.Text(text.Text)
 		}
 	}
 	payload, err := session.EncodePayload(clean)
@@ -66,7 +66,7 @@ func (w *turnTx) workerToolStarted(a execution.Attempt, c *runtimev1.ToolCall) e
 		return nil // its intent is the engine's to record
 	}
 	data := map[string]string{session.DataCallID: c.Id, session.DataAlias: c.Alias, "tool": tool.Ref}
-	shown, _ := policy.Redact(c.Arguments)
+	shown, _ := redact.Text(c.Arguments)
 	w.event(session.Event{Type: session.ToolRequested, Attempt: a.ID, Data: data, Payload: shown})
 	w.event(session.Event{Type: session.ToolDispatched, Attempt: a.ID, Data: map[string]string{
 		session.DataCallID: c.Id, session.DataAlias: c.Alias, "tool": tool.Ref}})
@@ -257,7 +257,7 @@ func (w *turnTx) sandboxMoved(a execution.Attempt, r *runnerv1.Record) error {
 	if a.SubjectKind != execution.SubjectTurn || !slices.Contains(sandboxStates, moved.GetState()) {
 		return nil
 	}
-	why, _ := policy.Redact(moved.GetReason())
+	why, _ := redact.Text(moved.GetReason())
 	w.event(session.Event{Type: session.SandboxMoved, Attempt: a.ID, Payload: strings.ToValidUTF8(why[:min(len(why), maxReason)], ""), Data: map[string]string{
 		"runner": a.Runner.String(), "state": moved.GetState(), "machine_time": time.UnixMicro(r.AtUs).UTC().Format(time.RFC3339Nano)}})
 	return nil
@@ -310,9 +310,9 @@ func (w *turnTx) turnResult(a execution.Attempt, r *runnerv1.Result) error {
 		}
 	}
 	if o.Kind == runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED {
-		o.Message, _ = policy.Redact(r.Message) // what the supervisor adds, such as what the patch leaves out
+		o.Message, _ = redact.Text(r.Message) // what the supervisor adds, such as what the patch leaves out
 	}
-	o.Text, _ = policy.Redact(o.Text)
+	o.Text, _ = redact.Text(o.Text)
 	return w.finish(o)
 }
 

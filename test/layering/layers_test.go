@@ -19,6 +19,7 @@ var layers = []layer{
 	{"edge/protocol", nil, contracts, "a contract imports the standard library and generated code only"},
 	{"edge/protocol/canonical", []string{"edge/protocol"}, []string{"github.com/gowebpki/jcs"}, "canonical JSON is pure"},
 	{"edge/protocol/secondkey", []string{"edge/protocol", "edge/runtime/runtimev1"}, []string{"google.golang.org/protobuf"}, "what an owner decides on is a digest of a contract"},
+	{"edge/protocol/redact", nil, []string{}, "what looks like a secret is text"},
 	{"edge/runtime", nil, contracts, "a contract"},
 	{"edge/runtime/loop", []string{"edge/runtime", "edge/protocol"}, []string{"google.golang.org/protobuf", "github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text"}, "the loop is pure"},
 	{"edge/supervise/protocol", []string{"edge/protocol"}, contracts, "a contract"},
@@ -114,7 +115,7 @@ var layers = []layer{
 // pure packages have no clock, randomness, I/O, locks or goroutines.
 var pure = []string{
 	"server/steptable", "server/session", "server/execution", "server/policy", "server/placement", "server/scheduler",
-	"edge/runtime/loop", "edge/runtime/loop/schema", "edge/protocol/canonical",
+	"edge/runtime/loop", "edge/runtime/loop/schema", "edge/protocol/canonical", "edge/protocol/redact",
 }
 
 // goStatements is every file of the product that has a go statement, and what

@@ -1,4 +1,4 @@
-package policy
+package redact
 
 import (
 	"strings"
@@ -36,11 +36,11 @@ func TestRedact(t *testing.T) {
 		"empty":         {"", "", 0},
 		"short api key": {"x-api-key: none", "x-api-key: none", 0},
 	} {
-		got, n := Redact(c.in)
+		got, n := Text(c.in)
 		if got != c.want || n != c.n {
 			t.Errorf("%s: %q, %d, want %q, %d", name, got, n, c.want, c.n)
 		}
-		if again, n := Redact(got); again != got || n != 0 {
+		if again, n := Text(got); again != got || n != 0 {
 			t.Errorf("%s: redacted again to %q (%d)", name, again, n)
 		}
 	}
@@ -49,11 +49,11 @@ func TestRedact(t *testing.T) {
 func FuzzRedact(f *testing.F) {
 	f.Add("Authorization: Bearer abcdefghijkl postgres://a:b@c -----BEGIN PRIVATE KEY-----")
 	f.Fuzz(func(t *testing.T, text string) {
-		got, n := Redact(text)
+		got, n := Text(text)
 		if (n == 0) != (got == text) {
 			t.Fatalf("%d hits made %q of %q", n, got, text)
 		}
-		if again, n := Redact(got); n != 0 {
+		if again, n := Text(got); n != 0 {
 			t.Fatalf("%q is redacted again to %q", got, again)
 		}
 	})

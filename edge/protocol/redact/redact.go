@@ -1,4 +1,11 @@
-package policy
+// Package redact takes what looks like a secret out of text that goes on: into a
+// conversation, into an event, into a log.
+//
+// It guarantees that what it made it never changes again. It is the second line: the
+// exact values that Bivouac holds are removed where they are used, and a secret in a
+// form that nobody listed passes. It refuses to read, keep or report what it found.
+// It is pure. Test it with go test alone.
+package redact
 
 import "regexp"
 
@@ -31,9 +38,9 @@ var patterns = []pattern{
 	{"password", regexp.MustCompile(`\b([a-z][a-z0-9+.-]*://[^\s/:@"']{1,128}:)[^\s/@"']{1,256}(@)`), "${1}\x00${2}"},
 }
 
-// Redact replaces what looks like a secret and says how many it replaced. It is
+// Text replaces what looks like a secret and says how many it replaced. It is
 // pure and idempotent; it never makes text that it would redact again.
-func Redact(text string) (string, int) {
+func Text(text string) (string, int) {
 	count := 0
 	for _, p := range patterns {
 		mark := "[redacted: " + p.name + "]"
