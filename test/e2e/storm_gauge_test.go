@@ -14,8 +14,9 @@ import (
 )
 
 // ages at which lives of processes are compared, each reached by a factor of two:
-// a process holds more when it is older, so only equal ages say anything.
-var ages = []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second}
+// a process holds more when it is older, so only equal ages say anything. A younger
+// one is still starting: it tries its sandbox, and takes up what it finds.
+var ages = []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
 
 // held is what one life of a process held at one age: the least that was seen
 // there, since what is only in use for a moment is no growth.
@@ -82,8 +83,8 @@ func (g *stormGauge) note(r stack.Running, start time.Duration) {
 // of a garbage collection, descriptors follow what is under way.
 const (
 	memorySlack     = 16 << 20
-	descriptorSlack = 8
-	fewestLives     = 3 // of a role at an age in each third, to be compared
+	descriptorSlack = 16
+	fewestLives     = 4 // of a role at an age in each third, to be compared
 )
 
 // comparison is one role at one age, in the first third and in the last: the lower
@@ -152,17 +153,17 @@ func TestGrowthOverLivesIsSeen(t *testing.T) {
 		"steady":         {func(n int, age time.Duration) held { return held{int64(30+n%5+int(age/time.Second)) << 20, 20 + n%3} }, ""},
 		"some hold much": {func(n int, _ time.Duration) held { return held{int64(30+100*(n/15*n%2)) << 20, 20 + 100*(n/15*n%2)} }, ""},
 		"memory":         {func(n int, _ time.Duration) held { return held{int64(30+n) << 20, 20} }, "MiB"},
-		"descriptors":    {func(n int, _ time.Duration) held { return held{30 << 20, 20 + n/2} }, "descriptors"},
+		"descriptors":    {func(n int, _ time.Duration) held { return held{30 << 20, 20 + n} }, "descriptors"},
 		"memory of the old": {func(n int, age time.Duration) held {
-			if age < 4*time.Second {
+			if age < 8*time.Second {
 				return held{30 << 20, 20}
 			}
 			return held{int64(30+n) << 20, 20}
-		}, "aged    4s"},
+		}, "aged    8s"},
 	} {
 		g := newStormGauge()
 		for n := range 30 {
-			for _, age := range ages[:4] {
+			for _, age := range ages[:3] {
 				h := c.of(n, age)
 				g.note(stack.Running{PID: n, Role: "server", Age: age, Memory: h.memory, Descriptors: h.descriptors}, time.Duration(n)*time.Second)
 			}

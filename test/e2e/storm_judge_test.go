@@ -33,6 +33,7 @@ type sent struct {
 type stormTurn struct {
 	id, session   string
 	state, reason string
+	message       string // what its person is told of the end
 	actions       []stormAction
 	attempts      []string       // ids
 	open          []string       // actions and attempts that are not terminal
@@ -43,6 +44,7 @@ type stormTurn struct {
 // stormAction has an effect if it can have one.
 type stormAction struct {
 	id, tool, state, effect string
+	reason                  string
 }
 
 // stormSession is a session's record, and what its readers were shown of it.
@@ -216,9 +218,9 @@ func TestJudgeOfTheStorm(t *testing.T) {
 			sent: []sent{{"m1", []string{"trn_1", "trn_1"}}, {"m2", []string{"trn_2"}}, {"m3", nil}},
 			turns: []stormTurn{
 				{id: "trn_1", session: "ses_1", state: "COMPLETED", attempts: []string{"att_1"}, actions: []stormAction{
-					{"act_1", "http:post", "SUCCEEDED", "a-post"}, {"act_2", "files.read", "SUCCEEDED", ""}, {"act_3", "files.write", "SUPERSEDED", "a-file"}, {"act_4", "files.write", "SUCCEEDED", "a-file"}}},
+					{"act_1", "http:post", "SUCCEEDED", "a-post", ""}, {"act_2", "files.read", "SUCCEEDED", "", ""}, {"act_3", "files.write", "SUPERSEDED", "a-file", ""}, {"act_4", "files.write", "SUCCEEDED", "a-file", ""}}},
 				{id: "trn_2", session: "ses_1", state: "UNKNOWN", reason: "outcome_unknown", actions: []stormAction{
-					{"act_5", "http:post", "UNKNOWN", "b-post"}, {"act_6", "http:put", "UNKNOWN", "b-put"}}},
+					{"act_5", "http:post", "UNKNOWN", "b-post", ""}, {"act_6", "http:put", "UNKNOWN", "b-put", ""}}},
 				{id: "trn_3", session: "ses_1", state: "CANCELLED", said: []string{"c-line1"}, lines: map[string]int{"c-line1": 1}},
 			},
 			sessions: []stormSession{{id: "ses_1", events: map[int64]string{1: "x", 2: "y"}, shown: map[int64]string{2: "y"}, counted: 2}},

@@ -172,9 +172,9 @@ func (s *storm) prove(ctx context.Context, p *stormPerson, into *stormSession) {
 
 func (s *storm) turnOf(ctx context.Context, p *stormPerson, t *apiv1.Turn) stormTurn {
 	s.t.Helper()
-	out := stormTurn{id: t.GetId(), session: t.GetSessionId(), state: t.GetState(), reason: t.GetReason(), open: openOf(t)}
+	out := stormTurn{id: t.GetId(), session: t.GetSessionId(), state: t.GetState(), reason: t.GetReason(), message: t.GetMessage(), open: openOf(t)}
 	for _, a := range t.GetActions() {
-		out.actions = append(out.actions, stormAction{a.GetId(), a.GetTool(), a.GetState(), stormEffect(a)})
+		out.actions = append(out.actions, stormAction{a.GetId(), a.GetTool(), a.GetState(), stormEffect(a), a.GetReason()})
 	}
 	for _, a := range t.GetAttempts() {
 		out.attempts = append(out.attempts, a.GetId())

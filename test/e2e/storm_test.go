@@ -205,8 +205,11 @@ func (s *storm) print(engine string, r *stormRecord, whole time.Duration) {
 	events, shown, again := 0, 0, 0
 	for _, t := range r.turns {
 		states[strings.TrimSuffix(t.state+"{"+t.reason+"}", "{}")]++
+		if t.state == "FAILED" {
+			s.t.Logf("turn %s failed: %s: %s", t.id, t.reason, t.message)
+		}
 		for _, a := range t.actions {
-			actions[a.state]++
+			actions[strings.TrimSuffix(a.state+"{"+a.reason+"}", "{}")]++
 		}
 	}
 	for _, one := range r.sessions {
