@@ -23,7 +23,7 @@ import (
 // task is what one call of bivouac run asks for.
 type task struct {
 	agent, session, dir, messageID string
-	detach                         bool
+	detach, instead                bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -36,14 +36,20 @@ is ignored) and sends it to a runner, where the agent works on a copy. Your fold
 not change: look at the patch and take it with bivouac apply.
 
 A session's next turn sees the conversation and the files as they were accepted:
---session goes on with one and packs nothing unless you also give --workspace.`,
+--session goes on with one and packs nothing unless you also give --workspace. With
+--instead it cancels what the session works on and takes its place, in one step; the
+files are those that were accepted before.`,
 		Example: `  bivouac run "make the failing test pass"
+  bivouac run --session ses_… --instead "no: keep the old name"
   bivouac run --workspace ../other --detach "update the changelog"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			prompt := strings.Join(args, " ")
 			if err := checkPrompt(prompt); err != nil {
 				return err
+			}
+			if t.instead && t.session == "" {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--instead is about the turn that a session works on: name the session with --session, as bivouac sessions lists it")
 			}
 			return a.run(ctx, c, t, prompt)
 		}),
@@ -53,6 +59,7 @@ A session's next turn sees the conversation and the files as they were accepted:
 	f.StringVar(&t.dir, "workspace", "", "git folder to work on (default: this one)")
 	f.StringVar(&t.session, "session", "", "session to go on with")
 	f.BoolVar(&t.detach, "detach", false, "do not wait: print the turn and leave")
+	f.BoolVar(&t.instead, "instead", false, "cancel the session's active turn, in the same step")
 	f.StringVar(&t.messageID, "message-id", "", "your own id of this task: giving it again returns the same turn")
 	return cmd
 }
@@ -83,7 +90,7 @@ func (a *app) run(ctx context.Context, c *client.Client, t task, prompt string) 
 	if err != nil {
 		return err
 	}
-	req := &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: prompt, MessageId: t.messageID}
+	req := &apiv1.SubmitTurnRequest{SessionId: s.GetId(), Prompt: prompt, MessageId: t.messageID, Instead: t.instead}
 	if pack != nil {
 		if req.WorkspaceDigest, err = a.upload(ctx, c, pack); err != nil {
 			return err
