@@ -14,6 +14,7 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/engine"
 	et "bivouac/server/engine/enginetest"
 	"bivouac/server/session"
@@ -69,7 +70,8 @@ func (c *collector) RoundTrip(r *http.Request) (*http.Response, error) {
 // trace in its caller's, whole and without a word of what was said.
 func TestExport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := et.New(t)
+		var x *trace.Exporter
+		w := et.New(t, et.WithEnded(func(id protocol.TurnID) { x.Ended(id) }))
 		r := w.Join("laptop", "files.list", "files.read", "files.write")
 		r.Connect()
 		c := &collector{refusals: 1}
@@ -86,7 +88,6 @@ func TestExport(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		w.Engine.EndedFunc = x.Ended
 		w.Broker.Say(et.Script(et.Calls(
 			et.Call{ID: "c1", Alias: "files_read", Arguments: `{"path":"home/canary.txt"}`}, et.Call{ID: "c2", Alias: "files_write", Arguments: `{"path":"home/canary.txt","content":"canary"}`}),
 			et.Text("canary")))

@@ -52,6 +52,7 @@ type World struct {
 	replica protocol.ReplicaID
 	meter   engine.Meter
 	bytes   engine.Bytes
+	ended   func(protocol.TurnID)
 }
 
 // Option changes a world before it begins.
@@ -65,6 +66,9 @@ func WithLimits(l engine.Limits) Option { return func(w *World) { w.limits = l }
 
 // WithMeter has what happens counted.
 func WithMeter(m engine.Meter) Option { return func(w *World) { w.meter = m } }
+
+// WithEnded has f told each turn whose usage is settled.
+func WithEnded(f func(protocol.TurnID)) Option { return func(w *World) { w.ended = f } }
 
 // WithBytes gives the world the contents of artifacts, to be swept.
 func WithBytes(b engine.Bytes) Option { return func(w *World) { w.bytes = b } }
@@ -172,7 +176,7 @@ func (w *World) config(ops engine.Ops) engine.Config {
 	return engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
-		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: w.entropy, Meter: w.meter, Bytes: w.bytes,
+		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: w.entropy, Meter: w.meter, Bytes: w.bytes, EndedFunc: w.ended,
 	}
 }
 
