@@ -70,6 +70,7 @@ func factsOf(p owner.Policy, r sandbox.Report) *runnerv1.Facts {
 		Slots: int32(p.Slots), Boundary: r.Boundary, Limits: r.Limits, SandboxProblem: r.Problem,
 		Toolchains: p.ToolchainNames(), Caches: p.CacheNames(), Freezer: r.Freezer, Disk: r.Disk,
 		SecondKeys: p.KeyNames(), RefusesEgress: p.RefuseEgress,
+		Quota: &runnerv1.RunnerQuota{MaxActiveActions: p.Quota.ActiveActions, MaxTokensPerDay: p.Quota.TokensPerDay},
 	}
 }
 

@@ -59,8 +59,12 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 	case d.diskFull() != "":
 		return d.diskFull()
 	case o.GetSubjectKind() == protocol.KindAction:
-		if d.table.active(protocol.KindAction) >= maxDeviceActions {
-			return fmt.Sprintf("%d actions run on this machine already", maxDeviceActions)
+		most := maxDeviceActions
+		if q := int(f.GetQuota().GetMaxActiveActions()); q > 0 {
+			most = min(most, q)
+		}
+		if d.table.active(protocol.KindAction) >= most {
+			return fmt.Sprintf("%d actions run on this machine already", most)
 		}
 		if n := d.keys.open(); n >= maxQuestions {
 			return fmt.Sprintf("%d actions wait for the owner of this machine already", n)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"bivouac/edge/protocol"
@@ -21,8 +22,12 @@ import (
 //	  max_tokens_per_day = 2000000
 //	}
 //	quota "agent" { max_turns_per_minute = 60 }
+//	quota "runner" {
+//	  name               = "acme/laptop"
+//	  max_active_actions = 4
+//	}
 type quotaFile struct {
-	// Scope is "tenant", "principal" or "agent".
+	// Scope is "tenant", "principal", "agent" or "runner".
 	Scope string `hcl:"scope,label"`
 	// Name of a tenant, or "tenant/name"; absent: everyone of the scope.
 	Name              *string  `hcl:"name"`
@@ -31,6 +36,8 @@ type quotaFile struct {
 	MaxTurnsPerMinute *int     `hcl:"max_turns_per_minute"`
 	MaxTokensPerDay   *int64   `hcl:"max_tokens_per_day"`
 	MaxCostPerDayUSD  *float64 `hcl:"max_cost_per_day_usd"`
+	// MaxActiveActions at once: of a runner alone, which has no queue of its own.
+	MaxActiveActions *int `hcl:"max_active_actions"`
 }
 
 // quotasOver lays the quotas of a file over those that are there.
@@ -67,10 +74,14 @@ func badQuota(scope, name, format string, args ...any) error {
 func (b *quotaFile) quota() (q policy.Quota, name string, err error) {
 	set(&name, b.Name)
 	switch slashes := strings.Count(name, "/"); {
-	case b.Scope != policy.ScopeTenant && b.Scope != policy.ScopePrincipal && b.Scope != policy.ScopeAgent:
-		return q, name, badQuota(b.Scope, name, `it must be of a "tenant", a "principal" or an "agent"`)
+	case !slices.Contains([]string{policy.ScopeTenant, policy.ScopePrincipal, policy.ScopeAgent, policy.ScopeRunner}, b.Scope):
+		return q, name, badQuota(b.Scope, name, `it must be of a "tenant", a "principal", an "agent" or a "runner"`)
+	case b.Scope == policy.ScopeRunner && (b.MaxQueuedTurns != nil || b.MaxTurnsPerMinute != nil):
+		return q, name, badQuota(b.Scope, name, "a runner has no queue: max_queued_turns and max_turns_per_minute are of tenants, principals and agents")
+	case b.Scope != policy.ScopeRunner && b.MaxActiveActions != nil:
+		return q, name, badQuota(b.Scope, name, "max_active_actions is of runners alone")
 	case b.Name != nil && (name == "" || b.Scope == policy.ScopeTenant && slashes != 0 || b.Scope != policy.ScopeTenant && slashes != 1):
-		return q, name, badQuota(b.Scope, name, `name is a tenant's, such as "acme", or "acme/ada" for a principal or an agent in it`)
+		return q, name, badQuota(b.Scope, name, `name is a tenant's, such as "acme", or "acme/ada" for a principal, an agent or a runner in it`)
 	}
 	cost := int64(0)
 	if b.MaxCostPerDayUSD != nil {
@@ -82,6 +93,7 @@ func (b *quotaFile) quota() (q policy.Quota, name string, err error) {
 	set(&q.MaxQueuedTurns, b.MaxQueuedTurns)
 	set(&q.MaxTurnsPerMinute, b.MaxTurnsPerMinute)
 	set(&q.MaxTokensPerDay, b.MaxTokensPerDay)
+	set(&q.MaxActiveActions, b.MaxActiveActions)
 	q.MaxCostPerDayMicroUSD = cost
 	for _, field := range []struct {
 		name  string
@@ -91,6 +103,7 @@ func (b *quotaFile) quota() (q policy.Quota, name string, err error) {
 		{"max_active_turns", b.MaxActiveTurns != nil, int64(q.MaxActiveTurns)},
 		{"max_queued_turns", b.MaxQueuedTurns != nil, int64(q.MaxQueuedTurns)},
 		{"max_turns_per_minute", b.MaxTurnsPerMinute != nil, int64(q.MaxTurnsPerMinute)},
+		{"max_active_actions", b.MaxActiveActions != nil, int64(q.MaxActiveActions)},
 		{"max_tokens_per_day", b.MaxTokensPerDay != nil, q.MaxTokensPerDay},
 	} {
 		if field.given && field.value < 1 {

@@ -21,6 +21,11 @@ quota "principal" {
   max_tokens_per_day = 1000
 }
 quota "principal" { name = "acme/batch" }
+quota "runner" { max_active_actions = 4 }
+quota "runner" {
+  name             = "acme/laptop"
+  max_active_turns = 1
+}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +39,8 @@ quota "principal" { name = "acme/batch" }
 		{"principal", "acme/ada", policy.Quota{MaxTokensPerDay: 1000}}, // its own stands instead
 		{"principal", "acme/batch", policy.Quota{}},                    // named, and not bounded
 		{"agent", "acme/assistant", policy.Quota{}},
+		{"runner", "acme/desktop", policy.Quota{MaxActiveActions: 4}},
+		{"runner", "acme/laptop", policy.Quota{MaxActiveTurns: 1}},
 	} {
 		if got := c.Quotas.Of(want.scope, want.name); got != want.quota {
 			t.Errorf("%s %s has %+v, want %+v", want.scope, want.name, got, want.quota)
@@ -46,6 +53,9 @@ func TestFileQuotasAreChecked(t *testing.T) {
 		`quota "room" { max_active_turns = 1 }`:                                              `"tenant"`,
 		`quota "tenant" { max_active_turns = 0 }`:                                            "max_active_turns must be at least 1",
 		`quota "tenant" { max_cost_per_day_usd = -1 }`:                                       "max_cost_per_day_usd",
+		`quota "runner" { max_queued_turns = 1 }`:                                            "a runner has no queue",
+		`quota "agent" { max_active_actions = 1 }`:                                           "is of runners alone",
+		`quota "runner" { max_active_actions = 0 }`:                                          "max_active_actions must be at least 1",
 		`quota "tenant" {}`:                                                                  "bounds nothing",
 		"quota \"principal\" {\n  name = \"ada\"\n  max_active_turns = 1\n}":                 "acme/ada",
 		"quota \"agent\" { max_active_turns = 1 }\nquota \"agent\" { max_active_turns = 2 }": "there twice",

@@ -42,7 +42,7 @@ func TestRenderReadsBack(t *testing.T) {
 	}
 	want := owner.Policy{Slots: 3, Broker: "b.example:7402", Folders: []device.Folder{folder}, Toolchains: []owner.Toolchain{tool},
 		SecondKeys: []owner.SecondKey{{Over: device.Write, TTL: time.Hour}, owner.KeyFlag(owner.Turn), {Over: device.Read, TTL: 90 * time.Second}},
-		Cgroup:     "given/by-root", RefuseEgress: true, Caches: []owner.Cache{{Name: "wheels", Path: "/usr/share", Env: []string{"PIP_NO_INDEX=1"}}, {Name: "plain", Path: "/usr/lib"}}}
+		Cgroup:     "given/by-root", RefuseEgress: true, Quota: owner.Quota{ActiveActions: 3, TokensPerDay: 5000}, Caches: []owner.Cache{{Name: "wheels", Path: "/usr/share", Env: []string{"PIP_NO_INDEX=1"}}, {Name: "plain", Path: "/usr/lib"}}}
 	got, err := owner.Parse("edge.hcl", owner.Render(want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
@@ -57,7 +57,7 @@ func TestRenderReadsBack(t *testing.T) {
 	}
 	src := strings.NewReplacer("/home/me/notes", dir, "/usr/local/go", "/usr/share", "/srv/go-modules", "/usr/share", "/srv/wheels", "/usr/share").Replace(strings.Join(lines, "\n"))
 	p, err := owner.Parse("edge.hcl", []byte(src))
-	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || len(p.Caches) != 2 || len(p.SecondKeys) != 1 || !p.RefuseEgress || p.Cgroup == "" || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
+	if err != nil || len(p.Folders) != 1 || len(p.Toolchains) != 1 || len(p.Caches) != 2 || len(p.SecondKeys) != 1 || !p.RefuseEgress || p.Quota != (owner.Quota{ActiveActions: 4, TokensPerDay: 2_000_000}) || p.Cgroup == "" || p.Limits.MemoryBytes != 4096<<20 || p.Broker == "" {
 		t.Errorf("the example reads as %+v, %v", p, err)
 	}
 }
@@ -106,6 +106,9 @@ cache "poisoned" { path = %[4]q }
 second_key "files.delete" {}
 second_key "turn" { ttl = "1s" }
 second_key "turn" { ttl = "soon" }
+quota { max_active_actions = 0 }
+quota { max_tokens_per_day = "some" }
+package_egress = "perhaps"
 `, state, file, dir, t.TempDir())
 	_, err := owner.Parse("edge.hcl", []byte(src), state)
 	if protocol.CodeOf(err) != protocol.CodeInvalidArgument {

@@ -23,6 +23,7 @@ type Policy struct {
 	// name registries do not come here. In the file it is package_egress = false.
 	RefuseEgress bool
 	Limits       Limits
+	Quota        Quota
 	// Cgroup is a folder below each cgroup hierarchy in which this runner may make
 	// groups, for one that is not root; empty: its own place.
 	Cgroup string
@@ -40,6 +41,15 @@ type Limits struct {
 	CPUMillis   int64
 	PIDs        int32
 	DiskBytes   int64
+}
+
+// Quota bounds what this machine does for all who may use it, beside slots; zero
+// bounds nothing.
+type Quota struct {
+	// ActiveActions are device actions at once.
+	ActiveActions int32
+	// TokensPerDay of turns here, on a day of UTC. The server counts them.
+	TokensPerDay int64
 }
 
 // Default allows sandboxed turns, one at a time, and nothing on the machine.

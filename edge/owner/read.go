@@ -23,10 +23,11 @@ var (
 	fileSchema = &hcl.BodySchema{
 		Attributes: []hcl.AttributeSchema{{Name: "slots"}, {Name: "broker"}, {Name: "cgroup"}, {Name: "package_egress"}},
 		Blocks: []hcl.BlockHeaderSchema{{Type: "folder", LabelNames: []string{"name"}}, {Type: "toolchain", LabelNames: []string{"name"}},
-			{Type: "cache", LabelNames: []string{"name"}}, {Type: "second_key", LabelNames: []string{"work"}}, {Type: "limits"}},
+			{Type: "cache", LabelNames: []string{"name"}}, {Type: "second_key", LabelNames: []string{"work"}}, {Type: "limits"}, {Type: "quota"}},
 	}
 	folderSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}, {Name: "actions", Required: true}}}
 	toolSchema   = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "path", Required: true}}}
+	quotaSchema  = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "max_active_actions"}, {Name: "max_tokens_per_day"}}}
 	limitsSchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "memory_mb"}, {Name: "cpu_millis"}, {Name: "pids"}, {Name: "disk_mb"}}}
 )
 
@@ -85,7 +86,7 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 	if p.Cgroup != "" {
 		r.cgroup(content.Attributes["cgroup"].Range, p.Cgroup)
 	}
-	limitsSeen, caches := false, map[string]hcl.Range{}
+	seen, caches := map[string]bool{}, map[string]hcl.Range{}
 	for _, b := range content.Blocks {
 		r.block = b
 		switch b.Type {
@@ -98,11 +99,15 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 			r.cache(b, &p, private)
 		case "second_key":
 			r.secondKey(b, &p)
-		case "limits":
-			if limitsSeen {
-				r.say(b.DefRange, "there is more than one limits block: keep one")
+		case "limits", "quota":
+			if seen[b.Type] {
+				r.say(b.DefRange, "there is more than one %s block: keep one", b.Type)
 			}
-			limitsSeen = true
+			seen[b.Type] = true
+			if b.Type == "quota" {
+				r.quota(b, &p.Quota)
+				continue
+			}
 			r.limits(b, &p.Limits)
 		}
 	}
@@ -245,4 +250,11 @@ func (r *reader) limits(b *hcl.Block, l *Limits) {
 	number(r, c, "cpu_millis", 100, 1<<20, &l.CPUMillis)
 	number(r, c, "pids", 16, 1<<20, &l.PIDs)
 	l.MemoryBytes, l.DiskBytes = memory<<20, disk<<20
+}
+
+func (r *reader) quota(b *hcl.Block, q *Quota) {
+	c, diags := b.Body.Content(quotaSchema)
+	r.note(diags)
+	number(r, c, "max_active_actions", 1, 1<<10, &q.ActiveActions)
+	number(r, c, "max_tokens_per_day", 1, 1<<50, &q.TokensPerDay)
 }

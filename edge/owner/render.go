@@ -57,6 +57,14 @@ const example = `
 #
 # package_egress = false
 #
+# What this machine does for all who may use it: device actions at once, and tokens of
+# turns here on a day of UTC. What is beyond waits, and explain says why:
+#
+# quota {
+#   max_active_actions = 4
+#   max_tokens_per_day = 2000000
+# }
+#
 # Upper bounds of one sandboxed turn:
 #
 # limits {
@@ -115,6 +123,16 @@ func Render(p Policy) []byte {
 		}
 		if len(env) > 0 {
 			b.SetAttributeValue("env", cty.MapVal(env))
+		}
+	}
+	if p.Quota != (Quota{}) {
+		body.AppendNewline()
+		b := body.AppendNewBlock("quota", nil).Body()
+		if p.Quota.ActiveActions > 0 {
+			b.SetAttributeValue("max_active_actions", cty.NumberIntVal(int64(p.Quota.ActiveActions)))
+		}
+		if p.Quota.TokensPerDay > 0 {
+			b.SetAttributeValue("max_tokens_per_day", cty.NumberIntVal(p.Quota.TokensPerDay))
 		}
 	}
 	for _, k := range p.SecondKeys {

@@ -19,6 +19,7 @@ func (s principals) ListQuotas(ctx context.Context, r *apiv1.ListQuotasRequest) 
 			ActiveTurns: int32(u.Consumed.Active), MaxActiveTurns: int32(u.Quota.MaxActiveTurns),
 			QueuedTurns: int32(u.Consumed.Queued), MaxQueuedTurns: int32(u.Quota.MaxQueuedTurns),
 			TurnsLastMinute: int32(u.Consumed.LastMinute), MaxTurnsPerMinute: int32(u.Quota.MaxTurnsPerMinute),
+			ActiveActions: int32(u.Consumed.ActiveActions), MaxActiveActions: int32(u.Quota.MaxActiveActions),
 			TokensToday: u.Consumed.TokensToday, MaxTokensPerDay: u.Quota.MaxTokensPerDay,
 			CostTodayMicroUsd: u.Consumed.CostTodayMicroUSD, MaxCostPerDayMicroUsd: u.Quota.MaxCostPerDayMicroUSD,
 		})

@@ -75,7 +75,7 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 			if err != nil {
 				return err
 			}
-			x, err = explainAttempt(tx, a)
+			x, err = e.explainAttempt(tx, a)
 			return err
 		case "grt":
 			grant, err := protocol.ParseID[protocol.GrantKind](id)
@@ -103,7 +103,7 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 		if t.Attempt == "" {
 			x.WaitingFor = "the answer of the model"
 		} else {
-			x, err = explainOf(tx, t.Attempt, x)
+			x, err = e.explainOf(tx, t.Attempt, x)
 		}
 	case session.WaitingApproval:
 		err = explainApproval(tx, t, &x)
@@ -111,9 +111,9 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 		x.WaitingFor = "evidence of what became of an action, until " + t.ReconcileDeadline.UTC().Format(time.RFC3339)
 		x.Remedies = []string{"bivouac edge list", "bivouac unknown"}
 	case session.Received:
-		x, err = explainOf(tx, t.Attempt, x)
+		x, err = e.explainOf(tx, t.Attempt, x)
 	case session.WaitingAction, session.RunningAction:
-		err = explainAction(tx, t, &x)
+		err = e.explainAction(tx, t, &x)
 	default:
 		x.Waited, x.WaitingFor = 0, "nothing: it ended"
 		if t.Reason != "" {
@@ -226,7 +226,7 @@ func explainApproval(tx *store.Tx, t session.Turn, x *Explanation) error {
 	return err
 }
 
-func explainAction(tx *store.Tx, t session.Turn, x *Explanation) error {
+func (e *Engine) explainAction(tx *store.Tx, t session.Turn, x *Explanation) error {
 	actions, err := tx.ActionsOfTurn(t.ID)
 	if err != nil {
 		return err
@@ -237,24 +237,24 @@ func explainAction(tx *store.Tx, t session.Turn, x *Explanation) error {
 		}
 		x.WaitingFor = "the result of " + a.Tool
 		if a.Attempt != "" {
-			*x, err = explainOf(tx, a.Attempt, *x)
+			*x, err = e.explainOf(tx, a.Attempt, *x)
 		}
 	}
 	return err
 }
 
 // explainOf explains a turn by the attempt that it waits for.
-func explainOf(tx *store.Tx, id protocol.AttemptID, x Explanation) (Explanation, error) {
+func (e *Engine) explainOf(tx *store.Tx, id protocol.AttemptID, x Explanation) (Explanation, error) {
 	a, err := tx.Attempt(id)
 	if err != nil {
 		return x, err
 	}
-	by, err := explainAttempt(tx, a)
+	by, err := e.explainAttempt(tx, a)
 	x.WaitingFor, x.Runners, x.Remedies = by.WaitingFor, by.Runners, by.Remedies
 	return x, err
 }
 
-func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
+func (e *Engine) explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 	x := Explanation{State: string(a.State), Waited: tx.Now.Sub(a.QueuedAt)}
 	name := a.Runner.String()
 	if r, err := tx.Runner(a.Runner); err == nil {
@@ -273,7 +273,7 @@ func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 		x.WaitingFor = fmt.Sprintf("runner %s, which has not renewed its lease; it goes elsewhere %s after its last renewal", name, a.Retention)
 		x.Remedies = []string{"on that machine: bivouac-edge run"}
 	case execution.AttemptQueued:
-		return x, rank(tx, a, &x)
+		return x, e.rank(tx, a, &x)
 	default:
 		x.Waited, x.WaitingFor = 0, "nothing: it ended"
 		if a.Reason != "" {
@@ -285,8 +285,8 @@ func explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation, error) {
 }
 
 // rank asks placement again, with the fleet that the caller may see.
-func rank(tx *store.Tx, a execution.Attempt, x *Explanation) error {
-	fleet, err := fleetOf(tx, []execution.Attempt{a})
+func (e *Engine) rank(tx *store.Tx, a execution.Attempt, x *Explanation) error {
+	fleet, err := e.fleetOf(tx, []execution.Attempt{a})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 			}
 		}
 		if len(queued) > 0 {
-			fleet, err = fleetOf(tx, queued)
+			fleet, err = e.fleetOf(tx, queued)
 		}
 		return err
 	})
@@ -51,8 +51,8 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 }
 
 // fleetOf reads what placement may read.
-func fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
-	f := Fleet{Connections: map[protocol.RunnerID]execution.Connection{}, Busy: map[protocol.RunnerID]int{}}
+func (e *Engine) fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
+	f := Fleet{Connections: map[protocol.RunnerID]execution.Connection{}, Busy: map[protocol.RunnerID]int{}, Acting: map[protocol.RunnerID]int{}}
 	var err error
 	if f.Runners, err = tx.ActiveRunners(); err != nil {
 		return f, err
@@ -73,7 +73,12 @@ func fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, error) {
 	for _, a := range working {
 		if a.SubjectKind == execution.SubjectTurn {
 			f.Busy[a.Runner]++
+		} else {
+			f.Acting[a.Runner]++
 		}
+	}
+	if f.Quotas, err = e.runnerQuotas(tx, f.Runners); err != nil {
+		return f, err
 	}
 	var seen []protocol.PrincipalID
 	for _, a := range attempts {

@@ -56,7 +56,8 @@ func (e *Engine) quotasOf(tx *store.Tx, tenant protocol.TenantID, principal prot
 	return out, nil
 }
 
-// QuotasOf shows a principal its quotas; an agent's, where it is named.
+// QuotasOf shows a principal its quotas, and those of the machines that it may use; an
+// agent's, where it is named.
 func (e *Engine) QuotasOf(ctx context.Context, c store.Caller, agent string) (uses []Use, err error) {
 	err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 		if agent != "" {
@@ -64,7 +65,11 @@ func (e *Engine) QuotasOf(ctx context.Context, c store.Caller, agent string) (us
 				return err
 			}
 		}
-		uses, err = e.quotasOf(tx, c.Tenant(), c.Principal(), agent)
+		if uses, err = e.quotasOf(tx, c.Tenant(), c.Principal(), agent); err != nil {
+			return err
+		}
+		of, err := e.usesOfRunners(tx, c)
+		uses = append(uses, of...)
 		return err
 	})
 	return uses, err

@@ -220,6 +220,7 @@ func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
 		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
 		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(), RefusesEgress: f.GetRefusesEgress(),
+		MaxActions: int(max(0, f.GetQuota().GetMaxActiveActions())), MaxTokensPerDay: max(0, f.GetQuota().GetMaxTokensPerDay()),
 		SecondKeys: f.GetSecondKeys(),
 	}
 }

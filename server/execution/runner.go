@@ -29,6 +29,9 @@ type Facts struct {
 	Adapters       []string `json:"adapters"`
 	Paused         bool     `json:"paused"`
 	SandboxProblem string   `json:"sandbox_problem,omitempty"`
+	// MaxActions at once and MaxTokensPerDay are what its owner admits; zero: no bound.
+	MaxActions      int   `json:"max_actions,omitempty"`
+	MaxTokensPerDay int64 `json:"max_tokens_per_day,omitempty"`
 	// RefusesEgress: its owner lets no sandbox read packages.
 	RefusesEgress bool `json:"refuses_egress,omitempty"`
 	// SecondKeys are over what its owner is asked on the machine: device actions, and

@@ -18,6 +18,17 @@ type Fleet struct {
 	// slot: a turn must not block the action that it waits for.
 	Busy     map[protocol.RunnerID]int
 	Bindings []execution.Binding
+	// Acting counts the device actions that each runner holds, Quotas what bounds it.
+	Acting map[protocol.RunnerID]int
+	Quotas map[protocol.RunnerID]Quota
+}
+
+// Quota of a runner, as of now. Zero fields bound nothing.
+type Quota struct {
+	Name                 string // whose it is, for people
+	MaxTurns, MaxActions int
+	// Spent says that the day's budget for turns is used up; empty: it is not.
+	Spent string
 }
 
 // Decision about one attempt. Exactly one of Runner and Reason is set.
@@ -71,6 +82,7 @@ const (
 	ReasonSystem     ReasonCode = "system"
 	ReasonExcluded   ReasonCode = "excluded"
 	ReasonEgress     ReasonCode = "egress"
+	ReasonQuota      ReasonCode = "quota"
 )
 
 // Rank is the whole of placement.
@@ -128,7 +140,24 @@ func judge(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 		out = append(out, Reason{ReasonNoSlot, fmt.Sprintf("all of its %d slots are taken", r.Facts.Slots),
 			"wait, or raise slots in its edge.hcl"})
 	}
-	return out
+	return append(out, withinQuota(a, r, f)...)
+}
+
+// withinQuota is what the server's admin and the machine's owner bound. INV-10.
+func withinQuota(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
+	q := f.Quotas[r.ID]
+	text := ""
+	switch {
+	case turn(a) && q.Spent != "":
+		text = q.Spent
+	case turn(a) && q.MaxTurns > 0 && f.Busy[r.ID] >= q.MaxTurns:
+		text = fmt.Sprintf("%d turns are there, at most %d may be", f.Busy[r.ID], q.MaxTurns)
+	case !turn(a) && q.MaxActions > 0 && f.Acting[r.ID] >= q.MaxActions:
+		text = fmt.Sprintf("%d actions are under way there, at most %d may be", f.Acting[r.ID], q.MaxActions)
+	default:
+		return nil
+	}
+	return []Reason{{ReasonQuota, fmt.Sprintf("its quota (%s): %s", q.Name, text), "bivouac quota"}}
 }
 
 func turn(a execution.Attempt) bool { return a.SubjectKind == execution.SubjectTurn }

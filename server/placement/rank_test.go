@@ -70,6 +70,15 @@ func TestReasons(t *testing.T) {
 		}, ReasonLimits, "only by rlimit"},
 		"no slot": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Busy["run_1"] = 2 }, ReasonNoSlot, "all of its 2 slots are taken"},
 		"adapter": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Adapter = "pi" }, ReasonAdapter, "adapter pi"},
+		"turns of its quota": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) {
+			f.Busy["run_1"], f.Quotas = 1, map[protocol.RunnerID]Quota{"run_1": {Name: "acme/laptop", MaxTurns: 1}}
+		}, ReasonQuota, "its quota (acme/laptop): 1 turns are there, at most 1 may be"},
+		"actions of its quota": {action("files.read"), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) {
+			f.Acting, f.Quotas = map[protocol.RunnerID]int{"run_1": 2}, map[protocol.RunnerID]Quota{"run_1": {MaxActions: 2, Spent: "of turns alone"}}
+		}, ReasonQuota, "2 actions are under way there"},
+		"the day of its quota": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) {
+			f.Quotas = map[protocol.RunnerID]Quota{"run_1": {MaxTurns: 2, Spent: "9 tokens were used today"}}
+		}, ReasonQuota, "9 tokens were used today"},
 		"egress": {turnAttempt(), func(a *execution.Attempt, r *execution.Runner, _ *Fleet) {
 			a.Requirements.Egress, r.Facts.RefusesEgress = true, true
 		}, ReasonEgress, "lets no sandbox there read packages"},

@@ -7,12 +7,13 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// Scopes of a quota: everybody of a tenant together, one principal, and one agent
-// of a tenant for all who use it.
+// Scopes of a quota: everybody of a tenant together, one principal, one agent of a
+// tenant for all who use it, and one machine for all who work there.
 const (
 	ScopeTenant    = "tenant"
 	ScopePrincipal = "principal"
 	ScopeAgent     = "agent"
+	ScopeRunner    = "runner"
 )
 
 // Quota bounds what one subject uses, over all sessions and restarts. A zero field
@@ -23,13 +24,15 @@ type Quota struct {
 	MaxTurnsPerMinute     int
 	MaxTokensPerDay       int64
 	MaxCostPerDayMicroUSD int64
+	// MaxActiveActions are device actions at once, of a machine alone.
+	MaxActiveActions int
 }
 
 // Bounds reports a quota that says anything.
 func (q Quota) Bounds() bool { return q != Quota{} }
 
-// daily reports a quota on what is spent.
-func (q Quota) daily() bool { return q.MaxTokensPerDay > 0 || q.MaxCostPerDayMicroUSD > 0 }
+// Daily reports a quota on what is spent.
+func (q Quota) Daily() bool { return q.MaxTokensPerDay > 0 || q.MaxCostPerDayMicroUSD > 0 }
 
 // Quotas of a server: what everyone of a scope has, and what is said of some by
 // name, which stands instead.
@@ -48,15 +51,15 @@ func (q Quotas) Of(scope, name string) Quota {
 
 // HoldActivation reports that something in it may hold a turn back that was admitted.
 func (q Quotas) HoldActivation() bool {
-	holds := func(q Quota) bool { return q.MaxActiveTurns > 0 || q.daily() }
-	for _, one := range q.Default {
-		if holds(one) {
+	holds := func(q Quota) bool { return q.MaxActiveTurns > 0 || q.Daily() }
+	for scope, one := range q.Default {
+		if scope != ScopeRunner && holds(one) {
 			return true
 		}
 	}
-	for _, names := range q.Named {
+	for scope, names := range q.Named {
 		for _, one := range names {
-			if holds(one) {
+			if scope != ScopeRunner && holds(one) {
 				return true
 			}
 		}
@@ -78,6 +81,8 @@ type Scope struct {
 // Consumption is what a scope uses at an instant.
 type Consumption struct {
 	Active, Queued int
+	// ActiveActions are device actions of a machine.
+	ActiveActions int
 	// LastMinute counts the turns that were queued within the minute before, of which
 	// Oldest is the first.
 	LastMinute int
@@ -132,6 +137,27 @@ func (q Quota) spent(c Consumption, now time.Time) *Refusal {
 		return nil
 	}
 	return &Refusal{Code: protocol.CodeBudgetExhausted, Text: text, RetryAfter: nextDay(now).Sub(now)}
+}
+
+// Takes says why a machine gets no further turn, or no further device action; nil
+// when it may. Only turns use up a day.
+func (q Quota) Takes(turn bool, c Consumption, now time.Time) *Refusal {
+	if turn {
+		return q.Activates(c, now)
+	}
+	if q.MaxActiveActions > 0 && c.ActiveActions >= q.MaxActiveActions {
+		return &Refusal{Code: protocol.CodeRateLimited, Text: fmt.Sprintf("%d actions are under way, at most %d may be", c.ActiveActions, q.MaxActiveActions)}
+	}
+	return nil
+}
+
+// Narrower is the lower bound of two, field by field. INV-10.
+func (q Quota) Narrower(o Quota) Quota {
+	return Quota{
+		MaxActiveTurns: lower(q.MaxActiveTurns, o.MaxActiveTurns), MaxQueuedTurns: lower(q.MaxQueuedTurns, o.MaxQueuedTurns),
+		MaxTurnsPerMinute: lower(q.MaxTurnsPerMinute, o.MaxTurnsPerMinute), MaxActiveActions: lower(q.MaxActiveActions, o.MaxActiveActions),
+		MaxTokensPerDay: lower(q.MaxTokensPerDay, o.MaxTokensPerDay), MaxCostPerDayMicroUSD: lower(q.MaxCostPerDayMicroUSD, o.MaxCostPerDayMicroUSD),
+	}
 }
 
 // Narrow bounds a turn by what is left of the day. INV-10.

@@ -27,7 +27,11 @@ func (Embedded) Place(attempts []execution.Attempt, fleet placement.Fleet) []pla
 	if busy == nil {
 		busy = map[protocol.RunnerID]int{}
 	}
-	fleet.Busy = busy
+	acting := maps.Clone(fleet.Acting)
+	if acting == nil {
+		acting = map[protocol.RunnerID]int{}
+	}
+	fleet.Busy, fleet.Acting = busy, acting
 	out := make([]placement.Decision, 0, len(attempts))
 	for _, a := range fair(attempts, fleet) {
 		d := placement.Decision{Attempt: a.ID}
@@ -45,6 +49,8 @@ func (Embedded) Place(attempts []execution.Attempt, fleet placement.Fleet) []pla
 		d.Runner = ranking.Candidates[0]
 		if a.SubjectKind == execution.SubjectTurn {
 			busy[d.Runner]++
+		} else {
+			acting[d.Runner]++
 		}
 		out = append(out, d)
 	}

@@ -20,7 +20,7 @@ import (
 var Tables = []string{
 	"meta", "tenants", "principals", "definitions", "instances", "sessions", "snapshots", "turns", "actions", "approvals",
 	"events", "event_payloads", "projections", "runners", "bindings", "join_codes", "attempts", "attempt_records",
-	"grants", "floors", "slices", "cleanups", "artifacts", "usage_days",
+	"grants", "floors", "slices", "cleanups", "artifacts", "usage_days", "runner_days",
 	"ledger_segments", "ledger_hashes", "ledger_heads",
 }
 

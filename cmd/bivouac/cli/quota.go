@@ -16,8 +16,9 @@ func (a *app) quotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quota",
 		Short: "How much of your quotas is used",
-		Long: `What you, your tenant and, with --agent, an agent may use on this server, and what is
-used of it now. Days are days of UTC. Who runs the server sets quotas in server.hcl.`,
+		Long: `What you, your tenant, the machines that you may use and, with --agent, an agent may use
+on this server, and what is used of it now. Days are days of UTC. Who runs the server
+sets quotas in server.hcl; the owner of a machine narrows its own in edge.hcl.`,
 		Example: "  bivouac quota --agent coder",
 		Args:    cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -26,9 +27,9 @@ used of it now. Days are days of UTC. Who runs the server sets quotas in server.
 				return err
 			}
 			return a.list(res, len(res.GetQuotas()), "no quota bounds you on this server", func(w io.Writer) {
-				t := newTable(w, "OF", "NAME", "ACTIVE", "QUEUED", "A MINUTE", "TOKENS TODAY", "USD TODAY")
+				t := newTable(w, "OF", "NAME", "ACTIVE", "ACTIONS", "QUEUED", "A MINUTE", "TOKENS TODAY", "USD TODAY")
 				for _, q := range res.GetQuotas() {
-					t.row(q.GetScope(), q.GetName(), of(q.GetActiveTurns(), q.GetMaxActiveTurns()), of(q.GetQueuedTurns(), q.GetMaxQueuedTurns()),
+					t.row(q.GetScope(), q.GetName(), of(q.GetActiveTurns(), q.GetMaxActiveTurns()), of(q.GetActiveActions(), q.GetMaxActiveActions()), of(q.GetQueuedTurns(), q.GetMaxQueuedTurns()),
 						of(q.GetTurnsLastMinute(), q.GetMaxTurnsPerMinute()), of(q.GetTokensToday(), q.GetMaxTokensPerDay()),
 						dollars(q.GetCostTodayMicroUsd(), q.GetMaxCostPerDayMicroUsd()))
 				}

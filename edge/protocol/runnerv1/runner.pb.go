@@ -515,6 +515,8 @@ type Facts struct {
 	// The owner lets no sandbox here read packages: turns that name registries are
 	// declined.
 	RefusesEgress bool `protobuf:"varint,18,opt,name=refuses_egress,json=refusesEgress,proto3" json:"refuses_egress,omitempty"`
+	// What the owner admits beside slots; zero fields bound nothing.
+	Quota         *RunnerQuota `protobuf:"bytes,19,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -675,6 +677,67 @@ func (x *Facts) GetRefusesEgress() bool {
 	return false
 }
 
+func (x *Facts) GetQuota() *RunnerQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+// RunnerQuota is the owner's bound on a machine. The server keeps the day, of UTC.
+type RunnerQuota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Device actions at once.
+	MaxActiveActions int32 `protobuf:"varint,1,opt,name=max_active_actions,json=maxActiveActions,proto3" json:"max_active_actions,omitempty"`
+	MaxTokensPerDay  int64 `protobuf:"varint,2,opt,name=max_tokens_per_day,json=maxTokensPerDay,proto3" json:"max_tokens_per_day,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *RunnerQuota) Reset() {
+	*x = RunnerQuota{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunnerQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunnerQuota) ProtoMessage() {}
+
+func (x *RunnerQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunnerQuota.ProtoReflect.Descriptor instead.
+func (*RunnerQuota) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RunnerQuota) GetMaxActiveActions() int32 {
+	if x != nil {
+		return x.MaxActiveActions
+	}
+	return 0
+}
+
+func (x *RunnerQuota) GetMaxTokensPerDay() int64 {
+	if x != nil {
+		return x.MaxTokensPerDay
+	}
+	return 0
+}
+
 type HeldLease struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AttemptId string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
@@ -690,7 +753,7 @@ type HeldLease struct {
 
 func (x *HeldLease) Reset() {
 	*x = HeldLease{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +765,7 @@ func (x *HeldLease) String() string {
 func (*HeldLease) ProtoMessage() {}
 
 func (x *HeldLease) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +778,7 @@ func (x *HeldLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLease.ProtoReflect.Descriptor instead.
 func (*HeldLease) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HeldLease) GetAttemptId() string {
@@ -768,7 +831,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +843,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +856,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConnectRequest) GetCapabilityVersion() int32 {
@@ -868,7 +931,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +943,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +956,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConnectResponse) GetEpoch() int64 {
@@ -952,7 +1015,7 @@ type LeaseVerdict struct {
 
 func (x *LeaseVerdict) Reset() {
 	*x = LeaseVerdict{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1027,7 @@ func (x *LeaseVerdict) String() string {
 func (*LeaseVerdict) ProtoMessage() {}
 
 func (x *LeaseVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1040,7 @@ func (x *LeaseVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseVerdict.ProtoReflect.Descriptor instead.
 func (*LeaseVerdict) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LeaseVerdict) GetAttemptId() string {
@@ -1026,7 +1089,7 @@ type LeaseTerms struct {
 
 func (x *LeaseTerms) Reset() {
 	*x = LeaseTerms{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1101,7 @@ func (x *LeaseTerms) String() string {
 func (*LeaseTerms) ProtoMessage() {}
 
 func (x *LeaseTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1114,7 @@ func (x *LeaseTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseTerms.ProtoReflect.Descriptor instead.
 func (*LeaseTerms) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LeaseTerms) GetFence() int64 {
@@ -1103,7 +1166,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1178,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1191,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Slice) GetId() string {
@@ -1163,7 +1226,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1238,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1251,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AttachRequest) GetEpoch() int64 {
@@ -1223,7 +1286,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1298,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1311,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AttachResponse) GetSeq() int64 {
@@ -1353,7 +1416,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1428,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1441,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Heartbeat) GetServerTimeUs() int64 {
@@ -1408,7 +1471,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1483,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1496,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Offer) GetAttemptId() string {
@@ -1500,7 +1563,7 @@ type ShownTurn struct {
 
 func (x *ShownTurn) Reset() {
 	*x = ShownTurn{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1575,7 @@ func (x *ShownTurn) String() string {
 func (*ShownTurn) ProtoMessage() {}
 
 func (x *ShownTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1588,7 @@ func (x *ShownTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownTurn.ProtoReflect.Descriptor instead.
 func (*ShownTurn) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ShownTurn) GetOrigin() *WorkOrigin {
@@ -1563,7 +1626,7 @@ type WorkOrigin struct {
 
 func (x *WorkOrigin) Reset() {
 	*x = WorkOrigin{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1638,7 @@ func (x *WorkOrigin) String() string {
 func (*WorkOrigin) ProtoMessage() {}
 
 func (x *WorkOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1651,7 @@ func (x *WorkOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkOrigin.ProtoReflect.Descriptor instead.
 func (*WorkOrigin) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkOrigin) GetSessionId() string {
@@ -1630,7 +1693,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1705,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1718,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Stop) GetAttemptId() string {
@@ -1682,7 +1745,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1757,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1770,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Fenced) GetReason() string {
@@ -1732,7 +1795,7 @@ type ToolAnswer struct {
 
 func (x *ToolAnswer) Reset() {
 	*x = ToolAnswer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1807,7 @@ func (x *ToolAnswer) String() string {
 func (*ToolAnswer) ProtoMessage() {}
 
 func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1820,7 @@ func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolAnswer.ProtoReflect.Descriptor instead.
 func (*ToolAnswer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ToolAnswer) GetAttemptId() string {
@@ -1798,7 +1861,7 @@ type AcknowledgeRequest struct {
 
 func (x *AcknowledgeRequest) Reset() {
 	*x = AcknowledgeRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1873,7 @@ func (x *AcknowledgeRequest) String() string {
 func (*AcknowledgeRequest) ProtoMessage() {}
 
 func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1886,7 @@ func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AcknowledgeRequest) GetEpoch() int64 {
@@ -1848,7 +1911,7 @@ type AcknowledgeResponse struct {
 
 func (x *AcknowledgeResponse) Reset() {
 	*x = AcknowledgeResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1923,7 @@ func (x *AcknowledgeResponse) String() string {
 func (*AcknowledgeResponse) ProtoMessage() {}
 
 func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1936,7 @@ func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
 }
 
 type ClaimRequest struct {
@@ -1891,7 +1954,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1966,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +1979,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ClaimRequest) GetAttemptId() string {
@@ -1959,7 +2022,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2034,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2047,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ClaimResponse) GetTerms() *LeaseTerms {
@@ -2024,7 +2087,7 @@ type Work struct {
 
 func (x *Work) Reset() {
 	*x = Work{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2099,7 @@ func (x *Work) String() string {
 func (*Work) ProtoMessage() {}
 
 func (x *Work) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2112,7 @@ func (x *Work) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Work.ProtoReflect.Descriptor instead.
 func (*Work) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Work) GetKind() isWork_Kind {
@@ -2128,7 +2191,7 @@ type TurnWork struct {
 
 func (x *TurnWork) Reset() {
 	*x = TurnWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2203,7 @@ func (x *TurnWork) String() string {
 func (*TurnWork) ProtoMessage() {}
 
 func (x *TurnWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2216,7 @@ func (x *TurnWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnWork.ProtoReflect.Descriptor instead.
 func (*TurnWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TurnWork) GetSpec() []byte {
@@ -2221,7 +2284,7 @@ type Egress struct {
 
 func (x *Egress) Reset() {
 	*x = Egress{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2296,7 @@ func (x *Egress) String() string {
 func (*Egress) ProtoMessage() {}
 
 func (x *Egress) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2309,7 @@ func (x *Egress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Egress.ProtoReflect.Descriptor instead.
 func (*Egress) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Egress) GetName() string {
@@ -2284,7 +2347,7 @@ type SandboxLimits struct {
 
 func (x *SandboxLimits) Reset() {
 	*x = SandboxLimits{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2359,7 @@ func (x *SandboxLimits) String() string {
 func (*SandboxLimits) ProtoMessage() {}
 
 func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2372,7 @@ func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxLimits.ProtoReflect.Descriptor instead.
 func (*SandboxLimits) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SandboxLimits) GetMemoryBytes() int64 {
@@ -2379,7 +2442,7 @@ type DeviceWork struct {
 
 func (x *DeviceWork) Reset() {
 	*x = DeviceWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2454,7 @@ func (x *DeviceWork) String() string {
 func (*DeviceWork) ProtoMessage() {}
 
 func (x *DeviceWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2467,7 @@ func (x *DeviceWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceWork.ProtoReflect.Descriptor instead.
 func (*DeviceWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeviceWork) GetActionId() string {
@@ -2488,7 +2551,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2563,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2576,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeclineRequest) GetAttemptId() string {
@@ -2545,7 +2608,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2620,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2633,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 type RenewRequest struct {
@@ -2583,7 +2646,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2658,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2671,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RenewRequest) GetEpoch() int64 {
@@ -2634,7 +2697,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2709,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2722,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RenewResponse) GetLeases() []*LeaseVerdict {
@@ -2693,7 +2756,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2705,7 +2768,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2718,7 +2781,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Record) GetSeq() int64 {
@@ -2900,7 +2963,7 @@ type OwnerAsked struct {
 
 func (x *OwnerAsked) Reset() {
 	*x = OwnerAsked{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +2975,7 @@ func (x *OwnerAsked) String() string {
 func (*OwnerAsked) ProtoMessage() {}
 
 func (x *OwnerAsked) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +2988,7 @@ func (x *OwnerAsked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerAsked.ProtoReflect.Descriptor instead.
 func (*OwnerAsked) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *OwnerAsked) GetDigest() string {
@@ -2958,7 +3021,7 @@ type OwnerDecided struct {
 
 func (x *OwnerDecided) Reset() {
 	*x = OwnerDecided{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3033,7 @@ func (x *OwnerDecided) String() string {
 func (*OwnerDecided) ProtoMessage() {}
 
 func (x *OwnerDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3046,7 @@ func (x *OwnerDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerDecided.ProtoReflect.Descriptor instead.
 func (*OwnerDecided) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OwnerDecided) GetDigest() string {
@@ -3031,7 +3094,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3106,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3119,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Started) GetBoundary() string {
@@ -3085,7 +3148,7 @@ type SandboxMoved struct {
 
 func (x *SandboxMoved) Reset() {
 	*x = SandboxMoved{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3097,7 +3160,7 @@ func (x *SandboxMoved) String() string {
 func (*SandboxMoved) ProtoMessage() {}
 
 func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3110,7 +3173,7 @@ func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxMoved.ProtoReflect.Descriptor instead.
 func (*SandboxMoved) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SandboxMoved) GetState() string {
@@ -3141,7 +3204,7 @@ type ToolRequested struct {
 
 func (x *ToolRequested) Reset() {
 	*x = ToolRequested{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3216,7 @@ func (x *ToolRequested) String() string {
 func (*ToolRequested) ProtoMessage() {}
 
 func (x *ToolRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3229,7 @@ func (x *ToolRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRequested.ProtoReflect.Descriptor instead.
 func (*ToolRequested) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ToolRequested) GetCallId() string {
@@ -3207,7 +3270,7 @@ type EffectIntent struct {
 
 func (x *EffectIntent) Reset() {
 	*x = EffectIntent{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3219,7 +3282,7 @@ func (x *EffectIntent) String() string {
 func (*EffectIntent) ProtoMessage() {}
 
 func (x *EffectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3232,7 +3295,7 @@ func (x *EffectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectIntent.ProtoReflect.Descriptor instead.
 func (*EffectIntent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EffectIntent) GetActionId() string {
@@ -3260,7 +3323,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3272,7 +3335,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3285,7 +3348,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -3323,7 +3386,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3398,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3411,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Result) GetStatus() string {
@@ -3419,7 +3482,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3431,7 +3494,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3444,7 +3507,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportRequest) GetAttemptId() string {
@@ -3487,7 +3550,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3499,7 +3562,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3512,7 +3575,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReportResponse) GetAcceptedSeq() int64 {
@@ -3540,7 +3603,7 @@ type LiveRequest struct {
 
 func (x *LiveRequest) Reset() {
 	*x = LiveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3615,7 @@ func (x *LiveRequest) String() string {
 func (*LiveRequest) ProtoMessage() {}
 
 func (x *LiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3628,7 @@ func (x *LiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveRequest.ProtoReflect.Descriptor instead.
 func (*LiveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *LiveRequest) GetAttemptId() string {
@@ -3597,7 +3660,7 @@ type LiveResponse struct {
 
 func (x *LiveResponse) Reset() {
 	*x = LiveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3609,7 +3672,7 @@ func (x *LiveResponse) String() string {
 func (*LiveResponse) ProtoMessage() {}
 
 func (x *LiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3622,7 +3685,7 @@ func (x *LiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveResponse.ProtoReflect.Descriptor instead.
 func (*LiveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
 }
 
 type PutBlobRequest struct {
@@ -3638,7 +3701,7 @@ type PutBlobRequest struct {
 
 func (x *PutBlobRequest) Reset() {
 	*x = PutBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3650,7 +3713,7 @@ func (x *PutBlobRequest) String() string {
 func (*PutBlobRequest) ProtoMessage() {}
 
 func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3663,7 +3726,7 @@ func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobRequest.ProtoReflect.Descriptor instead.
 func (*PutBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PutBlobRequest) GetAttemptId() string {
@@ -3709,7 +3772,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3721,7 +3784,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3734,7 +3797,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
 }
 
 type GetBlobRequest struct {
@@ -3748,7 +3811,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3760,7 +3823,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3773,7 +3836,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetBlobRequest) GetAttemptId() string {
@@ -3806,7 +3869,7 @@ type GetBlobResponse struct {
 
 func (x *GetBlobResponse) Reset() {
 	*x = GetBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3818,7 +3881,7 @@ func (x *GetBlobResponse) String() string {
 func (*GetBlobResponse) ProtoMessage() {}
 
 func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3831,7 +3894,7 @@ func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobResponse.ProtoReflect.Descriptor instead.
 func (*GetBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetBlobResponse) GetChunk() []byte {
@@ -3851,7 +3914,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +3926,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +3939,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *AnnounceRequest) GetEpoch() int64 {
@@ -3901,7 +3964,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3913,7 +3976,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3926,7 +3989,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{56}
 }
 
 type LeaveRequest struct {
@@ -3937,7 +4000,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3949,7 +4012,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3962,7 +4025,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{57}
 }
 
 type LeaveResponse struct {
@@ -3973,7 +4036,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3985,7 +4048,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3998,7 +4061,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{58}
 }
 
 var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
@@ -4033,7 +4096,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x0fRecoverResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\x12%\n" +
 	"\x0ebroker_address\x18\x02 \x01(\tR\rbrokerAddress\x12$\n" +
-	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xe1\x03\n" +
+	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\x97\x04\n" +
 	"\x05Facts\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x18\n" +
@@ -4056,7 +4119,11 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06caches\x18\x10 \x03(\tR\x06caches\x12\x1f\n" +
 	"\vsecond_keys\x18\x11 \x03(\tR\n" +
 	"secondKeys\x12%\n" +
-	"\x0erefuses_egress\x18\x12 \x01(\bR\rrefusesEgress\"w\n" +
+	"\x0erefuses_egress\x18\x12 \x01(\bR\rrefusesEgress\x124\n" +
+	"\x05quota\x18\x13 \x01(\v2\x1e.bivouac.runner.v1.RunnerQuotaR\x05quota\"h\n" +
+	"\vRunnerQuota\x12,\n" +
+	"\x12max_active_actions\x18\x01 \x01(\x05R\x10maxActiveActions\x12+\n" +
+	"\x12max_tokens_per_day\x18\x02 \x01(\x03R\x0fmaxTokensPerDay\"w\n" +
 	"\tHeldLease\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -4344,7 +4411,7 @@ func file_bivouac_runner_v1_runner_proto_rawDescGZIP() []byte {
 	return file_bivouac_runner_v1_runner_proto_rawDescData
 }
 
-var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*EnrollRequest)(nil),            // 0: bivouac.runner.v1.EnrollRequest
 	(*EnrollResponse)(nil),           // 1: bivouac.runner.v1.EnrollResponse
@@ -4355,125 +4422,127 @@ var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*RecoverRequest)(nil),           // 6: bivouac.runner.v1.RecoverRequest
 	(*RecoverResponse)(nil),          // 7: bivouac.runner.v1.RecoverResponse
 	(*Facts)(nil),                    // 8: bivouac.runner.v1.Facts
-	(*HeldLease)(nil),                // 9: bivouac.runner.v1.HeldLease
-	(*ConnectRequest)(nil),           // 10: bivouac.runner.v1.ConnectRequest
-	(*ConnectResponse)(nil),          // 11: bivouac.runner.v1.ConnectResponse
-	(*LeaseVerdict)(nil),             // 12: bivouac.runner.v1.LeaseVerdict
-	(*LeaseTerms)(nil),               // 13: bivouac.runner.v1.LeaseTerms
-	(*Slice)(nil),                    // 14: bivouac.runner.v1.Slice
-	(*AttachRequest)(nil),            // 15: bivouac.runner.v1.AttachRequest
-	(*AttachResponse)(nil),           // 16: bivouac.runner.v1.AttachResponse
-	(*Heartbeat)(nil),                // 17: bivouac.runner.v1.Heartbeat
-	(*Offer)(nil),                    // 18: bivouac.runner.v1.Offer
-	(*ShownTurn)(nil),                // 19: bivouac.runner.v1.ShownTurn
-	(*WorkOrigin)(nil),               // 20: bivouac.runner.v1.WorkOrigin
-	(*Stop)(nil),                     // 21: bivouac.runner.v1.Stop
-	(*Fenced)(nil),                   // 22: bivouac.runner.v1.Fenced
-	(*ToolAnswer)(nil),               // 23: bivouac.runner.v1.ToolAnswer
-	(*AcknowledgeRequest)(nil),       // 24: bivouac.runner.v1.AcknowledgeRequest
-	(*AcknowledgeResponse)(nil),      // 25: bivouac.runner.v1.AcknowledgeResponse
-	(*ClaimRequest)(nil),             // 26: bivouac.runner.v1.ClaimRequest
-	(*ClaimResponse)(nil),            // 27: bivouac.runner.v1.ClaimResponse
-	(*Work)(nil),                     // 28: bivouac.runner.v1.Work
-	(*TurnWork)(nil),                 // 29: bivouac.runner.v1.TurnWork
-	(*Egress)(nil),                   // 30: bivouac.runner.v1.Egress
-	(*SandboxLimits)(nil),            // 31: bivouac.runner.v1.SandboxLimits
-	(*DeviceWork)(nil),               // 32: bivouac.runner.v1.DeviceWork
-	(*DeclineRequest)(nil),           // 33: bivouac.runner.v1.DeclineRequest
-	(*DeclineResponse)(nil),          // 34: bivouac.runner.v1.DeclineResponse
-	(*RenewRequest)(nil),             // 35: bivouac.runner.v1.RenewRequest
-	(*RenewResponse)(nil),            // 36: bivouac.runner.v1.RenewResponse
-	(*Record)(nil),                   // 37: bivouac.runner.v1.Record
-	(*OwnerAsked)(nil),               // 38: bivouac.runner.v1.OwnerAsked
-	(*OwnerDecided)(nil),             // 39: bivouac.runner.v1.OwnerDecided
-	(*Started)(nil),                  // 40: bivouac.runner.v1.Started
-	(*SandboxMoved)(nil),             // 41: bivouac.runner.v1.SandboxMoved
-	(*ToolRequested)(nil),            // 42: bivouac.runner.v1.ToolRequested
-	(*EffectIntent)(nil),             // 43: bivouac.runner.v1.EffectIntent
-	(*Checkpoint)(nil),               // 44: bivouac.runner.v1.Checkpoint
-	(*Result)(nil),                   // 45: bivouac.runner.v1.Result
-	(*ReportRequest)(nil),            // 46: bivouac.runner.v1.ReportRequest
-	(*ReportResponse)(nil),           // 47: bivouac.runner.v1.ReportResponse
-	(*LiveRequest)(nil),              // 48: bivouac.runner.v1.LiveRequest
-	(*LiveResponse)(nil),             // 49: bivouac.runner.v1.LiveResponse
-	(*PutBlobRequest)(nil),           // 50: bivouac.runner.v1.PutBlobRequest
-	(*PutBlobResponse)(nil),          // 51: bivouac.runner.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),           // 52: bivouac.runner.v1.GetBlobRequest
-	(*GetBlobResponse)(nil),          // 53: bivouac.runner.v1.GetBlobResponse
-	(*AnnounceRequest)(nil),          // 54: bivouac.runner.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),         // 55: bivouac.runner.v1.AnnounceResponse
-	(*LeaveRequest)(nil),             // 56: bivouac.runner.v1.LeaveRequest
-	(*LeaveResponse)(nil),            // 57: bivouac.runner.v1.LeaveResponse
+	(*RunnerQuota)(nil),              // 9: bivouac.runner.v1.RunnerQuota
+	(*HeldLease)(nil),                // 10: bivouac.runner.v1.HeldLease
+	(*ConnectRequest)(nil),           // 11: bivouac.runner.v1.ConnectRequest
+	(*ConnectResponse)(nil),          // 12: bivouac.runner.v1.ConnectResponse
+	(*LeaseVerdict)(nil),             // 13: bivouac.runner.v1.LeaseVerdict
+	(*LeaseTerms)(nil),               // 14: bivouac.runner.v1.LeaseTerms
+	(*Slice)(nil),                    // 15: bivouac.runner.v1.Slice
+	(*AttachRequest)(nil),            // 16: bivouac.runner.v1.AttachRequest
+	(*AttachResponse)(nil),           // 17: bivouac.runner.v1.AttachResponse
+	(*Heartbeat)(nil),                // 18: bivouac.runner.v1.Heartbeat
+	(*Offer)(nil),                    // 19: bivouac.runner.v1.Offer
+	(*ShownTurn)(nil),                // 20: bivouac.runner.v1.ShownTurn
+	(*WorkOrigin)(nil),               // 21: bivouac.runner.v1.WorkOrigin
+	(*Stop)(nil),                     // 22: bivouac.runner.v1.Stop
+	(*Fenced)(nil),                   // 23: bivouac.runner.v1.Fenced
+	(*ToolAnswer)(nil),               // 24: bivouac.runner.v1.ToolAnswer
+	(*AcknowledgeRequest)(nil),       // 25: bivouac.runner.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),      // 26: bivouac.runner.v1.AcknowledgeResponse
+	(*ClaimRequest)(nil),             // 27: bivouac.runner.v1.ClaimRequest
+	(*ClaimResponse)(nil),            // 28: bivouac.runner.v1.ClaimResponse
+	(*Work)(nil),                     // 29: bivouac.runner.v1.Work
+	(*TurnWork)(nil),                 // 30: bivouac.runner.v1.TurnWork
+	(*Egress)(nil),                   // 31: bivouac.runner.v1.Egress
+	(*SandboxLimits)(nil),            // 32: bivouac.runner.v1.SandboxLimits
+	(*DeviceWork)(nil),               // 33: bivouac.runner.v1.DeviceWork
+	(*DeclineRequest)(nil),           // 34: bivouac.runner.v1.DeclineRequest
+	(*DeclineResponse)(nil),          // 35: bivouac.runner.v1.DeclineResponse
+	(*RenewRequest)(nil),             // 36: bivouac.runner.v1.RenewRequest
+	(*RenewResponse)(nil),            // 37: bivouac.runner.v1.RenewResponse
+	(*Record)(nil),                   // 38: bivouac.runner.v1.Record
+	(*OwnerAsked)(nil),               // 39: bivouac.runner.v1.OwnerAsked
+	(*OwnerDecided)(nil),             // 40: bivouac.runner.v1.OwnerDecided
+	(*Started)(nil),                  // 41: bivouac.runner.v1.Started
+	(*SandboxMoved)(nil),             // 42: bivouac.runner.v1.SandboxMoved
+	(*ToolRequested)(nil),            // 43: bivouac.runner.v1.ToolRequested
+	(*EffectIntent)(nil),             // 44: bivouac.runner.v1.EffectIntent
+	(*Checkpoint)(nil),               // 45: bivouac.runner.v1.Checkpoint
+	(*Result)(nil),                   // 46: bivouac.runner.v1.Result
+	(*ReportRequest)(nil),            // 47: bivouac.runner.v1.ReportRequest
+	(*ReportResponse)(nil),           // 48: bivouac.runner.v1.ReportResponse
+	(*LiveRequest)(nil),              // 49: bivouac.runner.v1.LiveRequest
+	(*LiveResponse)(nil),             // 50: bivouac.runner.v1.LiveResponse
+	(*PutBlobRequest)(nil),           // 51: bivouac.runner.v1.PutBlobRequest
+	(*PutBlobResponse)(nil),          // 52: bivouac.runner.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),           // 53: bivouac.runner.v1.GetBlobRequest
+	(*GetBlobResponse)(nil),          // 54: bivouac.runner.v1.GetBlobResponse
+	(*AnnounceRequest)(nil),          // 55: bivouac.runner.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),         // 56: bivouac.runner.v1.AnnounceResponse
+	(*LeaveRequest)(nil),             // 57: bivouac.runner.v1.LeaveRequest
+	(*LeaveResponse)(nil),            // 58: bivouac.runner.v1.LeaveResponse
 }
 var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
-	8,  // 0: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
-	9,  // 1: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
-	12, // 2: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	13, // 3: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	14, // 4: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
-	17, // 5: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
-	18, // 6: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
-	21, // 7: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
-	23, // 8: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
-	22, // 9: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
-	19, // 10: bivouac.runner.v1.Offer.turn:type_name -> bivouac.runner.v1.ShownTurn
-	20, // 11: bivouac.runner.v1.ShownTurn.origin:type_name -> bivouac.runner.v1.WorkOrigin
-	39, // 12: bivouac.runner.v1.ClaimRequest.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
-	13, // 13: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	29, // 14: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	32, // 15: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	31, // 16: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	30, // 17: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
-	20, // 18: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
-	9,  // 19: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	12, // 20: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	40, // 21: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	42, // 22: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	44, // 23: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	45, // 24: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	43, // 25: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	41, // 26: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
-	38, // 27: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
-	39, // 28: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
-	37, // 29: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	8,  // 30: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 31: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 32: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	4,  // 33: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
-	6,  // 34: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
-	10, // 35: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	15, // 36: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	24, // 37: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	26, // 38: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	33, // 39: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	35, // 40: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	46, // 41: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	48, // 42: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	50, // 43: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	52, // 44: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	54, // 45: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	56, // 46: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 47: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 48: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	5,  // 49: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
-	7,  // 50: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
-	11, // 51: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	16, // 52: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	25, // 53: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	27, // 54: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	34, // 55: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	36, // 56: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	47, // 57: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	49, // 58: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	51, // 59: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	53, // 60: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	55, // 61: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	57, // 62: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	47, // [47:63] is the sub-list for method output_type
-	31, // [31:47] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	9,  // 0: bivouac.runner.v1.Facts.quota:type_name -> bivouac.runner.v1.RunnerQuota
+	8,  // 1: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
+	10, // 2: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
+	13, // 3: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	14, // 4: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	15, // 5: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
+	18, // 6: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
+	19, // 7: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
+	22, // 8: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
+	24, // 9: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
+	23, // 10: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
+	20, // 11: bivouac.runner.v1.Offer.turn:type_name -> bivouac.runner.v1.ShownTurn
+	21, // 12: bivouac.runner.v1.ShownTurn.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	40, // 13: bivouac.runner.v1.ClaimRequest.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	14, // 14: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	30, // 15: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
+	33, // 16: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	32, // 17: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	31, // 18: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
+	21, // 19: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	10, // 20: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	13, // 21: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	41, // 22: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	43, // 23: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	45, // 24: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	46, // 25: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	44, // 26: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	42, // 27: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
+	39, // 28: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
+	40, // 29: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	38, // 30: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	8,  // 31: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 32: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 33: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	4,  // 34: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
+	6,  // 35: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
+	11, // 36: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	16, // 37: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	25, // 38: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	27, // 39: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	34, // 40: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	36, // 41: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	47, // 42: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	49, // 43: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	51, // 44: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	53, // 45: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	55, // 46: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	57, // 47: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 48: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 49: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	5,  // 50: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
+	7,  // 51: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
+	12, // 52: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	17, // 53: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	26, // 54: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	28, // 55: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	35, // 56: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	37, // 57: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	48, // 58: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	50, // 59: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	52, // 60: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	54, // 61: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	56, // 62: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	58, // 63: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	48, // [48:64] is the sub-list for method output_type
+	32, // [32:48] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
@@ -4481,18 +4550,18 @@ func file_bivouac_runner_v1_runner_proto_init() {
 	if File_bivouac_runner_v1_runner_proto != nil {
 		return
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[16].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[17].OneofWrappers = []any{
 		(*AttachResponse_Heartbeat)(nil),
 		(*AttachResponse_Offer)(nil),
 		(*AttachResponse_Stop)(nil),
 		(*AttachResponse_ToolAnswer)(nil),
 		(*AttachResponse_Fenced)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[28].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[29].OneofWrappers = []any{
 		(*Work_Turn)(nil),
 		(*Work_Device)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[37].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[38].OneofWrappers = []any{
 		(*Record_Started)(nil),
 		(*Record_LoopEvent)(nil),
 		(*Record_ToolRequested)(nil),
@@ -4509,7 +4578,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runner_v1_runner_proto_rawDesc), len(file_bivouac_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   58,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

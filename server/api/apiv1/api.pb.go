@@ -4744,7 +4744,7 @@ func (x *ListQuotasResponse) GetQuotas() []*Quota {
 // A limit of zero bounds nothing. Days are days of UTC.
 type Quota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "principal", "agent" or "tenant".
+	// "principal", "agent", "tenant" or "runner".
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// A tenant's name, or "tenant/name".
 	Name                  string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -4758,8 +4758,11 @@ type Quota struct {
 	MaxTokensPerDay       int64  `protobuf:"varint,10,opt,name=max_tokens_per_day,json=maxTokensPerDay,proto3" json:"max_tokens_per_day,omitempty"`
 	CostTodayMicroUsd     int64  `protobuf:"varint,11,opt,name=cost_today_micro_usd,json=costTodayMicroUsd,proto3" json:"cost_today_micro_usd,omitempty"`
 	MaxCostPerDayMicroUsd int64  `protobuf:"varint,12,opt,name=max_cost_per_day_micro_usd,json=maxCostPerDayMicroUsd,proto3" json:"max_cost_per_day_micro_usd,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Device actions at once, of a runner alone.
+	ActiveActions    int32 `protobuf:"varint,13,opt,name=active_actions,json=activeActions,proto3" json:"active_actions,omitempty"`
+	MaxActiveActions int32 `protobuf:"varint,14,opt,name=max_active_actions,json=maxActiveActions,proto3" json:"max_active_actions,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Quota) Reset() {
@@ -4872,6 +4875,20 @@ func (x *Quota) GetCostTodayMicroUsd() int64 {
 func (x *Quota) GetMaxCostPerDayMicroUsd() int64 {
 	if x != nil {
 		return x.MaxCostPerDayMicroUsd
+	}
+	return 0
+}
+
+func (x *Quota) GetActiveActions() int32 {
+	if x != nil {
+		return x.ActiveActions
+	}
+	return 0
+}
+
+func (x *Quota) GetMaxActiveActions() int32 {
+	if x != nil {
+		return x.MaxActiveActions
 	}
 	return 0
 }
@@ -7559,7 +7576,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x11ListQuotasRequest\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\"?\n" +
 	"\x12ListQuotasResponse\x12)\n" +
-	"\x06quotas\x18\x01 \x03(\v2\x11.bivouac.v1.QuotaR\x06quotas\"\xe4\x03\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x11.bivouac.v1.QuotaR\x06quotas\"\xb9\x04\n" +
 	"\x05Quota\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -7573,7 +7590,9 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x12max_tokens_per_day\x18\n" +
 	" \x01(\x03R\x0fmaxTokensPerDay\x12/\n" +
 	"\x14cost_today_micro_usd\x18\v \x01(\x03R\x11costTodayMicroUsd\x129\n" +
-	"\x1amax_cost_per_day_micro_usd\x18\f \x01(\x03R\x15maxCostPerDayMicroUsd\"\x97\x05\n" +
+	"\x1amax_cost_per_day_micro_usd\x18\f \x01(\x03R\x15maxCostPerDayMicroUsd\x12%\n" +
+	"\x0eactive_actions\x18\r \x01(\x05R\ractiveActions\x12,\n" +
+	"\x12max_active_actions\x18\x0e \x01(\x05R\x10maxActiveActions\"\x97\x05\n" +
 	"\x06Runner\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +

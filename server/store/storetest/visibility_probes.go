@@ -386,6 +386,10 @@ var authorityProbes = map[string]probe{
 		c, err := tx.Consumption(policy.Scope{Tenant: x.Tenant, Principal: x.User})
 		return c.Queued > 0, err
 	}},
+	"RunnerConsumption": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		c, err := tx.RunnerConsumption(x.Runner)
+		return c.Active+c.ActiveActions > 0, err
+	}},
 	"DropUsage": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		if _, err := tx.DropUsage(tx.Now); err != nil {
 			return false, err
