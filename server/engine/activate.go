@@ -44,7 +44,7 @@ func (e *Engine) tickActivate(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return each(queued, func(t session.Turn) (bool, error) {
+	return spread(e.atOnce, queued, func(t session.Turn) (bool, error) {
 		// Owned before the store says so: the takeover tick must not find a turn of
 		// this replica that this replica seems not to drive.
 		fresh := e.owned.keep(t.ID)

@@ -22,7 +22,7 @@ func (e *Engine) tickDispatch(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return each(intents, func(a session.Action) (bool, error) {
+	return spread(e.atOnce, intents, func(a session.Action) (bool, error) {
 		if !e.owned.has(a.Turn) {
 			return false, nil // not taken over yet by this incarnation
 		}

@@ -83,6 +83,7 @@ type Engine struct {
 	hungry   op.Bell // a runner waits for a larger slice
 	closed   op.Bell // slices were closed, others may be due
 	agents   *definitions
+	atOnce   int // set by Run: how many turns a loop works on at the same time
 }
 
 // New makes an engine and starts nothing.
@@ -136,9 +137,14 @@ func New(c Config) *Engine {
 // leaveTimeout bounds the last word of a replica that stops.
 const leaveTimeout = time.Second
 
+// togetherMost is how many turns a running loop works on at the same time. Who steps
+// the ticks itself has one thing done after the other, the same way every time.
+const togetherMost = 16
+
 // Run starts one loop per tick and the op runner, and returns when all are gone.
 // Its last word is that others may take its work up.
 func (e *Engine) Run(ctx context.Context) error {
+	e.atOnce = togetherMost
 	g, running := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.cfg.Ops.Run(running) })
 	for _, t := range e.Ticks() {

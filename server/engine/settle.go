@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,20 +48,28 @@ func (b *inbox) pending(op string) bool {
 	return false
 }
 
-func (b *inbox) head() (completion, bool) {
+// oldest completions, so many at the most.
+func (b *inbox) oldest(most int) []completion {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.queue) == 0 || time.Now().Before(b.retryAt) {
-		return completion{}, false
+	if time.Now().Before(b.retryAt) {
+		return nil
 	}
-	return b.queue[0], true
+	return slices.Clone(b.queue[:min(most, len(b.queue))])
 }
 
-func (b *inbox) drop() {
+// drop removes those of the oldest completions that were applied; the others keep
+// their places.
+func (b *inbox) drop(applied []bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.queue[0] = completion{}
-	b.queue = b.queue[1:]
+	var left []completion
+	for i, done := range applied {
+		if !done {
+			left = append(left, b.queue[i])
+		}
+	}
+	b.queue = append(left, b.queue[len(applied):]...)
 }
 
 // settleRetry is how long a completion waits when the store failed.
@@ -84,21 +93,28 @@ func (b *inbox) retryIn() time.Duration {
 // busy reports an op that runs or whose completion waits.
 func (e *Engine) busy(op string) bool { return e.cfg.Ops.Running(op) || e.settled.pending(op) }
 
-// tickSettle applies one completion. What only lost a race is dropped: its
+// tickSettle applies the oldest completions. What only lost a race is dropped: its
 // state moved on. INV-3.
 func (e *Engine) tickSettle(ctx context.Context) (bool, error) {
-	c, ok := e.settled.head()
-	if !ok {
-		return false, nil
+	oldest := e.settled.oldest(max(1, e.atOnce))
+	applied := make([]bool, len(oldest))
+	places := make([]int, len(oldest))
+	for i := range places {
+		places[i] = i
 	}
-	err := c.apply(ctx)
-	switch {
-	case lostRace(err):
-		e.cfg.Log.Info("completion came too late", "op", c.op, "reason", err)
-	case err != nil:
+	worked, err := spread(e.atOnce, places, func(i int) (bool, error) {
+		err := oldest[i].apply(ctx)
+		if lostRace(err) {
+			e.cfg.Log.Info("completion came too late", "op", oldest[i].op, "reason", err)
+			err = nil
+		}
+		applied[i] = err == nil
+		return applied[i], err
+	})
+	e.settled.drop(applied)
+	if err != nil {
 		e.settled.postpone()
 		return false, err
 	}
-	e.settled.drop()
-	return true, nil
+	return worked, nil
 }

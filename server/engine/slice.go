@@ -41,7 +41,7 @@ func (e *Engine) slicesClosed(ctx context.Context, due []policy.Cleanup, u *brok
 	if failure != nil {
 		return e.notClosed(ctx, due, failure)
 	}
-	_, err := each(due, func(c policy.Cleanup) (bool, error) { return true, e.sliceClosed(ctx, c, u) })
+	_, err := spread(e.atOnce, due, func(c policy.Cleanup) (bool, error) { return true, e.sliceClosed(ctx, c, u) })
 	if err != nil {
 		return err
 	}

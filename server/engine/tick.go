@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/store"
@@ -128,4 +130,28 @@ func each[T any](items []T, do func(T) (bool, error)) (worked bool, first error)
 		worked = worked || did
 	}
 	return worked, first
+}
+
+// spread is each for items that have nothing to do with one another: so many at
+// once, that their transactions share a commit, and the last does not wait for the
+// disk as often as there are items. One at a time it is each.
+func spread[T any](atOnce int, items []T, do func(T) (bool, error)) (worked bool, first error) {
+	if atOnce <= 1 || len(items) <= 1 {
+		return each(items, do)
+	}
+	type result struct {
+		did bool
+		err error
+	}
+	results := make([]result, len(items))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, item := range items {
+		g.Go(func() error {
+			results[i].did, results[i].err = do(item)
+			return nil // every item is tried
+		})
+	}
+	_ = g.Wait()
+	return each(results, func(r result) (bool, error) { return r.did, r.err })
 }
