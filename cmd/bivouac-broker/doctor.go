@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/server/broker/assembly"
 )
 
@@ -16,7 +17,7 @@ func doctorCommand(data *string) *cobra.Command {
 machine. It changes nothing, uses no credential and works while no broker runs; bivouac
 doctor asks a running one for its feed too. It ends with 0 unless something does not
 work; with --strict also a warning counts.`,
-		Args: noArguments,
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Data = *data
 			r := assembly.Examine(cmd.Context(), o)

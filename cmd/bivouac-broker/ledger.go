@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/witness"
 )
@@ -20,7 +21,7 @@ func ledgerCommand(data *string) *cobra.Command {
 		Long: `The broker signs the head of a tenant's ledger only when it goes on from the last one
 that it signed. A shorter or another one is refused: a database was changed or brought
 back, or two servers write one ledger. Both commands work while the broker runs.`,
-		Args: noArguments,
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(headsCommand(data), acceptCommand(data))
@@ -32,7 +33,7 @@ func headsCommand(data *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Print the last head of every tenant, and where a restored one began anew",
-		Args:  noArguments,
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := witness.Read(*data)
 			if err != nil {
@@ -69,7 +70,7 @@ func acceptCommand(data *string) *cobra.Command {
 the restored one once you say the epoch that the restore printed. Each ledger may break
 off once in that life; what was signed before stays in the exports that people have.`,
 		Example: "  bivouac-broker ledger accept --epoch 849139200",
-		Args:    noArguments,
+		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if epoch == 0 {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "say which restore: --epoch N, as bivouac restore printed it")

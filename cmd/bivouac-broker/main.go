@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
@@ -51,7 +52,7 @@ decides by its own files who may reach what.
 First start:  bivouac-broker init
               bivouac-broker server-code --out FILE    for bivouac-server --broker-code-file
               bivouac-broker run`,
-		Args:          noArguments,
+		Args:          usage.Exactly(0),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version,
 		SilenceUsage:  true,
@@ -70,7 +71,7 @@ func initCommand(data *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init",
 		Short: "Make the keyring, a first broker.hcl and the paths directory; print the root's fingerprint",
-		Args:  noArguments,
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fingerprint, err := assembly.Init(*data)
 			if err != nil {
@@ -90,7 +91,7 @@ func codeCommand(data *string) *cobra.Command {
 		Use:   "server-code",
 		Short: "Print a single-use code with which one bivouac-server enrols",
 		Long:  "Prints a single-use code with which one bivouac-server enrols (--broker-code-file). It works while the broker runs.",
-		Args:  noArguments,
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			code, err := keyring.NewServerCode(*data, ttl)
 			if err != nil {
@@ -117,7 +118,7 @@ func runCommand(data *string) *cobra.Command {
 		Long: "Serves until interrupted. broker.hcl says what may be reached and spent: model routes in the wire formats\n" +
 			strings.Join(provider.Formats, ", ") + " (format = \"…\" of a model block), and destinations of http tools.\n" +
 			"The directory paths says who may reach what.",
-		Args: noArguments,
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Data, o.Version, o.Log = *data, version, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			return assembly.Run(cmd.Context(), o)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/legible"
 	"bivouac/edge/owner"
@@ -24,7 +25,7 @@ func approvalsCommand(dir *string) *cobra.Command {
 		Short: "Show what waits for your own yes on this machine",
 		Long: "Shows the work over which you hold a second key (second_key in edge.hcl) and that waits for your decision.\n" +
 			"Nothing of it runs before; whoever runs the server cannot decide it. What you cannot see is shown as an escape.",
-		Args: arguments(0),
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {
@@ -123,7 +124,7 @@ func approveCommand(dir *string) *cobra.Command {
 		Short: "Let one piece of work that waits here be done, exactly as shown",
 		Long: "Shows what waits as ID and allows it, once. The decision names the digest that was shown;\n" +
 			"with --digest it must be the one you saw before.",
-		Args:              arguments(1),
+		Args:              usage.Exactly(1),
 		ValidArgsFunction: waiting(dir),
 		RunE:              func(cmd *cobra.Command, args []string) error { return decide(cmd, *dir, args[0], digest, true, "") },
 	}
@@ -137,7 +138,7 @@ func denyCommand(dir *string) *cobra.Command {
 		Use:               "deny ID",
 		Short:             "Refuse one piece of work that waits here; the agent is told",
 		Example:           "  bivouac-edge deny att_… --reason \"not while I am away\"",
-		Args:              arguments(1),
+		Args:              usage.Exactly(1),
 		ValidArgsFunction: waiting(dir),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return decide(cmd, *dir, args[0], digest, false, reason)

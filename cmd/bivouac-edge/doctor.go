@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge/doctor"
 	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
@@ -19,7 +20,7 @@ func doctorCommand(dir *string) *cobra.Command {
 		Long: "Checks state, certificate, edge.hcl, the way to server and broker over UDP and TCP, clock, sandbox and limits,\n" +
 			"git, toolchains, worker, disk and the running daemon. It changes nothing, and works without server or daemon.\n" +
 			"It ends with 0 unless something does not work; with --strict also a warning counts.",
-		Args: arguments(0),
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := doctor.Config{State: *dir, Worker: worker}
 			if s, why := supervisors(worker); s != nil {

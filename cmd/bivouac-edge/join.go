@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
@@ -25,7 +26,7 @@ func joinCommand(dir *string) *cobra.Command {
 		Long: "Enrols this machine and writes edge.hcl, its owner's policy, which allows nothing on the machine but what the flags say.\n" +
 			"It ends only after the server has taken a first authenticated call. Repeating it with the same code is safe.",
 		Example: "  bivouac-edge join https://bivouac.example.org:7401 join_… --allow-folder notes=/home/me/notes:rw",
-		Args:    arguments(2),
+		Args:    usage.Exactly(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, flag := range folders {
 				f, err := owner.FolderFlag(flag)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
@@ -53,7 +54,7 @@ First start:  bivouac-edge join URL CODE    as bivouac edge invite printed it
               bivouac-edge run
 At any time:  bivouac-edge pause            ends everything here, without a network too
               bivouac-edge approvals        what waits for your own yes, where edge.hcl has a second_key`,
-		Args:          arguments(0),
+		Args:          usage.Exactly(0),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version,
 		SilenceUsage:  true,
@@ -77,7 +78,7 @@ func runCommand(dir *string) *cobra.Command {
 		Short: "Work as a runner until interrupted",
 		Long: "Connects to the server and works until interrupted. Turns that run in sandboxes go on while it restarts;\n" +
 			"a service manager must therefore end only this process (systemd: KillMode=process).",
-		Args: arguments(0),
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {
@@ -138,17 +139,4 @@ func beside(name string) string {
 		return name
 	}
 	return filepath.Join(filepath.Dir(self), name)
-}
-
-// arguments wants exactly n of them.
-func arguments(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == n:
-			return nil
-		case n == 0:
-			return protocol.Errorf(protocol.CodeInvalidArgument, "%q is no command and no flag of %s; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
-		}
-		return protocol.Errorf(protocol.CodeInvalidArgument, "usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/legible"
 	"bivouac/edge/sandbox/bubblewrap"
@@ -20,7 +21,7 @@ func statusCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the link, the sandbox, what runs here and the last error",
-		Args:  arguments(0),
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {
@@ -104,7 +105,7 @@ func pauseCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pause",
 		Short: "End every sandbox now and take no work, also without a network, until resume",
-		Args:  arguments(0),
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {
@@ -124,7 +125,7 @@ func resumeCommand(dir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "resume",
 		Short: "Take work again",
-		Args:  arguments(0),
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {
@@ -144,7 +145,7 @@ func leaveCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "leave",
 		Short: "Remove this machine from its server and wipe its key and state; edge.hcl stays",
-		Args:  arguments(0),
+		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {

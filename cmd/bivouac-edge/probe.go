@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/state"
 )
@@ -17,7 +18,7 @@ func probeCommand(dir *string) *cobra.Command {
 		Short: "Try now whether UDP gets through, and move the link to QUIC when it does",
 		Long: "The daemon looks for UDP by itself, less and less often while a network eats it.\n" +
 			"Use this when you have just opened the port: work that runs does not notice.",
-		Args: arguments(0),
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := state.Open(*dir)
 			if err != nil {

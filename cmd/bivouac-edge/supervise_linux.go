@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
@@ -38,7 +39,7 @@ func superviseCommand() *cobra.Command {
 		Use:    "supervise",
 		Short:  "Supervise one attempt; started by run",
 		Hidden: true,
-		Args:   arguments(0),
+		Args:   usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := superviseConfig(path, worker)
 			if err != nil {

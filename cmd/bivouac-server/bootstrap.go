@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge/protocol"
 	"bivouac/server"
 )
@@ -18,7 +19,7 @@ func (o *options) bootstrap() *cobra.Command {
 		Long: `Works on the data directory itself, so no server may run on it. The principal is
 an admin of its tenant and may make other tenants. The token file is 0600; when
 it already holds a token that works, nothing is done.`,
-		Args: noArguments,
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.settle(cmd); err != nil {
 				return err

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/server"
 )
 
@@ -15,7 +16,7 @@ func (o *options) doctor() *cobra.Command {
 to the broker, from this machine. It changes nothing and works while no server
 runs; bivouac doctor asks a running one, and its broker, for more. It ends with 0
 unless something does not work; with --strict also a warning counts.`,
-		Args: noArguments,
+		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.settle(cmd); err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
@@ -55,7 +56,7 @@ of --config (server.hcl), then from defaults.
 
 First start:  bivouac-server bootstrap --principal NAME --token-file FILE
               bivouac-server --broker HOST:7402 --broker-code-file FILE`,
-		Args: noArguments, CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SilenceUsage: true, SilenceErrors: true, Version: version,
+		Args: usage.Exactly(0), CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {

@@ -103,9 +103,10 @@ var layers = []layer{
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
-	{"cmd/bivouac-server", []string{"edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-broker", []string{"edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-edge", []string{"edge"}, nil, "flags, configuration, run"},
+	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
+	{"cmd/bivouac-server", []string{"cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-edge", []string{"cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
 	// what proves it may see everything
