@@ -17,7 +17,7 @@
 //
 // A person asks: sessions.go opens a conversation, with what agents.go and definitions.go
 // know of its agent and effective.go and registry.go of its reach; admit.go takes the turn,
-// within quota.go.
+// within quota.go; quota_runner.go is what a machine takes.
 //
 // It begins: activate.go freezes what it may do, by what the broker says of itself
 // (describe.go), takes the owner row (owners.go) and a slice of the budget (budget.go), and
@@ -30,9 +30,9 @@
 //
 // A tool: action.go makes and settles actions, dispatch.go sends what is committed:
 // gateway.go to the broker (calls.go are those under way), device.go to a machine.
-// approvals.go asks a person first, owner_key.go the owner of the machine. reconcile.go finds
-// out what became of those in doubt, inspect.go looks at the thing itself, unknown.go is a
-// person's word on the rest.
+// approvals.go asks a person first, owner_key.go the owner of the machine, owner_turn.go
+// for a whole turn. reconcile.go finds out what became of those in doubt, inspect.go looks
+// at the thing itself, unknown.go is a person's word on the rest.
 //
 // A machine: joincodes.go invites it, runners.go enrols and connects it (links.go; copies.go
 // is about two with one key), bindings.go lets others use it, mailbox.go is how it is told.
