@@ -48,8 +48,13 @@ func TestWatchEvents(t *testing.T) {
 		alice := w.as(w.token)
 		w.apply(alice, clerk)
 		session := w.open(alice, "clerk")
-		first := w.submit(alice, session, "m1", "good morning")
-		all, text, err := w.watchUntil(w.token, session, 0, ended(first.GetId()))
+		var first *apiv1.Turn
+		all, text, err := w.watchUntil(w.token, session, 0, func(m *apiv1.WatchEventsResponse) bool {
+			if first == nil { // text is heard before the first message comes
+				first = w.submit(alice, session, "m1", "good morning")
+			}
+			return ended(first.GetId())(m)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

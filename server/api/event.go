@@ -218,8 +218,23 @@ func (w *watch) live(ctx context.Context, wake <-chan struct{}, poll <-chan time
 				return err
 			}
 		case <-wake:
-			return nil
+			return w.said(text)
 		case <-poll:
+			return nil
+		}
+	}
+}
+
+// said passes on the text that came before the event that is looked for now: after
+// its turn's end nobody waits for it.
+func (w *watch) said(text <-chan string) error {
+	for {
+		select {
+		case delta := <-text:
+			if err := w.send(&apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_TextDelta{TextDelta: delta}}); err != nil {
+				return err
+			}
+		default:
 			return nil
 		}
 	}
