@@ -127,7 +127,7 @@ func (a *attempt) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	started := &runnerv1.Started{Boundary: report.Boundary, Limits: report.Limits}
+	started := &runnerv1.Started{Boundary: report.Boundary, Limits: report.Limits, Narrowed: a.cfg.narrowed(a.turn.GetLimits())}
 	if _, err := a.records.append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: started}}, true); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"fmt"
 	"time"
 
 	"bivouac/edge/protocol/runnerv1"
@@ -40,6 +41,30 @@ func (c Config) limits(asked *runnerv1.SandboxLimits, budget time.Duration) limi
 		},
 		exec: or(millis(asked.GetExecTimeoutMs()), defaultExec),
 	}
+}
+
+// narrowed says what the owner gives less of than the work asked for: a command that
+// dies of it is not the work's fault, and whoever waits should know.
+func (c Config) narrowed(asked *runnerv1.SandboxLimits) (out []string) {
+	if c.NarrowFunc == nil {
+		return nil
+	}
+	given := c.NarrowFunc(asked)
+	for _, l := range []struct {
+		name, unit   string
+		asked, given int64
+		per          int64
+	}{
+		{"memory", " MiB", asked.GetMemoryBytes(), given.GetMemoryBytes(), 1 << 20},
+		{"CPU", " millis", asked.GetCpuMillis(), given.GetCpuMillis(), 1},
+		{"processes", "", int64(asked.GetPids()), int64(given.GetPids()), 1},
+		{"disk", " MiB", asked.GetDiskBytes(), given.GetDiskBytes(), 1 << 20},
+	} {
+		if l.given > 0 && l.given < l.asked {
+			out = append(out, fmt.Sprintf("%s %d of %d%s", l.name, l.given/l.per, l.asked/l.per, l.unit))
+		}
+	}
+	return out
 }
 
 func or[T int32 | int64 | time.Duration](asked, fallback T) T {

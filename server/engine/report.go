@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -124,7 +125,7 @@ func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (executio
 	switch k := r.Kind.(type) {
 	case *runnerv1.Record_Started:
 		w.event(session.Event{Type: session.AttemptStarted, Attempt: a.ID, Data: map[string]string{
-			"runner": a.Runner.String(), "boundary": k.Started.GetBoundary(), "limits": k.Started.GetLimits()}})
+			"runner": a.Runner.String(), "boundary": k.Started.GetBoundary(), "limits": k.Started.GetLimits(), "narrowed": strings.Join(k.Started.GetNarrowed(), ", ")}})
 		return a.Step(execution.AttemptBegin, w.tx.Now)
 	case *runnerv1.Record_LoopEvent:
 		return a, w.loopEvent(a, k.LoopEvent)

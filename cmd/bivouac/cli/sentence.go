@@ -56,7 +56,7 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		}
 	case "attempt.started":
 		if d["boundary"] != "" { // a device action has none
-			return "works in a sandbox on " + f.machine(ctx, d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")"
+			return "works in a sandbox on " + f.machine(ctx, d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")" + lessOf(d["narrowed"])
 		}
 	case "attempt.ended":
 		if d["state"] != "SUCCEEDED" {
@@ -173,6 +173,14 @@ func (f *follower) machine(ctx context.Context, id string) string {
 		return plain(name)
 	}
 	return plain(id)
+}
+
+// lessOf says what the owner of the machine gives less of than the agent asked for.
+func lessOf(narrowed string) string {
+	if narrowed == "" {
+		return ""
+	}
+	return "; its owner gives less than the agent asks for: " + plain(narrowed)
 }
 
 func because(code string) string {

@@ -516,7 +516,9 @@ type Facts struct {
 	// declined.
 	RefusesEgress bool `protobuf:"varint,18,opt,name=refuses_egress,json=refusesEgress,proto3" json:"refuses_egress,omitempty"`
 	// What the owner admits beside slots; zero fields bound nothing.
-	Quota         *RunnerQuota `protobuf:"bytes,19,opt,name=quota,proto3" json:"quota,omitempty"`
+	Quota *RunnerQuota `protobuf:"bytes,19,opt,name=quota,proto3" json:"quota,omitempty"`
+	// What carries turns out here, by adapter.
+	Harnesses     []*Harness `protobuf:"bytes,20,rep,name=harnesses,proto3" json:"harnesses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -684,6 +686,75 @@ func (x *Facts) GetQuota() *RunnerQuota {
 	return nil
 }
 
+func (x *Facts) GetHarnesses() []*Harness {
+	if x != nil {
+		return x.Harnesses
+	}
+	return nil
+}
+
+// Harness is the loop that runs in a sandbox for one adapter.
+type Harness struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Version string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Of the contract between worker and supervisor.
+	Protocol      int32 `protobuf:"varint,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Harness) Reset() {
+	*x = Harness{}
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Harness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Harness) ProtoMessage() {}
+
+func (x *Harness) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Harness.ProtoReflect.Descriptor instead.
+func (*Harness) Descriptor() ([]byte, []int) {
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Harness) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Harness) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Harness) GetProtocol() int32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 // RunnerQuota is the owner's bound on a machine. The server keeps the day, of UTC.
 type RunnerQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -696,7 +767,7 @@ type RunnerQuota struct {
 
 func (x *RunnerQuota) Reset() {
 	*x = RunnerQuota{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +779,7 @@ func (x *RunnerQuota) String() string {
 func (*RunnerQuota) ProtoMessage() {}
 
 func (x *RunnerQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[9]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +792,7 @@ func (x *RunnerQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunnerQuota.ProtoReflect.Descriptor instead.
 func (*RunnerQuota) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{9}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunnerQuota) GetMaxActiveActions() int32 {
@@ -753,7 +824,7 @@ type HeldLease struct {
 
 func (x *HeldLease) Reset() {
 	*x = HeldLease{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +836,7 @@ func (x *HeldLease) String() string {
 func (*HeldLease) ProtoMessage() {}
 
 func (x *HeldLease) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[10]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +849,7 @@ func (x *HeldLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLease.ProtoReflect.Descriptor instead.
 func (*HeldLease) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HeldLease) GetAttemptId() string {
@@ -831,7 +902,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +914,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[11]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +927,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConnectRequest) GetCapabilityVersion() int32 {
@@ -931,7 +1002,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1014,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[12]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1027,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConnectResponse) GetEpoch() int64 {
@@ -1015,7 +1086,7 @@ type LeaseVerdict struct {
 
 func (x *LeaseVerdict) Reset() {
 	*x = LeaseVerdict{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1098,7 @@ func (x *LeaseVerdict) String() string {
 func (*LeaseVerdict) ProtoMessage() {}
 
 func (x *LeaseVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[13]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1111,7 @@ func (x *LeaseVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseVerdict.ProtoReflect.Descriptor instead.
 func (*LeaseVerdict) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LeaseVerdict) GetAttemptId() string {
@@ -1089,7 +1160,7 @@ type LeaseTerms struct {
 
 func (x *LeaseTerms) Reset() {
 	*x = LeaseTerms{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1172,7 @@ func (x *LeaseTerms) String() string {
 func (*LeaseTerms) ProtoMessage() {}
 
 func (x *LeaseTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[14]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1185,7 @@ func (x *LeaseTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseTerms.ProtoReflect.Descriptor instead.
 func (*LeaseTerms) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LeaseTerms) GetFence() int64 {
@@ -1166,7 +1237,7 @@ type Slice struct {
 
 func (x *Slice) Reset() {
 	*x = Slice{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1249,7 @@ func (x *Slice) String() string {
 func (*Slice) ProtoMessage() {}
 
 func (x *Slice) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[15]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1262,7 @@ func (x *Slice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slice.ProtoReflect.Descriptor instead.
 func (*Slice) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Slice) GetId() string {
@@ -1226,7 +1297,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1309,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[16]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1322,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AttachRequest) GetEpoch() int64 {
@@ -1286,7 +1357,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1369,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[17]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1382,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AttachResponse) GetSeq() int64 {
@@ -1416,7 +1487,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1499,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[18]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1512,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Heartbeat) GetServerTimeUs() int64 {
@@ -1471,7 +1542,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1554,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[19]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1567,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Offer) GetAttemptId() string {
@@ -1563,7 +1634,7 @@ type ShownTurn struct {
 
 func (x *ShownTurn) Reset() {
 	*x = ShownTurn{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1646,7 @@ func (x *ShownTurn) String() string {
 func (*ShownTurn) ProtoMessage() {}
 
 func (x *ShownTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[20]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1659,7 @@ func (x *ShownTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownTurn.ProtoReflect.Descriptor instead.
 func (*ShownTurn) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShownTurn) GetOrigin() *WorkOrigin {
@@ -1626,7 +1697,7 @@ type WorkOrigin struct {
 
 func (x *WorkOrigin) Reset() {
 	*x = WorkOrigin{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1709,7 @@ func (x *WorkOrigin) String() string {
 func (*WorkOrigin) ProtoMessage() {}
 
 func (x *WorkOrigin) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[21]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1722,7 @@ func (x *WorkOrigin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkOrigin.ProtoReflect.Descriptor instead.
 func (*WorkOrigin) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WorkOrigin) GetSessionId() string {
@@ -1693,7 +1764,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1776,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[22]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1789,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Stop) GetAttemptId() string {
@@ -1745,7 +1816,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1828,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[23]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1841,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Fenced) GetReason() string {
@@ -1795,7 +1866,7 @@ type ToolAnswer struct {
 
 func (x *ToolAnswer) Reset() {
 	*x = ToolAnswer{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1878,7 @@ func (x *ToolAnswer) String() string {
 func (*ToolAnswer) ProtoMessage() {}
 
 func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[24]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1891,7 @@ func (x *ToolAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolAnswer.ProtoReflect.Descriptor instead.
 func (*ToolAnswer) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ToolAnswer) GetAttemptId() string {
@@ -1861,7 +1932,7 @@ type AcknowledgeRequest struct {
 
 func (x *AcknowledgeRequest) Reset() {
 	*x = AcknowledgeRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +1944,7 @@ func (x *AcknowledgeRequest) String() string {
 func (*AcknowledgeRequest) ProtoMessage() {}
 
 func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[25]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +1957,7 @@ func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AcknowledgeRequest) GetEpoch() int64 {
@@ -1911,7 +1982,7 @@ type AcknowledgeResponse struct {
 
 func (x *AcknowledgeResponse) Reset() {
 	*x = AcknowledgeResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +1994,7 @@ func (x *AcknowledgeResponse) String() string {
 func (*AcknowledgeResponse) ProtoMessage() {}
 
 func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[26]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2007,7 @@ func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
 }
 
 type ClaimRequest struct {
@@ -1954,7 +2025,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2037,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[27]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2050,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ClaimRequest) GetAttemptId() string {
@@ -2022,7 +2093,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2105,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[28]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2118,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ClaimResponse) GetTerms() *LeaseTerms {
@@ -2087,7 +2158,7 @@ type Work struct {
 
 func (x *Work) Reset() {
 	*x = Work{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2170,7 @@ func (x *Work) String() string {
 func (*Work) ProtoMessage() {}
 
 func (x *Work) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[29]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2183,7 @@ func (x *Work) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Work.ProtoReflect.Descriptor instead.
 func (*Work) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Work) GetKind() isWork_Kind {
@@ -2191,7 +2262,7 @@ type TurnWork struct {
 
 func (x *TurnWork) Reset() {
 	*x = TurnWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2274,7 @@ func (x *TurnWork) String() string {
 func (*TurnWork) ProtoMessage() {}
 
 func (x *TurnWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[30]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2287,7 @@ func (x *TurnWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnWork.ProtoReflect.Descriptor instead.
 func (*TurnWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TurnWork) GetSpec() []byte {
@@ -2284,7 +2355,7 @@ type Egress struct {
 
 func (x *Egress) Reset() {
 	*x = Egress{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2367,7 @@ func (x *Egress) String() string {
 func (*Egress) ProtoMessage() {}
 
 func (x *Egress) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[31]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2380,7 @@ func (x *Egress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Egress.ProtoReflect.Descriptor instead.
 func (*Egress) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Egress) GetName() string {
@@ -2347,7 +2418,7 @@ type SandboxLimits struct {
 
 func (x *SandboxLimits) Reset() {
 	*x = SandboxLimits{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2430,7 @@ func (x *SandboxLimits) String() string {
 func (*SandboxLimits) ProtoMessage() {}
 
 func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[32]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2443,7 @@ func (x *SandboxLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxLimits.ProtoReflect.Descriptor instead.
 func (*SandboxLimits) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SandboxLimits) GetMemoryBytes() int64 {
@@ -2442,7 +2513,7 @@ type DeviceWork struct {
 
 func (x *DeviceWork) Reset() {
 	*x = DeviceWork{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2525,7 @@ func (x *DeviceWork) String() string {
 func (*DeviceWork) ProtoMessage() {}
 
 func (x *DeviceWork) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[33]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2538,7 @@ func (x *DeviceWork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceWork.ProtoReflect.Descriptor instead.
 func (*DeviceWork) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeviceWork) GetActionId() string {
@@ -2551,7 +2622,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2634,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[34]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2647,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeclineRequest) GetAttemptId() string {
@@ -2608,7 +2679,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2691,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[35]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2704,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
 }
 
 type RenewRequest struct {
@@ -2646,7 +2717,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2729,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[36]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2742,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RenewRequest) GetEpoch() int64 {
@@ -2697,7 +2768,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2780,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[37]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2793,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RenewResponse) GetLeases() []*LeaseVerdict {
@@ -2756,7 +2827,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2839,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[38]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2852,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Record) GetSeq() int64 {
@@ -2963,7 +3034,7 @@ type OwnerAsked struct {
 
 func (x *OwnerAsked) Reset() {
 	*x = OwnerAsked{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3046,7 @@ func (x *OwnerAsked) String() string {
 func (*OwnerAsked) ProtoMessage() {}
 
 func (x *OwnerAsked) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[39]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3059,7 @@ func (x *OwnerAsked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerAsked.ProtoReflect.Descriptor instead.
 func (*OwnerAsked) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OwnerAsked) GetDigest() string {
@@ -3021,7 +3092,7 @@ type OwnerDecided struct {
 
 func (x *OwnerDecided) Reset() {
 	*x = OwnerDecided{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3104,7 @@ func (x *OwnerDecided) String() string {
 func (*OwnerDecided) ProtoMessage() {}
 
 func (x *OwnerDecided) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[40]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3117,7 @@ func (x *OwnerDecided) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnerDecided.ProtoReflect.Descriptor instead.
 func (*OwnerDecided) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OwnerDecided) GetDigest() string {
@@ -3085,16 +3156,19 @@ func (x *OwnerDecided) GetWaitedMs() int64 {
 }
 
 type Started struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Boundary      string                 `protobuf:"bytes,1,opt,name=boundary,proto3" json:"boundary,omitempty"`
-	Limits        string                 `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Boundary string                 `protobuf:"bytes,1,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	Limits   string                 `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Limits that the machine's owner put below what the work asked for, for people:
+	// "memory 512 of 4096 MiB".
+	Narrowed      []string `protobuf:"bytes,3,rep,name=narrowed,proto3" json:"narrowed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3180,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[41]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3193,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Started) GetBoundary() string {
@@ -3136,6 +3210,13 @@ func (x *Started) GetLimits() string {
 	return ""
 }
 
+func (x *Started) GetNarrowed() []string {
+	if x != nil {
+		return x.Narrowed
+	}
+	return nil
+}
+
 type SandboxMoved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "running", "frozen" or "killed".
@@ -3148,7 +3229,7 @@ type SandboxMoved struct {
 
 func (x *SandboxMoved) Reset() {
 	*x = SandboxMoved{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3241,7 @@ func (x *SandboxMoved) String() string {
 func (*SandboxMoved) ProtoMessage() {}
 
 func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[42]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3254,7 @@ func (x *SandboxMoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxMoved.ProtoReflect.Descriptor instead.
 func (*SandboxMoved) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SandboxMoved) GetState() string {
@@ -3204,7 +3285,7 @@ type ToolRequested struct {
 
 func (x *ToolRequested) Reset() {
 	*x = ToolRequested{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3216,7 +3297,7 @@ func (x *ToolRequested) String() string {
 func (*ToolRequested) ProtoMessage() {}
 
 func (x *ToolRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[43]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3229,7 +3310,7 @@ func (x *ToolRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRequested.ProtoReflect.Descriptor instead.
 func (*ToolRequested) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ToolRequested) GetCallId() string {
@@ -3270,7 +3351,7 @@ type EffectIntent struct {
 
 func (x *EffectIntent) Reset() {
 	*x = EffectIntent{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3363,7 @@ func (x *EffectIntent) String() string {
 func (*EffectIntent) ProtoMessage() {}
 
 func (x *EffectIntent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[44]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3376,7 @@ func (x *EffectIntent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectIntent.ProtoReflect.Descriptor instead.
 func (*EffectIntent) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EffectIntent) GetActionId() string {
@@ -3323,7 +3404,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3416,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[45]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3429,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Checkpoint) GetState() []byte {
@@ -3386,7 +3467,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3479,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[46]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3492,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Result) GetStatus() string {
@@ -3482,7 +3563,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3494,7 +3575,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[47]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3507,7 +3588,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReportRequest) GetAttemptId() string {
@@ -3550,7 +3631,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3562,7 +3643,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[48]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3575,7 +3656,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReportResponse) GetAcceptedSeq() int64 {
@@ -3603,7 +3684,7 @@ type LiveRequest struct {
 
 func (x *LiveRequest) Reset() {
 	*x = LiveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3615,7 +3696,7 @@ func (x *LiveRequest) String() string {
 func (*LiveRequest) ProtoMessage() {}
 
 func (x *LiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[49]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3628,7 +3709,7 @@ func (x *LiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveRequest.ProtoReflect.Descriptor instead.
 func (*LiveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *LiveRequest) GetAttemptId() string {
@@ -3660,7 +3741,7 @@ type LiveResponse struct {
 
 func (x *LiveResponse) Reset() {
 	*x = LiveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3672,7 +3753,7 @@ func (x *LiveResponse) String() string {
 func (*LiveResponse) ProtoMessage() {}
 
 func (x *LiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[50]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3685,7 +3766,7 @@ func (x *LiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LiveResponse.ProtoReflect.Descriptor instead.
 func (*LiveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
 }
 
 type PutBlobRequest struct {
@@ -3701,7 +3782,7 @@ type PutBlobRequest struct {
 
 func (x *PutBlobRequest) Reset() {
 	*x = PutBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3713,7 +3794,7 @@ func (x *PutBlobRequest) String() string {
 func (*PutBlobRequest) ProtoMessage() {}
 
 func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[51]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3726,7 +3807,7 @@ func (x *PutBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobRequest.ProtoReflect.Descriptor instead.
 func (*PutBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PutBlobRequest) GetAttemptId() string {
@@ -3772,7 +3853,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +3865,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[52]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +3878,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
 }
 
 type GetBlobRequest struct {
@@ -3811,7 +3892,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3823,7 +3904,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[53]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3836,7 +3917,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetBlobRequest) GetAttemptId() string {
@@ -3869,7 +3950,7 @@ type GetBlobResponse struct {
 
 func (x *GetBlobResponse) Reset() {
 	*x = GetBlobResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +3962,7 @@ func (x *GetBlobResponse) String() string {
 func (*GetBlobResponse) ProtoMessage() {}
 
 func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[54]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3894,7 +3975,7 @@ func (x *GetBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobResponse.ProtoReflect.Descriptor instead.
 func (*GetBlobResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GetBlobResponse) GetChunk() []byte {
@@ -3914,7 +3995,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3926,7 +4007,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[55]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3939,7 +4020,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AnnounceRequest) GetEpoch() int64 {
@@ -3964,7 +4045,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3976,7 +4057,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[56]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3989,7 +4070,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{57}
 }
 
 type LeaveRequest struct {
@@ -4000,7 +4081,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4093,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[57]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4106,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{58}
 }
 
 type LeaveResponse struct {
@@ -4036,7 +4117,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[58]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4048,7 +4129,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[58]
+	mi := &file_bivouac_runner_v1_runner_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4061,7 +4142,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_runner_v1_runner_proto_rawDescGZIP(), []int{59}
 }
 
 var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
@@ -4096,7 +4177,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x0fRecoverResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\x12%\n" +
 	"\x0ebroker_address\x18\x02 \x01(\tR\rbrokerAddress\x12$\n" +
-	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\x97\x04\n" +
+	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xd1\x04\n" +
 	"\x05Facts\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x18\n" +
@@ -4120,7 +4201,12 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\vsecond_keys\x18\x11 \x03(\tR\n" +
 	"secondKeys\x12%\n" +
 	"\x0erefuses_egress\x18\x12 \x01(\bR\rrefusesEgress\x124\n" +
-	"\x05quota\x18\x13 \x01(\v2\x1e.bivouac.runner.v1.RunnerQuotaR\x05quota\"h\n" +
+	"\x05quota\x18\x13 \x01(\v2\x1e.bivouac.runner.v1.RunnerQuotaR\x05quota\x128\n" +
+	"\tharnesses\x18\x14 \x03(\v2\x1a.bivouac.runner.v1.HarnessR\tharnesses\"S\n" +
+	"\aHarness\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\x05R\bprotocol\"h\n" +
 	"\vRunnerQuota\x12,\n" +
 	"\x12max_active_actions\x18\x01 \x01(\x05R\x10maxActiveActions\x12+\n" +
 	"\x12max_tokens_per_day\x18\x02 \x01(\x03R\x0fmaxTokensPerDay\"w\n" +
@@ -4315,10 +4401,11 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\bdecision\x18\x02 \x01(\tR\bdecision\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1b\n" +
-	"\twaited_ms\x18\x05 \x01(\x03R\bwaitedMs\"=\n" +
+	"\twaited_ms\x18\x05 \x01(\x03R\bwaitedMs\"Y\n" +
 	"\aStarted\x12\x1a\n" +
 	"\bboundary\x18\x01 \x01(\tR\bboundary\x12\x16\n" +
-	"\x06limits\x18\x02 \x01(\tR\x06limits\"<\n" +
+	"\x06limits\x18\x02 \x01(\tR\x06limits\x12\x1a\n" +
+	"\bnarrowed\x18\x03 \x03(\tR\bnarrowed\"<\n" +
 	"\fSandboxMoved\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"w\n" +
@@ -4411,7 +4498,7 @@ func file_bivouac_runner_v1_runner_proto_rawDescGZIP() []byte {
 	return file_bivouac_runner_v1_runner_proto_rawDescData
 }
 
-var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_bivouac_runner_v1_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*EnrollRequest)(nil),            // 0: bivouac.runner.v1.EnrollRequest
 	(*EnrollResponse)(nil),           // 1: bivouac.runner.v1.EnrollResponse
@@ -4422,127 +4509,129 @@ var file_bivouac_runner_v1_runner_proto_goTypes = []any{
 	(*RecoverRequest)(nil),           // 6: bivouac.runner.v1.RecoverRequest
 	(*RecoverResponse)(nil),          // 7: bivouac.runner.v1.RecoverResponse
 	(*Facts)(nil),                    // 8: bivouac.runner.v1.Facts
-	(*RunnerQuota)(nil),              // 9: bivouac.runner.v1.RunnerQuota
-	(*HeldLease)(nil),                // 10: bivouac.runner.v1.HeldLease
-	(*ConnectRequest)(nil),           // 11: bivouac.runner.v1.ConnectRequest
-	(*ConnectResponse)(nil),          // 12: bivouac.runner.v1.ConnectResponse
-	(*LeaseVerdict)(nil),             // 13: bivouac.runner.v1.LeaseVerdict
-	(*LeaseTerms)(nil),               // 14: bivouac.runner.v1.LeaseTerms
-	(*Slice)(nil),                    // 15: bivouac.runner.v1.Slice
-	(*AttachRequest)(nil),            // 16: bivouac.runner.v1.AttachRequest
-	(*AttachResponse)(nil),           // 17: bivouac.runner.v1.AttachResponse
-	(*Heartbeat)(nil),                // 18: bivouac.runner.v1.Heartbeat
-	(*Offer)(nil),                    // 19: bivouac.runner.v1.Offer
-	(*ShownTurn)(nil),                // 20: bivouac.runner.v1.ShownTurn
-	(*WorkOrigin)(nil),               // 21: bivouac.runner.v1.WorkOrigin
-	(*Stop)(nil),                     // 22: bivouac.runner.v1.Stop
-	(*Fenced)(nil),                   // 23: bivouac.runner.v1.Fenced
-	(*ToolAnswer)(nil),               // 24: bivouac.runner.v1.ToolAnswer
-	(*AcknowledgeRequest)(nil),       // 25: bivouac.runner.v1.AcknowledgeRequest
-	(*AcknowledgeResponse)(nil),      // 26: bivouac.runner.v1.AcknowledgeResponse
-	(*ClaimRequest)(nil),             // 27: bivouac.runner.v1.ClaimRequest
-	(*ClaimResponse)(nil),            // 28: bivouac.runner.v1.ClaimResponse
-	(*Work)(nil),                     // 29: bivouac.runner.v1.Work
-	(*TurnWork)(nil),                 // 30: bivouac.runner.v1.TurnWork
-	(*Egress)(nil),                   // 31: bivouac.runner.v1.Egress
-	(*SandboxLimits)(nil),            // 32: bivouac.runner.v1.SandboxLimits
-	(*DeviceWork)(nil),               // 33: bivouac.runner.v1.DeviceWork
-	(*DeclineRequest)(nil),           // 34: bivouac.runner.v1.DeclineRequest
-	(*DeclineResponse)(nil),          // 35: bivouac.runner.v1.DeclineResponse
-	(*RenewRequest)(nil),             // 36: bivouac.runner.v1.RenewRequest
-	(*RenewResponse)(nil),            // 37: bivouac.runner.v1.RenewResponse
-	(*Record)(nil),                   // 38: bivouac.runner.v1.Record
-	(*OwnerAsked)(nil),               // 39: bivouac.runner.v1.OwnerAsked
-	(*OwnerDecided)(nil),             // 40: bivouac.runner.v1.OwnerDecided
-	(*Started)(nil),                  // 41: bivouac.runner.v1.Started
-	(*SandboxMoved)(nil),             // 42: bivouac.runner.v1.SandboxMoved
-	(*ToolRequested)(nil),            // 43: bivouac.runner.v1.ToolRequested
-	(*EffectIntent)(nil),             // 44: bivouac.runner.v1.EffectIntent
-	(*Checkpoint)(nil),               // 45: bivouac.runner.v1.Checkpoint
-	(*Result)(nil),                   // 46: bivouac.runner.v1.Result
-	(*ReportRequest)(nil),            // 47: bivouac.runner.v1.ReportRequest
-	(*ReportResponse)(nil),           // 48: bivouac.runner.v1.ReportResponse
-	(*LiveRequest)(nil),              // 49: bivouac.runner.v1.LiveRequest
-	(*LiveResponse)(nil),             // 50: bivouac.runner.v1.LiveResponse
-	(*PutBlobRequest)(nil),           // 51: bivouac.runner.v1.PutBlobRequest
-	(*PutBlobResponse)(nil),          // 52: bivouac.runner.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),           // 53: bivouac.runner.v1.GetBlobRequest
-	(*GetBlobResponse)(nil),          // 54: bivouac.runner.v1.GetBlobResponse
-	(*AnnounceRequest)(nil),          // 55: bivouac.runner.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),         // 56: bivouac.runner.v1.AnnounceResponse
-	(*LeaveRequest)(nil),             // 57: bivouac.runner.v1.LeaveRequest
-	(*LeaveResponse)(nil),            // 58: bivouac.runner.v1.LeaveResponse
+	(*Harness)(nil),                  // 9: bivouac.runner.v1.Harness
+	(*RunnerQuota)(nil),              // 10: bivouac.runner.v1.RunnerQuota
+	(*HeldLease)(nil),                // 11: bivouac.runner.v1.HeldLease
+	(*ConnectRequest)(nil),           // 12: bivouac.runner.v1.ConnectRequest
+	(*ConnectResponse)(nil),          // 13: bivouac.runner.v1.ConnectResponse
+	(*LeaseVerdict)(nil),             // 14: bivouac.runner.v1.LeaseVerdict
+	(*LeaseTerms)(nil),               // 15: bivouac.runner.v1.LeaseTerms
+	(*Slice)(nil),                    // 16: bivouac.runner.v1.Slice
+	(*AttachRequest)(nil),            // 17: bivouac.runner.v1.AttachRequest
+	(*AttachResponse)(nil),           // 18: bivouac.runner.v1.AttachResponse
+	(*Heartbeat)(nil),                // 19: bivouac.runner.v1.Heartbeat
+	(*Offer)(nil),                    // 20: bivouac.runner.v1.Offer
+	(*ShownTurn)(nil),                // 21: bivouac.runner.v1.ShownTurn
+	(*WorkOrigin)(nil),               // 22: bivouac.runner.v1.WorkOrigin
+	(*Stop)(nil),                     // 23: bivouac.runner.v1.Stop
+	(*Fenced)(nil),                   // 24: bivouac.runner.v1.Fenced
+	(*ToolAnswer)(nil),               // 25: bivouac.runner.v1.ToolAnswer
+	(*AcknowledgeRequest)(nil),       // 26: bivouac.runner.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),      // 27: bivouac.runner.v1.AcknowledgeResponse
+	(*ClaimRequest)(nil),             // 28: bivouac.runner.v1.ClaimRequest
+	(*ClaimResponse)(nil),            // 29: bivouac.runner.v1.ClaimResponse
+	(*Work)(nil),                     // 30: bivouac.runner.v1.Work
+	(*TurnWork)(nil),                 // 31: bivouac.runner.v1.TurnWork
+	(*Egress)(nil),                   // 32: bivouac.runner.v1.Egress
+	(*SandboxLimits)(nil),            // 33: bivouac.runner.v1.SandboxLimits
+	(*DeviceWork)(nil),               // 34: bivouac.runner.v1.DeviceWork
+	(*DeclineRequest)(nil),           // 35: bivouac.runner.v1.DeclineRequest
+	(*DeclineResponse)(nil),          // 36: bivouac.runner.v1.DeclineResponse
+	(*RenewRequest)(nil),             // 37: bivouac.runner.v1.RenewRequest
+	(*RenewResponse)(nil),            // 38: bivouac.runner.v1.RenewResponse
+	(*Record)(nil),                   // 39: bivouac.runner.v1.Record
+	(*OwnerAsked)(nil),               // 40: bivouac.runner.v1.OwnerAsked
+	(*OwnerDecided)(nil),             // 41: bivouac.runner.v1.OwnerDecided
+	(*Started)(nil),                  // 42: bivouac.runner.v1.Started
+	(*SandboxMoved)(nil),             // 43: bivouac.runner.v1.SandboxMoved
+	(*ToolRequested)(nil),            // 44: bivouac.runner.v1.ToolRequested
+	(*EffectIntent)(nil),             // 45: bivouac.runner.v1.EffectIntent
+	(*Checkpoint)(nil),               // 46: bivouac.runner.v1.Checkpoint
+	(*Result)(nil),                   // 47: bivouac.runner.v1.Result
+	(*ReportRequest)(nil),            // 48: bivouac.runner.v1.ReportRequest
+	(*ReportResponse)(nil),           // 49: bivouac.runner.v1.ReportResponse
+	(*LiveRequest)(nil),              // 50: bivouac.runner.v1.LiveRequest
+	(*LiveResponse)(nil),             // 51: bivouac.runner.v1.LiveResponse
+	(*PutBlobRequest)(nil),           // 52: bivouac.runner.v1.PutBlobRequest
+	(*PutBlobResponse)(nil),          // 53: bivouac.runner.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),           // 54: bivouac.runner.v1.GetBlobRequest
+	(*GetBlobResponse)(nil),          // 55: bivouac.runner.v1.GetBlobResponse
+	(*AnnounceRequest)(nil),          // 56: bivouac.runner.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),         // 57: bivouac.runner.v1.AnnounceResponse
+	(*LeaveRequest)(nil),             // 58: bivouac.runner.v1.LeaveRequest
+	(*LeaveResponse)(nil),            // 59: bivouac.runner.v1.LeaveResponse
 }
 var file_bivouac_runner_v1_runner_proto_depIdxs = []int32{
-	9,  // 0: bivouac.runner.v1.Facts.quota:type_name -> bivouac.runner.v1.RunnerQuota
-	8,  // 1: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
-	10, // 2: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
-	13, // 3: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	14, // 4: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	15, // 5: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
-	18, // 6: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
-	19, // 7: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
-	22, // 8: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
-	24, // 9: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
-	23, // 10: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
-	20, // 11: bivouac.runner.v1.Offer.turn:type_name -> bivouac.runner.v1.ShownTurn
-	21, // 12: bivouac.runner.v1.ShownTurn.origin:type_name -> bivouac.runner.v1.WorkOrigin
-	40, // 13: bivouac.runner.v1.ClaimRequest.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
-	14, // 14: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
-	30, // 15: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
-	33, // 16: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
-	32, // 17: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
-	31, // 18: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
-	21, // 19: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
-	10, // 20: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
-	13, // 21: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
-	41, // 22: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
-	43, // 23: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
-	45, // 24: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
-	46, // 25: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
-	44, // 26: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
-	42, // 27: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
-	39, // 28: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
-	40, // 29: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
-	38, // 30: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
-	8,  // 31: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
-	0,  // 32: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
-	2,  // 33: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
-	4,  // 34: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
-	6,  // 35: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
-	11, // 36: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
-	16, // 37: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
-	25, // 38: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
-	27, // 39: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
-	34, // 40: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
-	36, // 41: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
-	47, // 42: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
-	49, // 43: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
-	51, // 44: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
-	53, // 45: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
-	55, // 46: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
-	57, // 47: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
-	1,  // 48: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
-	3,  // 49: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
-	5,  // 50: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
-	7,  // 51: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
-	12, // 52: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
-	17, // 53: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
-	26, // 54: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
-	28, // 55: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
-	35, // 56: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
-	37, // 57: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
-	48, // 58: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
-	50, // 59: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
-	52, // 60: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
-	54, // 61: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
-	56, // 62: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
-	58, // 63: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
-	48, // [48:64] is the sub-list for method output_type
-	32, // [32:48] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	10, // 0: bivouac.runner.v1.Facts.quota:type_name -> bivouac.runner.v1.RunnerQuota
+	9,  // 1: bivouac.runner.v1.Facts.harnesses:type_name -> bivouac.runner.v1.Harness
+	8,  // 2: bivouac.runner.v1.ConnectRequest.facts:type_name -> bivouac.runner.v1.Facts
+	11, // 3: bivouac.runner.v1.ConnectRequest.held:type_name -> bivouac.runner.v1.HeldLease
+	14, // 4: bivouac.runner.v1.ConnectResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	15, // 5: bivouac.runner.v1.LeaseVerdict.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	16, // 6: bivouac.runner.v1.LeaseTerms.slice:type_name -> bivouac.runner.v1.Slice
+	19, // 7: bivouac.runner.v1.AttachResponse.heartbeat:type_name -> bivouac.runner.v1.Heartbeat
+	20, // 8: bivouac.runner.v1.AttachResponse.offer:type_name -> bivouac.runner.v1.Offer
+	23, // 9: bivouac.runner.v1.AttachResponse.stop:type_name -> bivouac.runner.v1.Stop
+	25, // 10: bivouac.runner.v1.AttachResponse.tool_answer:type_name -> bivouac.runner.v1.ToolAnswer
+	24, // 11: bivouac.runner.v1.AttachResponse.fenced:type_name -> bivouac.runner.v1.Fenced
+	21, // 12: bivouac.runner.v1.Offer.turn:type_name -> bivouac.runner.v1.ShownTurn
+	22, // 13: bivouac.runner.v1.ShownTurn.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	41, // 14: bivouac.runner.v1.ClaimRequest.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	15, // 15: bivouac.runner.v1.ClaimResponse.terms:type_name -> bivouac.runner.v1.LeaseTerms
+	31, // 16: bivouac.runner.v1.Work.turn:type_name -> bivouac.runner.v1.TurnWork
+	34, // 17: bivouac.runner.v1.Work.device:type_name -> bivouac.runner.v1.DeviceWork
+	33, // 18: bivouac.runner.v1.TurnWork.limits:type_name -> bivouac.runner.v1.SandboxLimits
+	32, // 19: bivouac.runner.v1.TurnWork.egress:type_name -> bivouac.runner.v1.Egress
+	22, // 20: bivouac.runner.v1.DeviceWork.origin:type_name -> bivouac.runner.v1.WorkOrigin
+	11, // 21: bivouac.runner.v1.RenewRequest.leases:type_name -> bivouac.runner.v1.HeldLease
+	14, // 22: bivouac.runner.v1.RenewResponse.leases:type_name -> bivouac.runner.v1.LeaseVerdict
+	42, // 23: bivouac.runner.v1.Record.started:type_name -> bivouac.runner.v1.Started
+	44, // 24: bivouac.runner.v1.Record.tool_requested:type_name -> bivouac.runner.v1.ToolRequested
+	46, // 25: bivouac.runner.v1.Record.checkpoint:type_name -> bivouac.runner.v1.Checkpoint
+	47, // 26: bivouac.runner.v1.Record.result:type_name -> bivouac.runner.v1.Result
+	45, // 27: bivouac.runner.v1.Record.effect_intent:type_name -> bivouac.runner.v1.EffectIntent
+	43, // 28: bivouac.runner.v1.Record.sandbox_moved:type_name -> bivouac.runner.v1.SandboxMoved
+	40, // 29: bivouac.runner.v1.Record.owner_asked:type_name -> bivouac.runner.v1.OwnerAsked
+	41, // 30: bivouac.runner.v1.Record.owner_decided:type_name -> bivouac.runner.v1.OwnerDecided
+	39, // 31: bivouac.runner.v1.ReportRequest.records:type_name -> bivouac.runner.v1.Record
+	8,  // 32: bivouac.runner.v1.AnnounceRequest.facts:type_name -> bivouac.runner.v1.Facts
+	0,  // 33: bivouac.runner.v1.RunnerService.Enroll:input_type -> bivouac.runner.v1.EnrollRequest
+	2,  // 34: bivouac.runner.v1.RunnerService.RenewCertificate:input_type -> bivouac.runner.v1.RenewCertificateRequest
+	4,  // 35: bivouac.runner.v1.RunnerService.RecoverChallenge:input_type -> bivouac.runner.v1.RecoverChallengeRequest
+	6,  // 36: bivouac.runner.v1.RunnerService.Recover:input_type -> bivouac.runner.v1.RecoverRequest
+	12, // 37: bivouac.runner.v1.RunnerService.Connect:input_type -> bivouac.runner.v1.ConnectRequest
+	17, // 38: bivouac.runner.v1.RunnerService.Attach:input_type -> bivouac.runner.v1.AttachRequest
+	26, // 39: bivouac.runner.v1.RunnerService.Acknowledge:input_type -> bivouac.runner.v1.AcknowledgeRequest
+	28, // 40: bivouac.runner.v1.RunnerService.Claim:input_type -> bivouac.runner.v1.ClaimRequest
+	35, // 41: bivouac.runner.v1.RunnerService.Decline:input_type -> bivouac.runner.v1.DeclineRequest
+	37, // 42: bivouac.runner.v1.RunnerService.Renew:input_type -> bivouac.runner.v1.RenewRequest
+	48, // 43: bivouac.runner.v1.RunnerService.Report:input_type -> bivouac.runner.v1.ReportRequest
+	50, // 44: bivouac.runner.v1.RunnerService.Live:input_type -> bivouac.runner.v1.LiveRequest
+	52, // 45: bivouac.runner.v1.RunnerService.PutBlob:input_type -> bivouac.runner.v1.PutBlobRequest
+	54, // 46: bivouac.runner.v1.RunnerService.GetBlob:input_type -> bivouac.runner.v1.GetBlobRequest
+	56, // 47: bivouac.runner.v1.RunnerService.Announce:input_type -> bivouac.runner.v1.AnnounceRequest
+	58, // 48: bivouac.runner.v1.RunnerService.Leave:input_type -> bivouac.runner.v1.LeaveRequest
+	1,  // 49: bivouac.runner.v1.RunnerService.Enroll:output_type -> bivouac.runner.v1.EnrollResponse
+	3,  // 50: bivouac.runner.v1.RunnerService.RenewCertificate:output_type -> bivouac.runner.v1.RenewCertificateResponse
+	5,  // 51: bivouac.runner.v1.RunnerService.RecoverChallenge:output_type -> bivouac.runner.v1.RecoverChallengeResponse
+	7,  // 52: bivouac.runner.v1.RunnerService.Recover:output_type -> bivouac.runner.v1.RecoverResponse
+	13, // 53: bivouac.runner.v1.RunnerService.Connect:output_type -> bivouac.runner.v1.ConnectResponse
+	18, // 54: bivouac.runner.v1.RunnerService.Attach:output_type -> bivouac.runner.v1.AttachResponse
+	27, // 55: bivouac.runner.v1.RunnerService.Acknowledge:output_type -> bivouac.runner.v1.AcknowledgeResponse
+	29, // 56: bivouac.runner.v1.RunnerService.Claim:output_type -> bivouac.runner.v1.ClaimResponse
+	36, // 57: bivouac.runner.v1.RunnerService.Decline:output_type -> bivouac.runner.v1.DeclineResponse
+	38, // 58: bivouac.runner.v1.RunnerService.Renew:output_type -> bivouac.runner.v1.RenewResponse
+	49, // 59: bivouac.runner.v1.RunnerService.Report:output_type -> bivouac.runner.v1.ReportResponse
+	51, // 60: bivouac.runner.v1.RunnerService.Live:output_type -> bivouac.runner.v1.LiveResponse
+	53, // 61: bivouac.runner.v1.RunnerService.PutBlob:output_type -> bivouac.runner.v1.PutBlobResponse
+	55, // 62: bivouac.runner.v1.RunnerService.GetBlob:output_type -> bivouac.runner.v1.GetBlobResponse
+	57, // 63: bivouac.runner.v1.RunnerService.Announce:output_type -> bivouac.runner.v1.AnnounceResponse
+	59, // 64: bivouac.runner.v1.RunnerService.Leave:output_type -> bivouac.runner.v1.LeaveResponse
+	49, // [49:65] is the sub-list for method output_type
+	33, // [33:49] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runner_v1_runner_proto_init() }
@@ -4550,18 +4639,18 @@ func file_bivouac_runner_v1_runner_proto_init() {
 	if File_bivouac_runner_v1_runner_proto != nil {
 		return
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[17].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[18].OneofWrappers = []any{
 		(*AttachResponse_Heartbeat)(nil),
 		(*AttachResponse_Offer)(nil),
 		(*AttachResponse_Stop)(nil),
 		(*AttachResponse_ToolAnswer)(nil),
 		(*AttachResponse_Fenced)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[29].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[30].OneofWrappers = []any{
 		(*Work_Turn)(nil),
 		(*Work_Device)(nil),
 	}
-	file_bivouac_runner_v1_runner_proto_msgTypes[38].OneofWrappers = []any{
+	file_bivouac_runner_v1_runner_proto_msgTypes[39].OneofWrappers = []any{
 		(*Record_Started)(nil),
 		(*Record_LoopEvent)(nil),
 		(*Record_ToolRequested)(nil),
@@ -4578,7 +4667,7 @@ func file_bivouac_runner_v1_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runner_v1_runner_proto_rawDesc), len(file_bivouac_runner_v1_runner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   59,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
