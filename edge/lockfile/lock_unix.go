@@ -5,6 +5,7 @@ package lockfile
 import (
 	"errors"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,3 +19,9 @@ func lock(f *os.File) error {
 }
 
 func unlock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
+
+// dead reports that a holder was a process and is none any more.
+func dead(holder string) bool {
+	pid, err := strconv.Atoi(holder)
+	return err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}

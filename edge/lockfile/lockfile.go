@@ -4,7 +4,9 @@
 // with Release even when a child of the process is between fork and exec: such a
 // child shares the open file, and closing alone would leave the lock to it. The
 // descriptor is closed in every program that is started (O_CLOEXEC). It refuses
-// to wait: a held lock is an answer. Test it with go test alone.
+// to wait: a held lock is an answer, unless its holder is dead. Then such a child has
+// outlived it, as when a daemon is killed and started again at once, and lets go in a
+// moment. Test it with go test alone.
 package lockfile
 
 import (
@@ -12,11 +14,16 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ErrHeld is the answer when another process, or another part of this one, has
 // the lock.
 var ErrHeld = errors.New("the lock is held")
+
+// How long a child may take from fork to exec after its parent died, on a machine
+// that is busy, and how often the lock is tried meanwhile.
+const outlived, again = 5 * time.Second, 10 * time.Millisecond
 
 // Lock is a held lock.
 type Lock struct{ f *os.File }
@@ -28,7 +35,12 @@ func Take(path string) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(f); err != nil {
+	err = lock(f)
+	for waited := time.Duration(0); errors.Is(err, ErrHeld) && waited < outlived && dead(Holder(path)); waited += again {
+		time.Sleep(again)
+		err = lock(f)
+	}
+	if err != nil {
 		f.Close()
 		return nil, err
 	}

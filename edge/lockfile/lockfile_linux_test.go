@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -96,6 +97,40 @@ func TestReleaseBesideAFork(t *testing.T) {
 		t.Fatalf("the lock went to whom shares the file: %v", err)
 	}
 	if err := again.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A holder is killed while a child of it is between fork and exec: the child has the
+// lock for a moment more, and the next process waits for it. Behind a holder that
+// lives nobody waits.
+func TestDeadHolderIsOutlived(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	killed := exec.Command("true")
+	if err := killed.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strconv.Itoa(killed.Process.Pid)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := lockfile.Hold(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	time.AfterFunc(50*time.Millisecond, func() { released <- child.Release() })
+	l, err := lockfile.Take(path)
+	if err := errors.Join(err, <-released); err != nil {
+		t.Fatalf("the holder is dead: %v", err)
+	}
+	if _, err := lockfile.Take(path); !errors.Is(err, lockfile.ErrHeld) {
+		t.Errorf("the holder lives: %v", err)
+	}
+	if err := l.Release(); err != nil {
 		t.Error(err)
 	}
 }
