@@ -33,7 +33,9 @@ func (p *stormPerson) ask(ctx context.Context, rnd *rand.Rand, call func(context
 			return err
 		}
 		var answer *connect.Error // anything else is a connection that broke
-		if code := protocol.CodeOf(protocol.FromConnect(err)); errors.As(err, &answer) && !code.Retryable() && code != protocol.CodeOutcomeUnknown {
+		switch code := protocol.CodeOf(protocol.FromConnect(err)); {
+		case code.Retryable(), code == protocol.CodeOutcomeUnknown, code == protocol.CodeDeadlineExceeded:
+		case errors.As(err, &answer):
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		pause(ctx, time.Duration(5+rnd.IntN(40))*time.Millisecond)

@@ -230,7 +230,7 @@ func (s *storm) judgeItself(r *stormRecord, n int) {
 			completed++
 		}
 	}
-	if completed < n/2 || len(r.effects) < n/2 {
+	if completed < n/10 || len(r.effects) < n/10 { // how many more is the machine's speed
 		s.t.Errorf("%d turns were completed, and %d effects happened, over %d kills: nobody could work", completed, len(r.effects), n)
 	}
 	for _, role := range []string{"server", "broker", "edge", "supervise", "worker"} {
