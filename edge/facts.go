@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"bivouac/edge/owner"
+	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/sandbox"
 )
@@ -55,6 +56,9 @@ func (d *Daemon) offers(r sandbox.Report) {
 		f.Boundary, f.Slots, f.SandboxProblem = "", 0, "this daemon was started without supervisors"
 	default:
 		f.Adapters = d.cfg.Adapters
+		for _, name := range d.cfg.Adapters {
+			f.Harnesses = append(f.Harnesses, &runnerv1.Harness{Name: name, Version: d.cfg.Version, Protocol: protocol.WorkerProtocol})
+		}
 	}
 	d.seen.Store(&r)
 	if old := d.facts.Swap(f); !proto.Equal(old, f) {

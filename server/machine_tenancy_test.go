@@ -183,7 +183,7 @@ var machineCrossings = []machineCrossing{
 
 func ableFacts() *runnerv1.Facts {
 	return &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 4, Boundary: "process", Limits: "cgroup",
-		Actions: []string{"files.read"}, Adapters: []string{"native"}}
+		Actions: []string{"files.read"}, Adapters: []string{"native"}, Harnesses: []*runnerv1.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}
 }
 
 func TestEveryMachineMethodHasACrossing(t *testing.T) {

@@ -34,6 +34,10 @@ const (
 // definition may ask for one.
 var Adapters = []string{AdapterNative, AdapterScripted}
 
+// WorkerProtocol is the version of the contract between worker and supervisor that
+// this build speaks. A server's record says which ones it gives turns.
+const WorkerProtocol = 1
+
 // Trust in the code that an attempt executes. Untrusted code needs LimitsCgroup.
 const (
 	TrustTrusted   = "trusted"

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"time"
 
 	"bivouac/edge/identity"
@@ -12,6 +13,7 @@ import (
 	"bivouac/server/api/apiv1"
 	"bivouac/server/engine"
 	"bivouac/server/execution"
+	"bivouac/server/placement"
 	"bivouac/server/store"
 )
 
@@ -96,11 +98,19 @@ func wholeRunner(tx *store.Tx, r execution.Runner, names map[protocol.PrincipalI
 	return out, nil
 }
 
-// problemOf tells the owner of a machine's copy.
+// problemOf tells the owner of a machine's copy, and of workers that get no turns.
 func problemOf(f execution.Facts) string {
-	if f.Copy.At.IsZero() {
-		return ""
+	var all []string
+	for _, r := range placement.Outdated(f) {
+		all = append(all, r.Text+": "+r.Remedy)
 	}
+	if !f.Copy.At.IsZero() {
+		all = append(all, copyOf(f))
+	}
+	return strings.Join(all, "; ")
+}
+
+func copyOf(f execution.Facts) string {
 	return fmt.Sprintf("a second machine with its key (%s) was refused at %s: one state directory is a copy of the other; on the one that should not be, run bivouac-edge leave --force",
 		cmp.Or(f.Copy.Host, "unnamed"), f.Copy.At.UTC().Format(time.RFC3339))
 }

@@ -30,7 +30,7 @@ func (w *turnTx) startAttempt(s session.Session, resume *runtimev1.LoopState) er
 		QueuedAt: now, PlacementDeadline: now.Add(snap.Agent.Limits.PlaceWithin), Deadline: w.turn.Deadline,
 		TraceParent: traceOf(w.turn),
 	}
-	if a.Requirements, err = w.requirements(snap); err != nil {
+	if a.Requirements, err = w.requirements(snap, resume != nil); err != nil {
 		return err
 	}
 	if err := w.turnWork(&a, s, resume); err != nil {
@@ -45,8 +45,8 @@ func (w *turnTx) startAttempt(s session.Session, resume *runtimev1.LoopState) er
 const noRunner protocol.RunnerID = "run_00000000000000000000000000"
 
 // requirements are never weaker than the agent asked. INV-11.
-func (w *turnTx) requirements(snap *policy.Snapshot) (execution.Requirements, error) {
-	q := execution.Requirements{Boundary: snap.Agent.Boundary, Trust: snap.Agent.Trust, Adapter: snap.Agent.Adapter, Egress: len(snap.Egress) > 0}
+func (w *turnTx) requirements(snap *policy.Snapshot, resumes bool) (execution.Requirements, error) {
+	q := execution.Requirements{Boundary: snap.Agent.Boundary, Trust: snap.Agent.Trust, Adapter: snap.Agent.Adapter, Egress: len(snap.Egress) > 0, Resumes: resumes}
 	if len(snap.Agent.Runners) == 0 {
 		return q, nil
 	}

@@ -376,3 +376,38 @@ func TestNothingFits(t *testing.T) {
 		wantState(t, w, turn.ID, session.RunningModel, "")
 	})
 }
+
+// A machine with a worker that the server's record does not admit gets no turn: it
+// waits, explain says what is there and what mends it, and device actions go on. Once
+// it is updated the turn goes there. INV-11.
+func TestOldWorkerWaits(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		w.Broker.Say(et.Script(et.Calls(et.Call{ID: "r", Alias: "read_file", Arguments: `{"path":"home/todo.txt"}`}), et.Text("done")))
+		news := r.Facts.Harnesses
+		turn := session.Turn{}
+		for says, old := range map[string][]*runnerv1.Harness{
+			"does not say which worker it has":                                       nil,
+			"its worker is native 0.0.3 (protocol 1), and turns need 0.1.0 or newer": {{Name: "native", Version: "0.0.3", Protocol: 1}},
+		} {
+			r.Facts.Harnesses = old
+			r.Connect()
+			if turn.ID == "" {
+				turn = w.Submit(w.Session("coder"), "fix it")
+			}
+			w.Settle()
+			x := whyWaits(t, w, turn)
+			if len(x.Runners) != 1 || x.Runners[0].Eligible || !strings.Contains(x.WaitingFor, says) || !strings.Contains(strings.Join(x.Remedies, "\n"), "install bivouac-edge 0.1.0 or newer") {
+				t.Errorf("%+v", x)
+			}
+		}
+		reads := w.Submit(w.Session("assistant"), "read it")
+		w.Settle()
+		wantState(t, w, reads.ID, session.Completed, "")
+		r.Facts.Harnesses = news
+		r.Connect()
+		w.Until("the updated machine to take it", func() bool { return w.Turn(turn.ID).State == session.RunningModel })
+		r.Turn().Finish("done", "")
+		w.Settle()
+		wantState(t, w, turn.ID, session.Completed, "")
+	})
+}

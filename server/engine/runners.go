@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/redact"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/execution"
 	"bivouac/server/store"
@@ -214,9 +215,17 @@ func (e *Engine) verdict(alive []heldAttempt, l *runnerv1.HeldLease) *runnerv1.L
 	return v
 }
 
+// Bounds of what a machine says of its harnesses.
+const maxHarnesses, maxVersion = 16, 64
+
 // factsOf are what a runner says of itself, with what we know of its copies.
 func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
-	return execution.Facts{Host: hostName(f), Copy: r.Facts.Copy,
+	var harnesses []execution.Harness
+	for _, h := range f.GetHarnesses()[:min(len(f.GetHarnesses()), maxHarnesses)] {
+		version, _ := redact.Text(h.GetVersion())
+		harnesses = append(harnesses, execution.Harness{Name: h.GetName(), Version: version[:min(len(version), maxVersion)], Protocol: h.GetProtocol()})
+	}
+	return execution.Facts{Harnesses: harnesses, Host: hostName(f), Copy: r.Facts.Copy,
 		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
 		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(), RefusesEgress: f.GetRefusesEgress(),

@@ -50,6 +50,8 @@ type Requirements struct {
 	Adapter string              `json:"adapter,omitempty"`
 	OS      string              `json:"os,omitempty"`
 	Arch    string              `json:"arch,omitempty"`
+	// Resumes: it goes on from a checkpoint.
+	Resumes bool `json:"resumes,omitempty"`
 	// Egress: its sandbox may read packages from registries.
 	Egress bool `json:"egress,omitempty"`
 }

@@ -29,6 +29,8 @@ type Facts struct {
 	Adapters       []string `json:"adapters"`
 	Paused         bool     `json:"paused"`
 	SandboxProblem string   `json:"sandbox_problem,omitempty"`
+	// Harnesses carry turns out, one for each adapter; runners of before say none.
+	Harnesses []Harness `json:"harnesses,omitempty"`
 	// MaxActions at once and MaxTokensPerDay are what its owner admits; zero: no bound.
 	MaxActions      int   `json:"max_actions,omitempty"`
 	MaxTokensPerDay int64 `json:"max_tokens_per_day,omitempty"`
@@ -41,6 +43,13 @@ type Facts struct {
 	Host string `json:"host,omitempty"`
 	// Copy is the last other machine that came with this runner's key; zero for none.
 	Copy Copy `json:"copy,omitzero"`
+}
+
+// Harness is the loop that a machine runs in sandboxes for one adapter.
+type Harness struct {
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Protocol int32  `json:"protocol"`
 }
 
 // Copy is a machine that was refused because it has a runner's key and an older

@@ -83,6 +83,7 @@ const (
 	ReasonExcluded   ReasonCode = "excluded"
 	ReasonEgress     ReasonCode = "egress"
 	ReasonQuota      ReasonCode = "quota"
+	ReasonHarness    ReasonCode = "harness"
 )
 
 // Rank is the whole of placement.
@@ -226,6 +227,10 @@ func fitness(q execution.Requirements, facts execution.Facts) []Reason {
 	}
 	if q.Adapter != "" && !slices.Contains(facts.Adapters, q.Adapter) {
 		out = append(out, Reason{ReasonAdapter, fmt.Sprintf("it does not have the adapter %s", q.Adapter), "install it on that machine"})
+	} else if q.Adapter != "" {
+		if misfit := Misfit(Compatibility, q, facts); misfit != nil {
+			out = append(out, *misfit)
+		}
 	}
 	if q.OS != "" && q.OS != facts.OS || q.Arch != "" && q.Arch != facts.Arch {
 		out = append(out, Reason{ReasonSystem, fmt.Sprintf("it is %s/%s, and %s/%s was asked for",

@@ -17,7 +17,8 @@ var seen = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 func runner(id protocol.RunnerID, name string) execution.Runner {
 	return execution.Runner{ID: id, Tenant: "ten_1", Owner: "prn_1", Name: name, State: execution.RunnerActive, LastSeenAt: seen,
 		Facts: execution.Facts{OS: "linux", Arch: "amd64", Slots: 2, Boundary: "container", Limits: "cgroup",
-			Actions: []string{"files.read"}, Adapters: []string{"native"}}}
+			Actions: []string{"files.read"}, Adapters: []string{"native"},
+			Harnesses: []execution.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}}
 }
 
 func fleet(runners ...execution.Runner) Fleet {
@@ -70,6 +71,7 @@ func TestReasons(t *testing.T) {
 		}, ReasonLimits, "only by rlimit"},
 		"no slot": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Busy["run_1"] = 2 }, ReasonNoSlot, "all of its 2 slots are taken"},
 		"adapter": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Adapter = "pi" }, ReasonAdapter, "adapter pi"},
+		"harness": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Harnesses = nil }, ReasonHarness, "does not say which worker it has"},
 		"turns of its quota": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) {
 			f.Busy["run_1"], f.Quotas = 1, map[protocol.RunnerID]Quota{"run_1": {Name: "acme/laptop", MaxTurns: 1}}
 		}, ReasonQuota, "its quota (acme/laptop): 1 turns are there, at most 1 may be"},

@@ -51,7 +51,7 @@ func (s *Sim) newMachine(n int, devices bool) *machine {
 		m.links = append(m.links, s.newLink(name+"-"+h.name))
 	}
 	m.boot, m.die = m.begin, m.end
-	m.facts = &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Adapters: []string{"native"}}
+	m.facts = &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Adapters: []string{"native"}, Harnesses: []*runnerv1.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}
 	if devices {
 		m.facts.Actions = []string{"files.read", "files.write"}
 	}

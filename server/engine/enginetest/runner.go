@@ -82,7 +82,8 @@ func (w *World) JoinOf(owner policy.Principal, name string, actions ...string) *
 		w.T.Fatal(err)
 	}
 	r := &Runner{ID: id, w: w, caller: store.AsRunner(owner.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Renews: true,
-		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Actions: actions, Adapters: []string{"native"}}}
+		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Actions: actions, Adapters: []string{"native"},
+			Harnesses: []*runnerv1.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}}
 	w.Runners = append(w.Runners, r)
 	r.Connect()
 	return r

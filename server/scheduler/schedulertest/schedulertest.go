@@ -45,7 +45,8 @@ func Runner(n int, tenant protocol.TenantID, owner protocol.PrincipalID, f *plac
 		ID: id[protocol.RunnerID]("run", n), Tenant: tenant, Owner: owner, Name: fmt.Sprintf("runner-%d", n),
 		State: execution.RunnerActive, LastSeenAt: seen,
 		Facts: execution.Facts{OS: "linux", Arch: "amd64", Slots: 1, Boundary: "process", Limits: "cgroup",
-			Actions: []string{"files.list", "files.read"}, Adapters: []string{"native"}},
+			Actions: []string{"files.list", "files.read"}, Adapters: []string{"native"},
+			Harnesses: []execution.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}},
 	}
 	f.Runners = append(f.Runners, r)
 	f.Connections[r.ID] = execution.Connection{Runner: r.ID, Epoch: 1}
