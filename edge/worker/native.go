@@ -110,7 +110,7 @@ func (d *driver) tool(ctx, wall context.Context, c loop.CallTool) (loop.Input, e
 	if err := d.host.Emit(ctx, &runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ToolStarted{ToolStarted: c.Call}}); err != nil {
 		return nil, err
 	}
-	r, err := d.host.Tool(wall, c.Call, c.Tool, d.state)
+	r, err := d.carry(wall, c)
 	if err == nil {
 		return loop.ToolAnswered{Result: r}, nil
 	}
@@ -124,6 +124,17 @@ func (d *driver) tool(ctx, wall context.Context, c loop.CallTool) (loop.Input, e
 			Code: string(protocol.CodeDeadlineExceeded), Text: "Stopped: the turn's time is over."}
 	}
 	return ended(ctx, known)
+}
+
+// carry looks for a call that was interrupted, where its tool says how, and makes it
+// unless it is known to have happened, or nobody knows.
+func (d *driver) carry(ctx context.Context, c loop.CallTool) (*runtimev1.ToolResult, error) {
+	if c.Inspects() {
+		if r, err := d.inspect(ctx, c); r != nil || err != nil {
+			return r, err
+		}
+	}
+	return d.host.Tool(ctx, c.Call, c.Tool, d.state)
 }
 
 // ended tells the end of the wall time from the end of the worker.

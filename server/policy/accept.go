@@ -66,7 +66,7 @@ func AcceptedSet(a Agent, bound []Machine) ([]*runtimev1.Tool, error) {
 		}
 		out = append(out, &runtimev1.Tool{
 			Ref: t.Ref, Alias: t.Alias, Description: t.Description, InputSchema: schema,
-			OutputSchema: t.OutputSchema, Effect: t.Effect, Recovery: t.Recovery, Placement: t.Placement,
+			OutputSchema: t.OutputSchema, Effect: t.Effect, Recovery: t.Recovery, Inspector: t.Inspector, Placement: t.Placement,
 			NeedsApproval: NeedsApproval(t), Destination: destination(t),
 		})
 	}

@@ -53,6 +53,8 @@ type Tool struct {
 	InputSchema  string // canonical JSON
 	OutputSchema string
 	HTTP         *HTTPTool
+	// Inspector of an inspectable sandbox tool: a command; empty without one.
+	Inspector string `json:",omitempty"`
 }
 
 // HTTPTool is the request of a gateway tool.

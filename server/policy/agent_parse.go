@@ -195,7 +195,7 @@ func (r *reader) tools(s section, c *hcl.BodyContent, p Profile, a *Agent) {
 			}
 		}
 	}
-	if a.Placement == "service" && s.has("sandbox_tools") {
+	if a.Placement == "service" && (s.has("sandbox_tools") || slices.ContainsFunc(a.Tools, Tool.inSandbox)) {
 		r.refuse(s.rangeOf("sandbox_tools"), "sandbox tools need placement = \"runner\": a service-placed turn has no workspace")
 	}
 	if a.Placement == "runner" && !slices.ContainsFunc(a.Tools, Tool.inSandbox) {

@@ -51,6 +51,12 @@
 //	    output      = { … }
 //	  }
 //
+//	  tool "shell" {                 # instead of its name in sandbox_tools
+//	    kind        = "sandbox"
+//	    recovery    = "inspectable"
+//	    inspector   = "test -e .released"  # 0: the interrupted call happened, 1: it did not
+//	  }
+//
 //	  limits    { max_model_calls max_tool_calls max_corrections max_tokens
 //	              max_cost_usd max_wall max_result_bytes max_queued queue_ttl
 //	              place_within session_idle session_max }

@@ -148,6 +148,30 @@ func change(name, line string) string {
 	return with(strings.Join(append(lines[:len(lines)-1:len(lines)-1], "    "+line, "  }"), "\n"))
 }
 
+// inspected says how a shell's interrupted call is looked for; shell is an agent with
+// such a tool.
+const inspected = "recovery = \"inspectable\"\n inspector = \"test -e .released\""
+
+func shell(body string) string {
+	return with("placement = \"runner\"\n tool \"shell\" {\n kind = \"sandbox\"\n " + body + "\n }")
+}
+
+// An inspectable shell reaches the runner with its inspector, and one that is only
+// named stays opaque.
+func TestInspectableShell(t *testing.T) {
+	a, err := ParseAgent("test.hcl", []byte(shell(inspected)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tool := a.Tools[0]; tool.Ref != "sandbox.shell" || tool.Recovery != runtimev1.Recovery_RECOVERY_INSPECTABLE || tool.Inspector != "test -e .released" {
+		t.Errorf("%+v", tool)
+	}
+	a, err = ParseAgent("test.hcl", []byte(with("placement = \"runner\"\n sandbox_tools = [\"shell\"]")))
+	if err != nil || a.Tools[0].Recovery != runtimev1.Recovery_RECOVERY_OPAQUE || a.Tools[0].Inspector != "" {
+		t.Errorf("%+v, %v", a.Tools, err)
+	}
+}
+
 // TestRefusals pair each refused definition with its nearest accepted twin; the
 // error names file, line and reason.
 func TestRefusals(t *testing.T) {
@@ -190,7 +214,15 @@ func TestRefusals(t *testing.T) {
 		"enterprise lifetime": {with("profile = \"enterprise\"\n  limits { session_max = \"721h\" }"), with("profile = \"enterprise\"\n  limits { session_max = \"720h\" }"), "at most 720h"},
 		"enterprise idle":     {with("profile = \"enterprise\"\n  limits { session_idle = \"169h\" }"), with("profile = \"enterprise\"\n  limits { session_idle = \"168h\" }"), "at most 168h"},
 		"on denied":           {with(`approvals { on_denied = "retry" }`), with(`approvals { on_denied = "fail" }`), "one of continue, fail"},
-		"kind":                {change("kind", `kind = "shell"`), with(httpTool), `"http" or "device"`},
+		"kind":                {change("kind", `kind = "shell"`), with(httpTool), `"http", "device" or "sandbox"`},
+		"inspector of http":   {change("inspector", `inspector = "true"`), with(httpTool), "is for kind = \"sandbox\""},
+		"inspector missing":   {shell("recovery = \"inspectable\""), shell(inspected), "needs an inspector"},
+		"inspector, opaque":   {shell("recovery = \"opaque\"\n inspector = \"true\""), shell(inspected), "is for \"inspectable\""},
+		"inspector too long":  {shell("recovery = \"inspectable\"\n inspector = \"" + strings.Repeat("x", 4097) + "\""), shell("recovery = \"inspectable\"\n inspector = \"" + strings.Repeat("x", 4096) + "\""), "1 to 4096 bytes"},
+		"shell's effect":      {shell(inspected + "\n effect = \"R0\""), shell(inspected), "effect is fixed for a sandbox tool"},
+		"inspected read":      {strings.Replace(shell(inspected), `tool "shell"`, `tool "read"`, 1), shell(inspected), "is for the tool \"shell\""},
+		"shell twice":         {strings.Replace(shell(inspected), "placement", "sandbox_tools = [\"shell\"]\n placement", 1), shell(inspected), "named twice"},
+		"shell in service":    {strings.Replace(shell(inspected), `"runner"`, `"service"`, 1), shell(inspected), "need placement = \"runner\""},
 		"no description":      {change("description", `description = ""`), with(httpTool), "the model chooses by it"},
 		"no destination":      {change("destination", ""), with(httpTool), "destination must name"},
 		"credential alone":    {strings.Replace(change("credential", `credential = "key"`), `destination = "d"`, "", 1), change("credential", `credential = "key"`), "a credential needs a destination"},

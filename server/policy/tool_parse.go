@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ const (
 // tool reads one tool block: kind "http", or "device" to narrow a fixed one.
 func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	c := r.content(b.Body, []string{"kind", "alias", "description", "destination", "method", "path",
-		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval"}, hcl.BlockHeaderSchema{Type: "lookup"})
+		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector"}, hcl.BlockHeaderSchema{Type: "lookup"})
 	s := r.section(c, b.DefRange)
 	before := len(r.problems)
 	kind := ""
@@ -46,12 +47,50 @@ func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 		for _, l := range c.Blocks {
 			r.refuse(l.DefRange, "a device action looks for its own effect: lookup is for http tools")
 		}
+	case "sandbox":
+		t = r.sandboxed(s, b)
+		for _, l := range c.Blocks {
+			r.refuse(l.DefRange, "a sandbox tool looks with its inspector: lookup is for http tools")
+		}
+		return t, len(r.problems) == before
 	default:
-		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\" or \"device\"", kind)
+		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\", \"device\" or \"sandbox\"", kind)
 		return Tool{}, false
+	}
+	if s.has("inspector") {
+		r.refuse(s.rangeOf("inspector"), "an inspector is a command of a sandbox: it is for kind = \"sandbox\"")
 	}
 	r.approval(s, p, &t)
 	return t, len(r.problems) == before
+}
+
+// maxInspector bounds an inspector's command.
+const maxInspector = 4 << 10
+
+// sandboxed reads a sandbox tool that says how an interrupted call of it is looked
+// for. Only what a shell did cannot be told from the files of the checkpoint.
+func (r *reader) sandboxed(s section, b *hcl.Block) Tool {
+	t, ok := named(sandboxTools, b.Labels[0])
+	if !ok || t.Ref != "sandbox.shell" {
+		r.refuse(b.LabelRanges[0], "kind \"sandbox\" is for the tool \"shell\": the others say by themselves what they did")
+		return t
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.attrs)) {
+		if name != "kind" && name != "recovery" && name != "inspector" {
+			r.refuse(s.rangeOf(name), "%s is fixed for a sandbox tool: it has recovery and inspector", name)
+		}
+	}
+	recovery := ""
+	s.text("recovery", &recovery)
+	s.text("inspector", &t.Inspector)
+	switch {
+	case recovery != "inspectable":
+		r.refuse(s.rangeOf("recovery"), "recovery is %q: a tool block of kind \"sandbox\" is for \"inspectable\"", recovery)
+	case strings.TrimSpace(t.Inspector) == "" || len(t.Inspector) > maxInspector || strings.ContainsRune(t.Inspector, 0):
+		r.refuse(s.rangeOf("inspector"), "an inspectable tool needs an inspector: a command of 1 to %d bytes that ends with 0 when the call in BIVOUAC_CALL happened, and with 1 when it did not", maxInspector)
+	}
+	t.Recovery = runtimev1.Recovery_RECOVERY_INSPECTABLE
+	return t
 }
 
 func (r *reader) device(s section, b *hcl.Block) Tool {

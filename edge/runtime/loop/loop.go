@@ -67,6 +67,9 @@ type (
 	CallTool struct {
 		Call *runtimev1.ToolCall
 		Tool *runtimev1.Tool
+		// Interrupted: an earlier attempt may have begun it. Where the tool has an
+		// inspector, that looks first: see Inspected.
+		Interrupted bool
 	}
 	// Finish ends the loop.
 	Finish struct{ Outcome *runtimev1.Outcome }

@@ -53,7 +53,9 @@ func (t turn) repeatCall() (*runtimev1.LoopState, []Command) {
 		t.settleInFlight(nil)
 		return t.nextCall()
 	}
-	return t.LoopState, []Command{callTool(t.Pending[0], tool, arguments)}
+	again := callTool(t.Pending[0], tool, arguments)
+	again.Interrupted = true
+	return t.LoopState, []Command{again}
 }
 
 // check is strict: the alias is one of the accepted set, the arguments are one

@@ -785,7 +785,11 @@ type Tool struct {
 	Placement     Placement `protobuf:"varint,8,opt,name=placement,proto3,enum=bivouac.runtime.v1.Placement" json:"placement,omitempty"`
 	NeedsApproval bool      `protobuf:"varint,9,opt,name=needs_approval,json=needsApproval,proto3" json:"needs_approval,omitempty"`
 	// Destination name of a gateway tool; empty otherwise.
-	Destination   string `protobuf:"bytes,10,opt,name=destination,proto3" json:"destination,omitempty"`
+	Destination string `protobuf:"bytes,10,opt,name=destination,proto3" json:"destination,omitempty"`
+	// Command by which an inspectable sandbox tool finds out, in the sandbox of a new
+	// attempt, whether a call that was interrupted happened: exit status 0 says that it
+	// did, 1 that it did not. BIVOUAC_CALL holds the arguments of the call.
+	Inspector     string `protobuf:"bytes,11,opt,name=inspector,proto3" json:"inspector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -886,6 +890,13 @@ func (x *Tool) GetNeedsApproval() bool {
 func (x *Tool) GetDestination() string {
 	if x != nil {
 		return x.Destination
+	}
+	return ""
+}
+
+func (x *Tool) GetInspector() string {
+	if x != nil {
+		return x.Inspector
 	}
 	return ""
 }
@@ -2365,7 +2376,7 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\x04code\x18\x04 \x01(\tR\x04code\x12\x1c\n" +
 	"\ttruncated\x18\x05 \x01(\bR\ttruncated\x12\x1f\n" +
 	"\vfull_digest\x18\x06 \x01(\tR\n" +
-	"fullDigest\"\x8c\x03\n" +
+	"fullDigest\"\xaa\x03\n" +
 	"\x04Tool\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x14\n" +
 	"\x05alias\x18\x02 \x01(\tR\x05alias\x12 \n" +
@@ -2377,7 +2388,8 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\tplacement\x18\b \x01(\x0e2\x1d.bivouac.runtime.v1.PlacementR\tplacement\x12%\n" +
 	"\x0eneeds_approval\x18\t \x01(\bR\rneedsApproval\x12 \n" +
 	"\vdestination\x18\n" +
-	" \x01(\tR\vdestination\"\x95\x02\n" +
+	" \x01(\tR\vdestination\x12\x1c\n" +
+	"\tinspector\x18\v \x01(\tR\tinspector\"\x95\x02\n" +
 	"\x06Limits\x12&\n" +
 	"\x0fmax_model_calls\x18\x01 \x01(\x05R\rmaxModelCalls\x12$\n" +
 	"\x0emax_tool_calls\x18\x02 \x01(\x05R\fmaxToolCalls\x12'\n" +
