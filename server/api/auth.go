@@ -93,6 +93,9 @@ func (a authenticator) authenticate(ctx context.Context, h http.Header) (context
 	})
 	switch {
 	case err == nil && l.principal.DisabledAt.IsZero():
+		if err := policy.MayProve(policy.Subject(l.principal.Kind), policy.ProofToken); err != nil {
+			return nil, err
+		}
 	case err == nil || errors.Is(err, &protocol.Error{Code: protocol.CodeNotFound}):
 		if !wellFormed(token) {
 			return nil, refused("the bearer token is malformed: it must be bvt_ and 52 letters and digits")

@@ -9,6 +9,7 @@ import (
 	"bivouac/server/api/apiv1"
 	"bivouac/server/engine"
 	"bivouac/server/execution"
+	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 	"bivouac/server/trace"
@@ -24,6 +25,7 @@ func (s turns) SubmitTurn(ctx context.Context, r *apiv1.SubmitTurnRequest) (*api
 	a, err := s.Engine.SubmitTurn(ctx, callerOf(ctx), engine.NewTurn{
 		Session: id, MessageID: r.GetMessageId(), Prompt: r.GetPrompt(), WorkspaceDigest: r.GetWorkspaceDigest(),
 		TraceParent: traceParent(ctx), Instead: r.GetInstead(),
+		Origin: policy.Origin(r.GetOrigin()), Subject: policy.Subject(loginOf(ctx).principal.Kind),
 	})
 	if err != nil {
 		return nil, err

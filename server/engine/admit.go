@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -25,6 +26,10 @@ type NewTurn struct {
 	// Instead cancels the session's active turn in the transaction that queues this
 	// one. Nothing else of a session does: a second prompt waits for the first.
 	Instead bool
+	// Origin that Subject, the kind of who calls, claims for it; without one it is
+	// policy.OriginAPI. Without a Subject the store is asked.
+	Origin  policy.Origin
+	Subject policy.Subject
 }
 
 // Admission is the durable answer to a prompt.
@@ -56,8 +61,12 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	}
 	var a Admission
 	var cancelled *turnTx
+	p.Origin = cmp.Or(p.Origin, policy.OriginAPI)
 	err := update(ctx, c, func(tx *store.Tx) error {
 		a, cancelled = Admission{}, nil
+		if err := mayClaim(tx, c, p); err != nil {
+			return err
+		}
 		s, err := tx.Standing(p.Session, p.MessageID)
 		if err != nil {
 			return err
@@ -98,6 +107,19 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		e.cfg.Log.Info("turn queued", "turn", a.Turn.ID, "session", p.Session, "position", a.Position)
 	}
 	return a, err
+}
+
+// mayClaim holds the origin of a turn against what the kind of its caller may claim.
+func mayClaim(tx *store.Tx, c store.Caller, p NewTurn) error {
+	subject := p.Subject
+	if subject == "" {
+		who, err := tx.Principal(c.Principal())
+		if err != nil {
+			return err
+		}
+		subject = policy.Subject(who.Kind)
+	}
+	return policy.MayClaim(subject, p.Origin)
 }
 
 func (e *Engine) checkPrompt(p NewTurn) error {
@@ -222,7 +244,7 @@ func (e *Engine) queue(tx *store.Tx, at store.Standing, agent policy.Agent, p Ne
 	if err != nil {
 		return session.Turn{}, err
 	}
-	said := map[string]string{"message_id": p.MessageID}
+	said := map[string]string{"message_id": p.MessageID, "origin": string(p.Origin)}
 	if instead != "" {
 		said[session.DataInstead] = instead.String()
 	}

@@ -12,6 +12,7 @@ import (
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
 	"bivouac/server/execution"
 	"bivouac/server/intercept"
+	"bivouac/server/policy"
 	"bivouac/server/store"
 )
 
@@ -29,6 +30,11 @@ func (g gate) check(ctx context.Context, procedure string) error {
 		return err
 	}
 	intercept.Annotate(ctx, slog.String("peer", string(peer.Role)+" "+peer.ID))
+	if peer.Role != identity.RoleNone {
+		if err := policy.MayProve(policy.Subject(peer.Role), policy.ProofCertificate); err != nil {
+			return err
+		}
+	}
 	switch procedure {
 	case runnerv1connect.RunnerServiceEnrollProcedure:
 		return stranger(peer)

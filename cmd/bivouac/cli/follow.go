@@ -36,6 +36,7 @@ func (a *app) submit(ctx context.Context, c *client.Client, req *apiv1.SubmitTur
 	if err := checkPrompt(req.GetPrompt()); err != nil {
 		return nil, err
 	}
+	req.Origin = "cli"
 	res, err := c.Turns.SubmitTurn(ctx, req)
 	if err != nil {
 		return nil, err

@@ -1150,7 +1150,10 @@ type SubmitTurnRequest struct {
 	// Cancels the session's active turn in the transaction that queues this one. Turns
 	// that wait keep their places, and this one takes the last. A second message with
 	// the same id cancels nothing.
-	Instead       bool `protobuf:"varint,5,opt,name=instead,proto3" json:"instead,omitempty"`
+	Instead bool `protobuf:"varint,5,opt,name=instead,proto3" json:"instead,omitempty"`
+	// Where the turn comes from: "api" (when empty), "cli", and for services also
+	// "schedule" and "webhook". It is part of the record.
+	Origin        string `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1218,6 +1221,13 @@ func (x *SubmitTurnRequest) GetInstead() bool {
 		return x.Instead
 	}
 	return false
+}
+
+func (x *SubmitTurnRequest) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
 }
 
 type SubmitTurnResponse struct {
@@ -7300,7 +7310,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\vrunner_name\x18\x05 \x01(\tR\n" +
 	"runnerName\x12\x14\n" +
 	"\x05fence\x18\x06 \x01(\tR\x05fence\x12\x16\n" +
-	"\x06reason\x18\a \x01(\tR\x06reason\"\xae\x01\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\xc6\x01\n" +
 	"\x11SubmitTurnRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
@@ -7308,7 +7318,8 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x16\n" +
 	"\x06prompt\x18\x03 \x01(\tR\x06prompt\x12)\n" +
 	"\x10workspace_digest\x18\x04 \x01(\tR\x0fworkspaceDigest\x12\x18\n" +
-	"\ainstead\x18\x05 \x01(\bR\ainstead\"\xae\x01\n" +
+	"\ainstead\x18\x05 \x01(\bR\ainstead\x12\x16\n" +
+	"\x06origin\x18\x06 \x01(\tR\x06origin\"\xae\x01\n" +
 	"\x12SubmitTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.bivouac.v1.TurnR\x04turn\x12\x1c\n" +
 	"\tduplicate\x18\x02 \x01(\bR\tduplicate\x12*\n" +
