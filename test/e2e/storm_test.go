@@ -118,7 +118,7 @@ func (s *storm) rage(n int, seed uint64) (whole time.Duration) {
 
 // stormPatience is how long the load may take to end, and what it began to settle;
 // far more than it needs, for timing is never judged.
-const stormPatience = 90 * time.Second
+const stormPatience = 3 * time.Minute
 
 // within waits for a function, but not for ever: what never ends is found here.
 func (s *storm) within(patience time.Duration, wait func() error) error {
