@@ -41,6 +41,7 @@ destination "` + Destination + `" {
   url           = "http://` + toolsHost + `"
   allow_private = true
   credential "` + ToolCredential + `" {}
+  credential "` + OtherCredential + `" {}
 }
 `
 

@@ -91,7 +91,7 @@ func noSecrets(t *testing.T, w *harness.World, p *harness.Person, session string
 	for _, e := range p.EventsOf(session) {
 		all.WriteString(e.GetData() + e.GetPayload() + string(e.GetStored()))
 	}
-	for _, key := range []string{harness.ModelKey, harness.ToolKey} {
+	for _, key := range []string{harness.ModelKey, harness.ToolKey, harness.OtherKey} {
 		v, err := secret.New(key)
 		if err != nil {
 			t.Fatal(err)

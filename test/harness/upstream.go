@@ -21,6 +21,7 @@ import (
 const (
 	ModelKey = "sk-harness-model-0123456789"
 	ToolKey  = "tk-harness/tool-9876543210+x"
+	OtherKey = "tk-harness/other-1357924680+y"
 )
 
 // Names of hosts behind the broker, their addresses, and of the credentials.
@@ -33,9 +34,11 @@ const (
 	IdempotencyHeader = "Idempotency-Key"
 	// ToolCredential is bound to the destination "tools".
 	ToolCredential = "tools-token"
+	// OtherCredential is bound to it too, with OtherKey.
+	OtherCredential = "tools-other"
 )
 
-// Tools is the upstream of http tools: it wants ToolKey and answers every
+// Tools is the upstream of http tools: it wants ToolKey or OtherKey and answers every
 // request with what Answer makes of it.
 type Tools struct {
 	mu     sync.Mutex // guards the fields below
@@ -49,6 +52,8 @@ type ToolRequest struct {
 	Method string
 	URI    string
 	Body   string
+	// Credential that it carried, by name.
+	Credential string
 	// Key of idempotency, as the broker sent it.
 	Key string
 }
@@ -68,7 +73,8 @@ func (u *Tools) Requests() []ToolRequest {
 }
 
 func (u *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Authorization") != "Bearer "+ToolKey {
+	name := map[string]string{"Bearer " + ToolKey: ToolCredential, "Bearer " + OtherKey: OtherCredential}[r.Header.Get("Authorization")]
+	if name == "" {
 		http.Error(w, "no such key", http.StatusUnauthorized)
 		return
 	}
@@ -77,7 +83,7 @@ func (u *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	u.mu.Lock()
-	u.got = append(u.got, ToolRequest{At: time.Now(), Method: r.Method, URI: r.URL.RequestURI(), Body: string(body),
+	u.got = append(u.got, ToolRequest{At: time.Now(), Method: r.Method, URI: r.URL.RequestURI(), Body: string(body), Credential: name,
 		Key: r.Header.Get(IdempotencyHeader)})
 	answer := u.answer
 	u.mu.Unlock()
