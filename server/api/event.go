@@ -8,6 +8,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
+	"bivouac/server/engine"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -206,19 +207,19 @@ func over(s session.State) bool {
 }
 
 // live waits for the next reason to look, passing text on meanwhile.
-func (w *watch) live(ctx context.Context, wake <-chan struct{}, poll <-chan time.Time, text <-chan string) error {
+func (w *watch) live(ctx context.Context, wake <-chan struct{}, poll <-chan time.Time, live <-chan engine.Live) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-w.Stopping:
 			return stopping()
-		case delta := <-text:
-			if err := w.send(&apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_TextDelta{TextDelta: delta}}); err != nil {
+		case m := <-live:
+			if err := w.send(liveOut(m)); err != nil {
 				return err
 			}
 		case <-wake:
-			return w.said(text)
+			return w.said(live)
 		case <-poll:
 			return nil
 		}
@@ -227,17 +228,26 @@ func (w *watch) live(ctx context.Context, wake <-chan struct{}, poll <-chan time
 
 // said passes on the text that came before the event that is looked for now: after
 // its turn's end nobody waits for it.
-func (w *watch) said(text <-chan string) error {
+func (w *watch) said(live <-chan engine.Live) error {
 	for {
 		select {
-		case delta := <-text:
-			if err := w.send(&apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_TextDelta{TextDelta: delta}}); err != nil {
+		case m := <-live:
+			if err := w.send(liveOut(m)); err != nil {
 				return err
 			}
 		default:
 			return nil
 		}
 	}
+}
+
+// liveOut is what a watcher is told and nobody keeps.
+func liveOut(m engine.Live) *apiv1.WatchEventsResponse {
+	if m.Text != "" {
+		return &apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_TextDelta{TextDelta: m.Text}}
+	}
+	return &apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_Staging{Staging: &apiv1.Staging{
+		TurnId: m.Staging.Turn.String(), RunnerId: m.Staging.Runner.String(), SentBytes: m.Staging.Sent, OfBytes: m.Staging.Of}}}
 }
 
 func (w *watch) send(m *apiv1.WatchEventsResponse) error { return w.stream.Send(m) }

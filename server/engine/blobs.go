@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -83,4 +84,39 @@ func (e *Engine) MayGetBlob(ctx context.Context, c store.Caller, attempt protoco
 		}
 		return protocol.Errorf(protocol.CodeNotFound, "blob %s not found", digest)
 	})
+}
+
+// stagingEvery bounds how often watchers are told how far a workspace has come.
+const stagingEvery = 200 * time.Millisecond
+
+// Staged returns what a server calls while it sends a blob of an attempt, so that who
+// watches the session sees how far the workspace has come. Nothing is kept of it, and
+// of anything but a turn's workspace nobody is told.
+func (e *Engine) Staged(ctx context.Context, c store.Caller, attempt protocol.AttemptID, digest string, of int64) (told func(n int)) {
+	at := Staging{Runner: c.Runner(), Of: of}
+	var session protocol.SessionID
+	err := e.cfg.Store.View(ctx, store.AsLoop("staging"), func(tx *store.Tx) error {
+		a, err := tx.Attempt(attempt)
+		if err != nil || a.Runner != c.Runner() || a.SubjectKind != execution.SubjectTurn {
+			return err
+		}
+		work := &runnerv1.Work{}
+		if err := proto.Unmarshal(a.Work, work); err != nil || work.GetTurn().GetWorkspaceDigest() != digest {
+			return err
+		}
+		t, err := tx.Turn(protocol.TurnID(a.SubjectID))
+		session, at.Turn = t.Session, t.ID
+		return err
+	})
+	if err != nil || session == "" {
+		return func(int) {} // it is for people alone
+	}
+	last := time.Now()
+	return func(n int) {
+		if at.Sent += int64(n); at.Sent < of && time.Since(last) < stagingEvery {
+			return
+		}
+		last = time.Now()
+		e.live.tell(session, Live{Staging: at})
+	}
 }

@@ -324,7 +324,7 @@ func TestLiveText(t *testing.T) {
 		defer stop()
 		w.Submit(s, "hi")
 		w.Settle()
-		if got := <-text; got != "hello there" {
+		if got := (<-text).Text; got != "hello there" {
 			t.Errorf("live %q", got)
 		}
 		stop()

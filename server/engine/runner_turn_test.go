@@ -411,3 +411,57 @@ func TestOldWorkerWaits(t *testing.T) {
 		wantState(t, w, turn.ID, session.Completed, "")
 	})
 }
+
+// Who watches a session sees how far a turn's workspace has come to its machine, now
+// and then and at its end; of another blob, another machine's attempt, or by nobody who
+// watches, nothing is told and nothing waits.
+func TestStagingIsTold(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		s := w.Session("coder")
+		digest := "sha256:" + strings.Repeat("a", 64)
+		if err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error {
+			_, err := tx.PutArtifact(policy.Artifact{Digest: digest, Tenant: w.Tenant.ID, Principal: w.Me().Principal(), Kind: "workspace", Size: 1000, CreatedAt: tx.Now})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		live, stop, err := w.Engine.WatchLive(ctx(), w.Me(), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		a, err := submit(w, w.Me(), engine.NewTurn{Session: s.ID, MessageID: "m", Prompt: "fix it", WorkspaceDigest: digest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Settle()
+		h := r.Turn()
+		other := w.Join("desktop", "files.read")
+		for _, silent := range []func(int){
+			w.Engine.Staged(ctx(), r.Caller(), h.ID, "sha256:"+strings.Repeat("b", 64), 1000),
+			w.Engine.Staged(ctx(), other.Caller(), h.ID, digest, 1000),
+		} {
+			silent(1000)
+		}
+		told := w.Engine.Staged(ctx(), r.Caller(), h.ID, digest, 1000)
+		for range 9 {
+			told(100) // at once: one may be told at most
+		}
+		time.Sleep(time.Second)
+		told(50)
+		told(50)
+		var got []int64
+		for len(live) > 0 {
+			m := <-live
+			if m.Text != "" || m.Staging.Turn != a.Turn.ID || m.Staging.Runner != r.ID || m.Staging.Of != 1000 {
+				t.Errorf("told %+v", m)
+			}
+			got = append(got, m.Staging.Sent)
+		}
+		if !slices.Equal(got, []int64{950, 1000}) {
+			t.Errorf("told at %v bytes", got)
+		}
+		h.Finish("done", "")
+		w.Settle()
+	})
+}

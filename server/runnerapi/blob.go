@@ -62,12 +62,17 @@ func (s runners) GetBlob(ctx context.Context, r *runnerv1.GetBlobRequest, stream
 	if err := s.Engine.MayGetBlob(ctx, c, attempt, protocol.Fence(r.GetFence()), r.GetDigest()); err != nil {
 		return err
 	}
-	blob, _, err := s.Blobs.Open(ctx, r.GetDigest())
+	blob, size, err := s.Blobs.Open(ctx, r.GetDigest())
 	if err != nil {
 		return err
 	}
 	defer blob.Close() // read only
+	told := s.Engine.Staged(ctx, c, attempt, r.GetDigest(), size)
 	return transfer.Send(ctx, blob, func(chunk []byte) error {
-		return stream.Send(&runnerv1.GetBlobResponse{Chunk: chunk})
+		err := stream.Send(&runnerv1.GetBlobResponse{Chunk: chunk})
+		if err == nil {
+			told(len(chunk))
+		}
+		return err
 	})
 }

@@ -105,14 +105,21 @@ type follower struct {
 	failed int               // tool calls
 	absent string            // a program that a sandbox did not have
 	quiet  quiet
+	stage  *progress // of the workspace on its way to the machine; nil: there was none
 }
 
 func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) error {
 	f.app.connectionBack()
+	if m.GetStaging() == nil {
+		f.staged()
+	}
 	e := m.GetEvent()
 	switch {
 	case f.app.json:
 		return f.handleJSON(e)
+	case m.GetStaging() != nil:
+		f.staging(ctx, m.GetStaging())
+		return nil
 	case m.GetTextDelta() != "":
 		if f.live && f.app.outIsTerminal() {
 			f.said.WriteString(m.GetTextDelta())
@@ -141,6 +148,31 @@ func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) err
 		}
 	}
 	return nil
+}
+
+// staging shows on a terminal how far the workspace has come to its machine.
+func (f *follower) staging(ctx context.Context, s *apiv1.Staging) {
+	if s.GetTurnId() != f.turn {
+		return
+	}
+	if f.stage == nil {
+		f.stage = f.app.progress()
+	}
+	if s.GetSentBytes() >= s.GetOfBytes() {
+		f.staged()
+		return
+	}
+	if f.stage.tty {
+		f.stage.say("copying the workspace to %s: %s of %s", f.machine(ctx, s.GetRunnerId()), size(s.GetSentBytes()), size(s.GetOfBytes()))
+	}
+}
+
+// staged takes the line back, before anything else is written.
+func (f *follower) staged() {
+	if f.stage != nil {
+		f.stage.done()
+		f.stage.shown = false
+	}
 }
 
 // handleJSON passes durable events on as they are.

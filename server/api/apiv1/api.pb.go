@@ -2445,6 +2445,7 @@ type WatchEventsResponse struct {
 	//	*WatchEventsResponse_Event
 	//	*WatchEventsResponse_TextDelta
 	//	*WatchEventsResponse_CaughtUpSeq
+	//	*WatchEventsResponse_Staging
 	Kind          isWatchEventsResponse_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2514,6 +2515,15 @@ func (x *WatchEventsResponse) GetCaughtUpSeq() int64 {
 	return 0
 }
 
+func (x *WatchEventsResponse) GetStaging() *Staging {
+	if x != nil {
+		if x, ok := x.Kind.(*WatchEventsResponse_Staging); ok {
+			return x.Staging
+		}
+	}
+	return nil
+}
+
 type isWatchEventsResponse_Kind interface {
 	isWatchEventsResponse_Kind()
 }
@@ -2532,11 +2542,87 @@ type WatchEventsResponse_CaughtUpSeq struct {
 	CaughtUpSeq int64 `protobuf:"varint,3,opt,name=caught_up_seq,json=caughtUpSeq,proto3,oneof"`
 }
 
+type WatchEventsResponse_Staging struct {
+	// How far the workspace of a turn has come to its machine: never durable.
+	Staging *Staging `protobuf:"bytes,4,opt,name=staging,proto3,oneof"`
+}
+
 func (*WatchEventsResponse_Event) isWatchEventsResponse_Kind() {}
 
 func (*WatchEventsResponse_TextDelta) isWatchEventsResponse_Kind() {}
 
 func (*WatchEventsResponse_CaughtUpSeq) isWatchEventsResponse_Kind() {}
+
+func (*WatchEventsResponse_Staging) isWatchEventsResponse_Kind() {}
+
+// Staging of a workspace, as the server that sends it sees it.
+type Staging struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TurnId        string                 `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	RunnerId      string                 `protobuf:"bytes,2,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	SentBytes     int64                  `protobuf:"varint,3,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	OfBytes       int64                  `protobuf:"varint,4,opt,name=of_bytes,json=ofBytes,proto3" json:"of_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Staging) Reset() {
+	*x = Staging{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Staging) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Staging) ProtoMessage() {}
+
+func (x *Staging) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Staging.ProtoReflect.Descriptor instead.
+func (*Staging) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Staging) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *Staging) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
+func (x *Staging) GetSentBytes() int64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *Staging) GetOfBytes() int64 {
+	if x != nil {
+		return x.OfBytes
+	}
+	return 0
+}
 
 type VerifyEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2547,7 +2633,7 @@ type VerifyEventsRequest struct {
 
 func (x *VerifyEventsRequest) Reset() {
 	*x = VerifyEventsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	mi := &file_bivouac_v1_api_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2645,7 @@ func (x *VerifyEventsRequest) String() string {
 func (*VerifyEventsRequest) ProtoMessage() {}
 
 func (x *VerifyEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[37]
+	mi := &file_bivouac_v1_api_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2658,7 @@ func (x *VerifyEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyEventsRequest.ProtoReflect.Descriptor instead.
 func (*VerifyEventsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *VerifyEventsRequest) GetSessionId() string {
@@ -2593,7 +2679,7 @@ type VerifyEventsResponse struct {
 
 func (x *VerifyEventsResponse) Reset() {
 	*x = VerifyEventsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	mi := &file_bivouac_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2691,7 @@ func (x *VerifyEventsResponse) String() string {
 func (*VerifyEventsResponse) ProtoMessage() {}
 
 func (x *VerifyEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[38]
+	mi := &file_bivouac_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2704,7 @@ func (x *VerifyEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyEventsResponse.ProtoReflect.Descriptor instead.
 func (*VerifyEventsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *VerifyEventsResponse) GetEvents() int64 {
@@ -2663,7 +2749,7 @@ type Approval struct {
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[39]
+	mi := &file_bivouac_v1_api_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2761,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[39]
+	mi := &file_bivouac_v1_api_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2774,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Approval) GetId() string {
@@ -2812,7 +2898,7 @@ type ListApprovalsRequest struct {
 
 func (x *ListApprovalsRequest) Reset() {
 	*x = ListApprovalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[40]
+	mi := &file_bivouac_v1_api_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +2910,7 @@ func (x *ListApprovalsRequest) String() string {
 func (*ListApprovalsRequest) ProtoMessage() {}
 
 func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[40]
+	mi := &file_bivouac_v1_api_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +2923,7 @@ func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
 func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListApprovalsRequest) GetIncludeDecided() bool {
@@ -2856,7 +2942,7 @@ type ListApprovalsResponse struct {
 
 func (x *ListApprovalsResponse) Reset() {
 	*x = ListApprovalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[41]
+	mi := &file_bivouac_v1_api_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +2954,7 @@ func (x *ListApprovalsResponse) String() string {
 func (*ListApprovalsResponse) ProtoMessage() {}
 
 func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[41]
+	mi := &file_bivouac_v1_api_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +2967,7 @@ func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListApprovalsResponse) GetApprovals() []*Approval {
@@ -2900,7 +2986,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[42]
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +2998,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[42]
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3011,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetApprovalRequest) GetApprovalId() string {
@@ -2944,7 +3030,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2956,7 +3042,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2969,7 +3055,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -2991,7 +3077,7 @@ type DecideApprovalRequest struct {
 
 func (x *DecideApprovalRequest) Reset() {
 	*x = DecideApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3003,7 +3089,7 @@ func (x *DecideApprovalRequest) String() string {
 func (*DecideApprovalRequest) ProtoMessage() {}
 
 func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3016,7 +3102,7 @@ func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalRequest.ProtoReflect.Descriptor instead.
 func (*DecideApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DecideApprovalRequest) GetApprovalId() string {
@@ -3056,7 +3142,7 @@ type DecideApprovalResponse struct {
 
 func (x *DecideApprovalResponse) Reset() {
 	*x = DecideApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3154,7 @@ func (x *DecideApprovalResponse) String() string {
 func (*DecideApprovalResponse) ProtoMessage() {}
 
 func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3167,7 @@ func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalResponse.ProtoReflect.Descriptor instead.
 func (*DecideApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DecideApprovalResponse) GetApproval() *Approval {
@@ -3104,7 +3190,7 @@ type PutArtifactRequest struct {
 
 func (x *PutArtifactRequest) Reset() {
 	*x = PutArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3202,7 @@ func (x *PutArtifactRequest) String() string {
 func (*PutArtifactRequest) ProtoMessage() {}
 
 func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3215,7 @@ func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactRequest.ProtoReflect.Descriptor instead.
 func (*PutArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PutArtifactRequest) GetDigest() string {
@@ -3170,7 +3256,7 @@ type PutArtifactResponse struct {
 
 func (x *PutArtifactResponse) Reset() {
 	*x = PutArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3268,7 @@ func (x *PutArtifactResponse) String() string {
 func (*PutArtifactResponse) ProtoMessage() {}
 
 func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3281,7 @@ func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactResponse.ProtoReflect.Descriptor instead.
 func (*PutArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PutArtifactResponse) GetDigest() string {
@@ -3221,7 +3307,7 @@ type GetArtifactRequest struct {
 
 func (x *GetArtifactRequest) Reset() {
 	*x = GetArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3233,7 +3319,7 @@ func (x *GetArtifactRequest) String() string {
 func (*GetArtifactRequest) ProtoMessage() {}
 
 func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3246,7 +3332,7 @@ func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactRequest.ProtoReflect.Descriptor instead.
 func (*GetArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetArtifactRequest) GetDigest() string {
@@ -3265,7 +3351,7 @@ type GetArtifactResponse struct {
 
 func (x *GetArtifactResponse) Reset() {
 	*x = GetArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3277,7 +3363,7 @@ func (x *GetArtifactResponse) String() string {
 func (*GetArtifactResponse) ProtoMessage() {}
 
 func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3290,7 +3376,7 @@ func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactResponse.ProtoReflect.Descriptor instead.
 func (*GetArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetArtifactResponse) GetChunk() []byte {
@@ -3315,7 +3401,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3327,7 +3413,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3340,7 +3426,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Agent) GetName() string {
@@ -3405,7 +3491,7 @@ type ApplyAgentRequest struct {
 
 func (x *ApplyAgentRequest) Reset() {
 	*x = ApplyAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3503,7 @@ func (x *ApplyAgentRequest) String() string {
 func (*ApplyAgentRequest) ProtoMessage() {}
 
 func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3516,7 @@ func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentRequest.ProtoReflect.Descriptor instead.
 func (*ApplyAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ApplyAgentRequest) GetFilename() string {
@@ -3467,7 +3553,7 @@ type ApplyAgentResponse struct {
 
 func (x *ApplyAgentResponse) Reset() {
 	*x = ApplyAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3565,7 @@ func (x *ApplyAgentResponse) String() string {
 func (*ApplyAgentResponse) ProtoMessage() {}
 
 func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3578,7 @@ func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentResponse.ProtoReflect.Descriptor instead.
 func (*ApplyAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ApplyAgentResponse) GetAgent() *Agent {
@@ -3524,7 +3610,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3622,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +3635,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
 }
 
 type ListAgentsResponse struct {
@@ -3561,7 +3647,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3659,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3672,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -3607,7 +3693,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3619,7 +3705,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3632,7 +3718,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetAgentRequest) GetName() string {
@@ -3658,7 +3744,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3756,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3769,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -3702,7 +3788,7 @@ type RecreateInstanceRequest struct {
 
 func (x *RecreateInstanceRequest) Reset() {
 	*x = RecreateInstanceRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3800,7 @@ func (x *RecreateInstanceRequest) String() string {
 func (*RecreateInstanceRequest) ProtoMessage() {}
 
 func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3813,7 @@ func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RecreateInstanceRequest) GetAgent() string {
@@ -3747,7 +3833,7 @@ type RecreateInstanceResponse struct {
 
 func (x *RecreateInstanceResponse) Reset() {
 	*x = RecreateInstanceResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3845,7 @@ func (x *RecreateInstanceResponse) String() string {
 func (*RecreateInstanceResponse) ProtoMessage() {}
 
 func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3858,7 @@ func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RecreateInstanceResponse) GetInstanceId() string {
@@ -3800,7 +3886,7 @@ type EffectiveToolsRequest struct {
 
 func (x *EffectiveToolsRequest) Reset() {
 	*x = EffectiveToolsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3812,7 +3898,7 @@ func (x *EffectiveToolsRequest) String() string {
 func (*EffectiveToolsRequest) ProtoMessage() {}
 
 func (x *EffectiveToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3825,7 +3911,7 @@ func (x *EffectiveToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveToolsRequest.ProtoReflect.Descriptor instead.
 func (*EffectiveToolsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *EffectiveToolsRequest) GetAgent() string {
@@ -3861,7 +3947,7 @@ type EffectiveToolsResponse struct {
 
 func (x *EffectiveToolsResponse) Reset() {
 	*x = EffectiveToolsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +3959,7 @@ func (x *EffectiveToolsResponse) String() string {
 func (*EffectiveToolsResponse) ProtoMessage() {}
 
 func (x *EffectiveToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +3972,7 @@ func (x *EffectiveToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveToolsResponse.ProtoReflect.Descriptor instead.
 func (*EffectiveToolsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *EffectiveToolsResponse) GetAgent() string {
@@ -3967,7 +4053,7 @@ type Registry struct {
 
 func (x *Registry) Reset() {
 	*x = Registry{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4065,7 @@ func (x *Registry) String() string {
 func (*Registry) ProtoMessage() {}
 
 func (x *Registry) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4078,7 @@ func (x *Registry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registry.ProtoReflect.Descriptor instead.
 func (*Registry) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Registry) GetDestination() string {
@@ -4077,7 +4163,7 @@ type EffectiveTool struct {
 
 func (x *EffectiveTool) Reset() {
 	*x = EffectiveTool{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4089,7 +4175,7 @@ func (x *EffectiveTool) String() string {
 func (*EffectiveTool) ProtoMessage() {}
 
 func (x *EffectiveTool) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4102,7 +4188,7 @@ func (x *EffectiveTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTool.ProtoReflect.Descriptor instead.
 func (*EffectiveTool) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *EffectiveTool) GetRef() string {
@@ -4192,7 +4278,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4204,7 +4290,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4217,7 +4303,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Principal) GetId() string {
@@ -4289,7 +4375,7 @@ type AddPrincipalRequest struct {
 
 func (x *AddPrincipalRequest) Reset() {
 	*x = AddPrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4301,7 +4387,7 @@ func (x *AddPrincipalRequest) String() string {
 func (*AddPrincipalRequest) ProtoMessage() {}
 
 func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4314,7 +4400,7 @@ func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalRequest.ProtoReflect.Descriptor instead.
 func (*AddPrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AddPrincipalRequest) GetName() string {
@@ -4355,7 +4441,7 @@ type AddPrincipalResponse struct {
 
 func (x *AddPrincipalResponse) Reset() {
 	*x = AddPrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4367,7 +4453,7 @@ func (x *AddPrincipalResponse) String() string {
 func (*AddPrincipalResponse) ProtoMessage() {}
 
 func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4380,7 +4466,7 @@ func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalResponse.ProtoReflect.Descriptor instead.
 func (*AddPrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AddPrincipalResponse) GetPrincipal() *Principal {
@@ -4405,7 +4491,7 @@ type ListPrincipalsRequest struct {
 
 func (x *ListPrincipalsRequest) Reset() {
 	*x = ListPrincipalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4417,7 +4503,7 @@ func (x *ListPrincipalsRequest) String() string {
 func (*ListPrincipalsRequest) ProtoMessage() {}
 
 func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4430,7 +4516,7 @@ func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsRequest.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
 }
 
 type ListPrincipalsResponse struct {
@@ -4442,7 +4528,7 @@ type ListPrincipalsResponse struct {
 
 func (x *ListPrincipalsResponse) Reset() {
 	*x = ListPrincipalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4454,7 +4540,7 @@ func (x *ListPrincipalsResponse) String() string {
 func (*ListPrincipalsResponse) ProtoMessage() {}
 
 func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4467,7 +4553,7 @@ func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsResponse.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListPrincipalsResponse) GetPrincipals() []*Principal {
@@ -4486,7 +4572,7 @@ type DisablePrincipalRequest struct {
 
 func (x *DisablePrincipalRequest) Reset() {
 	*x = DisablePrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4498,7 +4584,7 @@ func (x *DisablePrincipalRequest) String() string {
 func (*DisablePrincipalRequest) ProtoMessage() {}
 
 func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4511,7 +4597,7 @@ func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DisablePrincipalRequest) GetPrincipalId() string {
@@ -4530,7 +4616,7 @@ type DisablePrincipalResponse struct {
 
 func (x *DisablePrincipalResponse) Reset() {
 	*x = DisablePrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4542,7 +4628,7 @@ func (x *DisablePrincipalResponse) String() string {
 func (*DisablePrincipalResponse) ProtoMessage() {}
 
 func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4555,7 +4641,7 @@ func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DisablePrincipalResponse) GetPrincipal() *Principal {
@@ -4573,7 +4659,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4585,7 +4671,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4598,7 +4684,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
 }
 
 type WhoAmIResponse struct {
@@ -4613,7 +4699,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +4711,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +4724,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() *Principal {
@@ -4672,7 +4758,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4684,7 +4770,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4697,7 +4783,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListQuotasRequest) GetAgent() string {
@@ -4716,7 +4802,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +4814,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +4827,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListQuotasResponse) GetQuotas() []*Quota {
@@ -4777,7 +4863,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4789,7 +4875,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4802,7 +4888,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Quota) GetScope() string {
@@ -4937,7 +5023,7 @@ type Runner struct {
 
 func (x *Runner) Reset() {
 	*x = Runner{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4949,7 +5035,7 @@ func (x *Runner) String() string {
 func (*Runner) ProtoMessage() {}
 
 func (x *Runner) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4962,7 +5048,7 @@ func (x *Runner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runner.ProtoReflect.Descriptor instead.
 func (*Runner) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Runner) GetId() string {
@@ -5132,7 +5218,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5144,7 +5230,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5157,7 +5243,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Binding) GetId() string {
@@ -5208,7 +5294,7 @@ type CreateJoinCodeRequest struct {
 
 func (x *CreateJoinCodeRequest) Reset() {
 	*x = CreateJoinCodeRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5220,7 +5306,7 @@ func (x *CreateJoinCodeRequest) String() string {
 func (*CreateJoinCodeRequest) ProtoMessage() {}
 
 func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5233,7 +5319,7 @@ func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CreateJoinCodeRequest) GetName() string {
@@ -5268,7 +5354,7 @@ type CreateJoinCodeResponse struct {
 
 func (x *CreateJoinCodeResponse) Reset() {
 	*x = CreateJoinCodeResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5280,7 +5366,7 @@ func (x *CreateJoinCodeResponse) String() string {
 func (*CreateJoinCodeResponse) ProtoMessage() {}
 
 func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5293,7 +5379,7 @@ func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CreateJoinCodeResponse) GetCode() string {
@@ -5325,7 +5411,7 @@ type ListRunnersRequest struct {
 
 func (x *ListRunnersRequest) Reset() {
 	*x = ListRunnersRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5337,7 +5423,7 @@ func (x *ListRunnersRequest) String() string {
 func (*ListRunnersRequest) ProtoMessage() {}
 
 func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5350,7 +5436,7 @@ func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersRequest.ProtoReflect.Descriptor instead.
 func (*ListRunnersRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
 }
 
 type ListRunnersResponse struct {
@@ -5362,7 +5448,7 @@ type ListRunnersResponse struct {
 
 func (x *ListRunnersResponse) Reset() {
 	*x = ListRunnersResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5374,7 +5460,7 @@ func (x *ListRunnersResponse) String() string {
 func (*ListRunnersResponse) ProtoMessage() {}
 
 func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5387,7 +5473,7 @@ func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersResponse.ProtoReflect.Descriptor instead.
 func (*ListRunnersResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListRunnersResponse) GetRunners() []*Runner {
@@ -5406,7 +5492,7 @@ type RevokeRunnerRequest struct {
 
 func (x *RevokeRunnerRequest) Reset() {
 	*x = RevokeRunnerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5418,7 +5504,7 @@ func (x *RevokeRunnerRequest) String() string {
 func (*RevokeRunnerRequest) ProtoMessage() {}
 
 func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5431,7 +5517,7 @@ func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RevokeRunnerRequest) GetRunnerId() string {
@@ -5450,7 +5536,7 @@ type RevokeRunnerResponse struct {
 
 func (x *RevokeRunnerResponse) Reset() {
 	*x = RevokeRunnerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5462,7 +5548,7 @@ func (x *RevokeRunnerResponse) String() string {
 func (*RevokeRunnerResponse) ProtoMessage() {}
 
 func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5475,7 +5561,7 @@ func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerResponse.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RevokeRunnerResponse) GetRunner() *Runner {
@@ -5496,7 +5582,7 @@ type PutBindingRequest struct {
 
 func (x *PutBindingRequest) Reset() {
 	*x = PutBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5508,7 +5594,7 @@ func (x *PutBindingRequest) String() string {
 func (*PutBindingRequest) ProtoMessage() {}
 
 func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5521,7 +5607,7 @@ func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingRequest.ProtoReflect.Descriptor instead.
 func (*PutBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PutBindingRequest) GetRunnerId() string {
@@ -5554,7 +5640,7 @@ type PutBindingResponse struct {
 
 func (x *PutBindingResponse) Reset() {
 	*x = PutBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5566,7 +5652,7 @@ func (x *PutBindingResponse) String() string {
 func (*PutBindingResponse) ProtoMessage() {}
 
 func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5579,7 +5665,7 @@ func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingResponse.ProtoReflect.Descriptor instead.
 func (*PutBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PutBindingResponse) GetBinding() *Binding {
@@ -5598,7 +5684,7 @@ type DeleteBindingRequest struct {
 
 func (x *DeleteBindingRequest) Reset() {
 	*x = DeleteBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5610,7 +5696,7 @@ func (x *DeleteBindingRequest) String() string {
 func (*DeleteBindingRequest) ProtoMessage() {}
 
 func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5623,7 +5709,7 @@ func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *DeleteBindingRequest) GetBindingId() string {
@@ -5641,7 +5727,7 @@ type DeleteBindingResponse struct {
 
 func (x *DeleteBindingResponse) Reset() {
 	*x = DeleteBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5653,7 +5739,7 @@ func (x *DeleteBindingResponse) String() string {
 func (*DeleteBindingResponse) ProtoMessage() {}
 
 func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5666,7 +5752,7 @@ func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingResponse.ProtoReflect.Descriptor instead.
 func (*DeleteBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
 }
 
 // Cleanup is something that ended and whose remains are not known to be gone.
@@ -5688,7 +5774,7 @@ type Cleanup struct {
 
 func (x *Cleanup) Reset() {
 	*x = Cleanup{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5700,7 +5786,7 @@ func (x *Cleanup) String() string {
 func (*Cleanup) ProtoMessage() {}
 
 func (x *Cleanup) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5713,7 +5799,7 @@ func (x *Cleanup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
 func (*Cleanup) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Cleanup) GetId() string {
@@ -5774,7 +5860,7 @@ type ListCleanupsRequest struct {
 
 func (x *ListCleanupsRequest) Reset() {
 	*x = ListCleanupsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5786,7 +5872,7 @@ func (x *ListCleanupsRequest) String() string {
 func (*ListCleanupsRequest) ProtoMessage() {}
 
 func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5799,7 +5885,7 @@ func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCleanupsRequest.ProtoReflect.Descriptor instead.
 func (*ListCleanupsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListCleanupsRequest) GetPage() *Page {
@@ -5819,7 +5905,7 @@ type ListCleanupsResponse struct {
 
 func (x *ListCleanupsResponse) Reset() {
 	*x = ListCleanupsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5831,7 +5917,7 @@ func (x *ListCleanupsResponse) String() string {
 func (*ListCleanupsResponse) ProtoMessage() {}
 
 func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5844,7 +5930,7 @@ func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCleanupsResponse.ProtoReflect.Descriptor instead.
 func (*ListCleanupsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ListCleanupsResponse) GetCleanups() []*Cleanup {
@@ -5878,7 +5964,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5890,7 +5976,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5903,7 +5989,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Grant) GetId() string {
@@ -5972,7 +6058,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5984,7 +6070,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5997,7 +6083,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *CreateGrantRequest) GetAgent() string {
@@ -6023,7 +6109,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6035,7 +6121,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6048,7 +6134,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *CreateGrantResponse) GetGrant() *Grant {
@@ -6067,7 +6153,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[93]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6079,7 +6165,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[93]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6092,7 +6178,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ListGrantsRequest) GetIncludeRevoked() bool {
@@ -6111,7 +6197,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[94]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6123,7 +6209,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[94]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6136,7 +6222,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -6156,7 +6242,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[95]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6168,7 +6254,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[95]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6181,7 +6267,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -6214,7 +6300,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6226,7 +6312,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6239,7 +6325,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -6288,7 +6374,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6300,7 +6386,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6313,7 +6399,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Ended) GetSessions() []string {
@@ -6350,7 +6436,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6362,7 +6448,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6375,7 +6461,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -6421,7 +6507,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6433,7 +6519,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6446,7 +6532,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
 }
 
 type GetSealRecipientResponse struct {
@@ -6461,7 +6547,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6473,7 +6559,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6486,7 +6572,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -6520,7 +6606,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6532,7 +6618,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6545,7 +6631,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -6570,7 +6656,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6582,7 +6668,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6595,7 +6681,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
 }
 
 type ListCredentialsRequest struct {
@@ -6606,7 +6692,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6618,7 +6704,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6631,7 +6717,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
 }
 
 type ListCredentialsResponse struct {
@@ -6643,7 +6729,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6655,7 +6741,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6668,7 +6754,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -6689,7 +6775,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6701,7 +6787,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6714,7 +6800,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *Credential) GetName() string {
@@ -6747,7 +6833,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6759,7 +6845,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6772,7 +6858,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -6790,7 +6876,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6802,7 +6888,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6815,7 +6901,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
 }
 
 type DiagnoseRequest struct {
@@ -6826,7 +6912,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6838,7 +6924,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6851,7 +6937,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
 }
 
 type DiagnoseResponse struct {
@@ -6863,7 +6949,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6875,7 +6961,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6888,7 +6974,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -6918,7 +7004,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6930,7 +7016,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6943,7 +7029,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Finding) GetWhere() string {
@@ -6996,7 +7082,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7008,7 +7094,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7107,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
 }
 
 type GetLedgerResponse struct {
@@ -7043,7 +7129,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7055,7 +7141,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7068,7 +7154,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -7123,7 +7209,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7135,7 +7221,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7148,7 +7234,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -7167,7 +7253,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7179,7 +7265,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7192,7 +7278,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -7416,13 +7502,20 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x12WatchEventsRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1b\n" +
-	"\tafter_seq\x18\x02 \x01(\x03R\bafterSeq\"\x8f\x01\n" +
+	"\tafter_seq\x18\x02 \x01(\x03R\bafterSeq\"\xc0\x01\n" +
 	"\x13WatchEventsResponse\x12)\n" +
 	"\x05event\x18\x01 \x01(\v2\x11.bivouac.v1.EventH\x00R\x05event\x12\x1f\n" +
 	"\n" +
 	"text_delta\x18\x02 \x01(\tH\x00R\ttextDelta\x12$\n" +
-	"\rcaught_up_seq\x18\x03 \x01(\x03H\x00R\vcaughtUpSeqB\x06\n" +
-	"\x04kind\"4\n" +
+	"\rcaught_up_seq\x18\x03 \x01(\x03H\x00R\vcaughtUpSeq\x12/\n" +
+	"\astaging\x18\x04 \x01(\v2\x13.bivouac.v1.StagingH\x00R\astagingB\x06\n" +
+	"\x04kind\"y\n" +
+	"\aStaging\x12\x17\n" +
+	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1b\n" +
+	"\trunner_id\x18\x02 \x01(\tR\brunnerId\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x03 \x01(\x03R\tsentBytes\x12\x19\n" +
+	"\bof_bytes\x18\x04 \x01(\x03R\aofBytes\"4\n" +
 	"\x13VerifyEventsRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\"K\n" +
@@ -7841,7 +7934,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 115)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 116)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -7880,102 +7973,103 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*ListEventsResponse)(nil),       // 34: bivouac.v1.ListEventsResponse
 	(*WatchEventsRequest)(nil),       // 35: bivouac.v1.WatchEventsRequest
 	(*WatchEventsResponse)(nil),      // 36: bivouac.v1.WatchEventsResponse
-	(*VerifyEventsRequest)(nil),      // 37: bivouac.v1.VerifyEventsRequest
-	(*VerifyEventsResponse)(nil),     // 38: bivouac.v1.VerifyEventsResponse
-	(*Approval)(nil),                 // 39: bivouac.v1.Approval
-	(*ListApprovalsRequest)(nil),     // 40: bivouac.v1.ListApprovalsRequest
-	(*ListApprovalsResponse)(nil),    // 41: bivouac.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 42: bivouac.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 43: bivouac.v1.GetApprovalResponse
-	(*DecideApprovalRequest)(nil),    // 44: bivouac.v1.DecideApprovalRequest
-	(*DecideApprovalResponse)(nil),   // 45: bivouac.v1.DecideApprovalResponse
-	(*PutArtifactRequest)(nil),       // 46: bivouac.v1.PutArtifactRequest
-	(*PutArtifactResponse)(nil),      // 47: bivouac.v1.PutArtifactResponse
-	(*GetArtifactRequest)(nil),       // 48: bivouac.v1.GetArtifactRequest
-	(*GetArtifactResponse)(nil),      // 49: bivouac.v1.GetArtifactResponse
-	(*Agent)(nil),                    // 50: bivouac.v1.Agent
-	(*ApplyAgentRequest)(nil),        // 51: bivouac.v1.ApplyAgentRequest
-	(*ApplyAgentResponse)(nil),       // 52: bivouac.v1.ApplyAgentResponse
-	(*ListAgentsRequest)(nil),        // 53: bivouac.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 54: bivouac.v1.ListAgentsResponse
-	(*GetAgentRequest)(nil),          // 55: bivouac.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),         // 56: bivouac.v1.GetAgentResponse
-	(*RecreateInstanceRequest)(nil),  // 57: bivouac.v1.RecreateInstanceRequest
-	(*RecreateInstanceResponse)(nil), // 58: bivouac.v1.RecreateInstanceResponse
-	(*EffectiveToolsRequest)(nil),    // 59: bivouac.v1.EffectiveToolsRequest
-	(*EffectiveToolsResponse)(nil),   // 60: bivouac.v1.EffectiveToolsResponse
-	(*Registry)(nil),                 // 61: bivouac.v1.Registry
-	(*EffectiveTool)(nil),            // 62: bivouac.v1.EffectiveTool
-	(*Principal)(nil),                // 63: bivouac.v1.Principal
-	(*AddPrincipalRequest)(nil),      // 64: bivouac.v1.AddPrincipalRequest
-	(*AddPrincipalResponse)(nil),     // 65: bivouac.v1.AddPrincipalResponse
-	(*ListPrincipalsRequest)(nil),    // 66: bivouac.v1.ListPrincipalsRequest
-	(*ListPrincipalsResponse)(nil),   // 67: bivouac.v1.ListPrincipalsResponse
-	(*DisablePrincipalRequest)(nil),  // 68: bivouac.v1.DisablePrincipalRequest
-	(*DisablePrincipalResponse)(nil), // 69: bivouac.v1.DisablePrincipalResponse
-	(*WhoAmIRequest)(nil),            // 70: bivouac.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 71: bivouac.v1.WhoAmIResponse
-	(*ListQuotasRequest)(nil),        // 72: bivouac.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),       // 73: bivouac.v1.ListQuotasResponse
-	(*Quota)(nil),                    // 74: bivouac.v1.Quota
-	(*Runner)(nil),                   // 75: bivouac.v1.Runner
-	(*Binding)(nil),                  // 76: bivouac.v1.Binding
-	(*CreateJoinCodeRequest)(nil),    // 77: bivouac.v1.CreateJoinCodeRequest
-	(*CreateJoinCodeResponse)(nil),   // 78: bivouac.v1.CreateJoinCodeResponse
-	(*ListRunnersRequest)(nil),       // 79: bivouac.v1.ListRunnersRequest
-	(*ListRunnersResponse)(nil),      // 80: bivouac.v1.ListRunnersResponse
-	(*RevokeRunnerRequest)(nil),      // 81: bivouac.v1.RevokeRunnerRequest
-	(*RevokeRunnerResponse)(nil),     // 82: bivouac.v1.RevokeRunnerResponse
-	(*PutBindingRequest)(nil),        // 83: bivouac.v1.PutBindingRequest
-	(*PutBindingResponse)(nil),       // 84: bivouac.v1.PutBindingResponse
-	(*DeleteBindingRequest)(nil),     // 85: bivouac.v1.DeleteBindingRequest
-	(*DeleteBindingResponse)(nil),    // 86: bivouac.v1.DeleteBindingResponse
-	(*Cleanup)(nil),                  // 87: bivouac.v1.Cleanup
-	(*ListCleanupsRequest)(nil),      // 88: bivouac.v1.ListCleanupsRequest
-	(*ListCleanupsResponse)(nil),     // 89: bivouac.v1.ListCleanupsResponse
-	(*Grant)(nil),                    // 90: bivouac.v1.Grant
-	(*CreateGrantRequest)(nil),       // 91: bivouac.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),      // 92: bivouac.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),        // 93: bivouac.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),       // 94: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 95: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 96: bivouac.v1.RevokeGrantResponse
-	(*Ended)(nil),                    // 97: bivouac.v1.Ended
-	(*RevocationLayer)(nil),          // 98: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 99: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 100: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 101: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 102: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 103: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 104: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 105: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 106: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 107: bivouac.v1.DeleteCredentialResponse
-	(*DiagnoseRequest)(nil),          // 108: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 109: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 110: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 111: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 112: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 113: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 114: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 115: google.protobuf.Timestamp
+	(*Staging)(nil),                  // 37: bivouac.v1.Staging
+	(*VerifyEventsRequest)(nil),      // 38: bivouac.v1.VerifyEventsRequest
+	(*VerifyEventsResponse)(nil),     // 39: bivouac.v1.VerifyEventsResponse
+	(*Approval)(nil),                 // 40: bivouac.v1.Approval
+	(*ListApprovalsRequest)(nil),     // 41: bivouac.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),    // 42: bivouac.v1.ListApprovalsResponse
+	(*GetApprovalRequest)(nil),       // 43: bivouac.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 44: bivouac.v1.GetApprovalResponse
+	(*DecideApprovalRequest)(nil),    // 45: bivouac.v1.DecideApprovalRequest
+	(*DecideApprovalResponse)(nil),   // 46: bivouac.v1.DecideApprovalResponse
+	(*PutArtifactRequest)(nil),       // 47: bivouac.v1.PutArtifactRequest
+	(*PutArtifactResponse)(nil),      // 48: bivouac.v1.PutArtifactResponse
+	(*GetArtifactRequest)(nil),       // 49: bivouac.v1.GetArtifactRequest
+	(*GetArtifactResponse)(nil),      // 50: bivouac.v1.GetArtifactResponse
+	(*Agent)(nil),                    // 51: bivouac.v1.Agent
+	(*ApplyAgentRequest)(nil),        // 52: bivouac.v1.ApplyAgentRequest
+	(*ApplyAgentResponse)(nil),       // 53: bivouac.v1.ApplyAgentResponse
+	(*ListAgentsRequest)(nil),        // 54: bivouac.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 55: bivouac.v1.ListAgentsResponse
+	(*GetAgentRequest)(nil),          // 56: bivouac.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),         // 57: bivouac.v1.GetAgentResponse
+	(*RecreateInstanceRequest)(nil),  // 58: bivouac.v1.RecreateInstanceRequest
+	(*RecreateInstanceResponse)(nil), // 59: bivouac.v1.RecreateInstanceResponse
+	(*EffectiveToolsRequest)(nil),    // 60: bivouac.v1.EffectiveToolsRequest
+	(*EffectiveToolsResponse)(nil),   // 61: bivouac.v1.EffectiveToolsResponse
+	(*Registry)(nil),                 // 62: bivouac.v1.Registry
+	(*EffectiveTool)(nil),            // 63: bivouac.v1.EffectiveTool
+	(*Principal)(nil),                // 64: bivouac.v1.Principal
+	(*AddPrincipalRequest)(nil),      // 65: bivouac.v1.AddPrincipalRequest
+	(*AddPrincipalResponse)(nil),     // 66: bivouac.v1.AddPrincipalResponse
+	(*ListPrincipalsRequest)(nil),    // 67: bivouac.v1.ListPrincipalsRequest
+	(*ListPrincipalsResponse)(nil),   // 68: bivouac.v1.ListPrincipalsResponse
+	(*DisablePrincipalRequest)(nil),  // 69: bivouac.v1.DisablePrincipalRequest
+	(*DisablePrincipalResponse)(nil), // 70: bivouac.v1.DisablePrincipalResponse
+	(*WhoAmIRequest)(nil),            // 71: bivouac.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 72: bivouac.v1.WhoAmIResponse
+	(*ListQuotasRequest)(nil),        // 73: bivouac.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),       // 74: bivouac.v1.ListQuotasResponse
+	(*Quota)(nil),                    // 75: bivouac.v1.Quota
+	(*Runner)(nil),                   // 76: bivouac.v1.Runner
+	(*Binding)(nil),                  // 77: bivouac.v1.Binding
+	(*CreateJoinCodeRequest)(nil),    // 78: bivouac.v1.CreateJoinCodeRequest
+	(*CreateJoinCodeResponse)(nil),   // 79: bivouac.v1.CreateJoinCodeResponse
+	(*ListRunnersRequest)(nil),       // 80: bivouac.v1.ListRunnersRequest
+	(*ListRunnersResponse)(nil),      // 81: bivouac.v1.ListRunnersResponse
+	(*RevokeRunnerRequest)(nil),      // 82: bivouac.v1.RevokeRunnerRequest
+	(*RevokeRunnerResponse)(nil),     // 83: bivouac.v1.RevokeRunnerResponse
+	(*PutBindingRequest)(nil),        // 84: bivouac.v1.PutBindingRequest
+	(*PutBindingResponse)(nil),       // 85: bivouac.v1.PutBindingResponse
+	(*DeleteBindingRequest)(nil),     // 86: bivouac.v1.DeleteBindingRequest
+	(*DeleteBindingResponse)(nil),    // 87: bivouac.v1.DeleteBindingResponse
+	(*Cleanup)(nil),                  // 88: bivouac.v1.Cleanup
+	(*ListCleanupsRequest)(nil),      // 89: bivouac.v1.ListCleanupsRequest
+	(*ListCleanupsResponse)(nil),     // 90: bivouac.v1.ListCleanupsResponse
+	(*Grant)(nil),                    // 91: bivouac.v1.Grant
+	(*CreateGrantRequest)(nil),       // 92: bivouac.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),      // 93: bivouac.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),        // 94: bivouac.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),       // 95: bivouac.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),       // 96: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 97: bivouac.v1.RevokeGrantResponse
+	(*Ended)(nil),                    // 98: bivouac.v1.Ended
+	(*RevocationLayer)(nil),          // 99: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 100: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 101: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 102: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 103: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 104: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 105: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 106: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 107: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 108: bivouac.v1.DeleteCredentialResponse
+	(*DiagnoseRequest)(nil),          // 109: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 110: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 111: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 112: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 113: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 114: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 115: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 116: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	115, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	115, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	116, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	116, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	115, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	115, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	115, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	116, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	116, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	116, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	115, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	115, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	116, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	116, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -7983,150 +8077,151 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	12,  // 19: bivouac.v1.CancelTurnResponse.turn:type_name -> bivouac.v1.Turn
 	26,  // 20: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
 	25,  // 21: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
-	61,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
+	62,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
 	29,  // 23: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 24: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	115, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	116, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 26: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	115, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	116, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 28: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 29: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
-	115, // 30: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	115, // 31: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
-	39,  // 32: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
-	39,  // 33: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	39,  // 34: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	115, // 35: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	50,  // 36: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
-	50,  // 37: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
-	50,  // 38: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
-	62,  // 39: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
-	61,  // 40: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
-	115, // 41: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
-	63,  // 42: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	63,  // 43: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
-	63,  // 44: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	63,  // 45: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
-	74,  // 46: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	115, // 47: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	115, // 48: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
-	76,  // 49: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	115, // 50: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
-	75,  // 51: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
-	75,  // 52: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
-	76,  // 53: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	115, // 54: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	115, // 55: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
-	0,   // 56: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
-	87,  // 57: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	115, // 58: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	115, // 59: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	90,  // 60: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	90,  // 61: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	90,  // 62: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	98,  // 63: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	97,  // 64: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
-	105, // 65: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	115, // 66: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	110, // 67: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	115, // 68: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 69: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 70: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 71: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 72: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 73: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 74: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 75: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 76: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 77: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 78: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 79: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 80: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 81: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 82: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	37,  // 83: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	40,  // 84: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	42,  // 85: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	44,  // 86: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	46,  // 87: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	48,  // 88: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	51,  // 89: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	53,  // 90: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	55,  // 91: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	57,  // 92: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	59,  // 93: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	64,  // 94: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	66,  // 95: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	68,  // 96: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	70,  // 97: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	72,  // 98: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	77,  // 99: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	79,  // 100: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	81,  // 101: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	83,  // 102: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	85,  // 103: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	88,  // 104: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	91,  // 105: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	93,  // 106: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	95,  // 107: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	99,  // 108: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	101, // 109: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	103, // 110: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	106, // 111: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	108, // 112: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	111, // 113: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	113, // 114: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 115: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 116: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 117: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 118: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 119: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 120: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 121: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 122: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 123: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 124: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 125: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 126: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 127: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 128: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	38,  // 129: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	41,  // 130: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	43,  // 131: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	45,  // 132: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	47,  // 133: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	49,  // 134: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	52,  // 135: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	54,  // 136: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	56,  // 137: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	58,  // 138: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	60,  // 139: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	65,  // 140: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	67,  // 141: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	69,  // 142: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	71,  // 143: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	73,  // 144: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	78,  // 145: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	80,  // 146: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	82,  // 147: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	84,  // 148: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	86,  // 149: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	89,  // 150: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	92,  // 151: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	94,  // 152: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	96,  // 153: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	100, // 154: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	102, // 155: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	104, // 156: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	107, // 157: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	109, // 158: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	112, // 159: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	114, // 160: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	115, // [115:161] is the sub-list for method output_type
-	69,  // [69:115] is the sub-list for method input_type
-	69,  // [69:69] is the sub-list for extension type_name
-	69,  // [69:69] is the sub-list for extension extendee
-	0,   // [0:69] is the sub-list for field type_name
+	37,  // 30: bivouac.v1.WatchEventsResponse.staging:type_name -> bivouac.v1.Staging
+	116, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	116, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	40,  // 33: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
+	40,  // 34: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	40,  // 35: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	116, // 36: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	51,  // 37: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
+	51,  // 38: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
+	51,  // 39: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
+	63,  // 40: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
+	62,  // 41: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
+	116, // 42: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	64,  // 43: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	64,  // 44: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
+	64,  // 45: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	64,  // 46: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
+	75,  // 47: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
+	116, // 48: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	116, // 49: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	77,  // 50: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
+	116, // 51: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	76,  // 52: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
+	76,  // 53: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
+	77,  // 54: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
+	116, // 55: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	116, // 56: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	0,   // 57: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
+	88,  // 58: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
+	116, // 59: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	116, // 60: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	91,  // 61: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	91,  // 62: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	91,  // 63: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	99,  // 64: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	98,  // 65: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
+	106, // 66: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	116, // 67: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	111, // 68: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	116, // 69: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 70: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 71: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 72: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 73: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 74: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 75: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 76: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 77: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 78: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 79: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 80: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 81: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 82: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 83: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	38,  // 84: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	41,  // 85: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	43,  // 86: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	45,  // 87: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	47,  // 88: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	49,  // 89: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	52,  // 90: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	54,  // 91: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	56,  // 92: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	58,  // 93: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	60,  // 94: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	65,  // 95: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	67,  // 96: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	69,  // 97: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	71,  // 98: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	73,  // 99: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	78,  // 100: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	80,  // 101: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	82,  // 102: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	84,  // 103: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	86,  // 104: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	89,  // 105: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	92,  // 106: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	94,  // 107: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	96,  // 108: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	100, // 109: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	102, // 110: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	104, // 111: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	107, // 112: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	109, // 113: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	112, // 114: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	114, // 115: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 116: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 117: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 118: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 119: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 120: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 121: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 122: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 123: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 124: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 125: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 126: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 127: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 128: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 129: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	39,  // 130: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	42,  // 131: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	44,  // 132: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	46,  // 133: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	48,  // 134: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	50,  // 135: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	53,  // 136: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	55,  // 137: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	57,  // 138: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	59,  // 139: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	61,  // 140: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	66,  // 141: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	68,  // 142: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	70,  // 143: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	72,  // 144: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	74,  // 145: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	79,  // 146: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	81,  // 147: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	83,  // 148: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	85,  // 149: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	87,  // 150: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	90,  // 151: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	93,  // 152: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	95,  // 153: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	97,  // 154: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	101, // 155: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	103, // 156: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	105, // 157: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	108, // 158: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	110, // 159: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	113, // 160: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	115, // 161: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	116, // [116:162] is the sub-list for method output_type
+	70,  // [70:116] is the sub-list for method input_type
+	70,  // [70:70] is the sub-list for extension type_name
+	70,  // [70:70] is the sub-list for extension extendee
+	0,   // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -8138,6 +8233,7 @@ func file_bivouac_v1_api_proto_init() {
 		(*WatchEventsResponse_Event)(nil),
 		(*WatchEventsResponse_TextDelta)(nil),
 		(*WatchEventsResponse_CaughtUpSeq)(nil),
+		(*WatchEventsResponse_Staging)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -8145,7 +8241,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   115,
+			NumMessages:   116,
 			NumExtensions: 0,
 			NumServices:   12,
 		},
