@@ -19,10 +19,15 @@ const keyTTL = 5 * time.Minute
 // underKey has a write that alice approved at the server wait for the owner of the
 // machine, and checks that nobody at the server can do anything about it.
 func underKey(t *testing.T, body func(t *testing.T, w *harness.World, k keyedTurn)) {
+	underKeyOf(t, assistant, body)
+}
+
+// underKeyOf is underKey with another definition of the assistant.
+func underKeyOf(t *testing.T, agent string, body func(t *testing.T, w *harness.World, k keyedTurn)) {
 	harness.Test(t, harness.Options{Script: scribe}, func(t *testing.T, w *harness.World) {
 		k := keyedTurn{w: w, alice: w.Person("alice")}
 		k.a = w.EdgeWith("a", harness.EdgeOptions{SecondKeys: []owner.SecondKey{{Over: device.Write, TTL: keyTTL}}})
-		k.alice.Apply(assistant)
+		k.alice.Apply(agent)
 		k.grant = k.alice.Grant("assistant").GetId()
 		k.session = k.alice.Open("assistant")
 		k.turn = k.alice.Submit(k.session, "m1", "write it")
@@ -79,6 +84,9 @@ func (k keyedTurn) clean(t *testing.T, wrote bool) {
 	}
 }
 
+// brief is an assistant with two minutes to work.
+var brief = strings.Replace(assistant, "limits { max_queued = 2 }", "limits {\n    max_queued = 2\n    max_wall   = \"2m\"\n  }", 1)
+
 // INV-6: the owner of a machine decides there, over what was approved here: yes, no,
 // or by saying nothing. Meanwhile the turn says for whom it waits and its wall time
 // stands still; the decision is evidence.
@@ -95,7 +103,7 @@ func TestOwnersSecondKey(t *testing.T) {
 		{"expired", false, false, "expired", "did not approve this call in time"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			underKey(t, func(t *testing.T, w *harness.World, k keyedTurn) {
+			underKeyOf(t, brief, func(t *testing.T, w *harness.World, k keyedTurn) {
 				time.Sleep(4 * time.Minute) // longer than the agent's wall time, and many leases
 				x := k.explain(t)
 				if !strings.Contains(x.GetWaitingFor(), `the owner of machine "a"`) || !strings.Contains(fmt.Sprint(x.GetRemedies()), "bivouac-edge approve "+k.q.Attempt.String()) {
