@@ -71,7 +71,7 @@ func wholeRunner(tx *store.Tx, r execution.Runner, names map[protocol.PrincipalI
 		Id: r.ID.String(), Name: r.Name, State: string(r.State), Paused: f.Paused, Os: f.OS, Arch: f.Arch,
 		Version: f.Version, Slots: int32(f.Slots), Boundary: f.Boundary, Limits: f.Limits, Actions: f.Actions,
 		LastSeenAt: at(r.LastSeenAt), EnrolledAt: at(r.EnrolledAt), Owner: r.Owner.String(), SandboxProblem: f.SandboxProblem,
-		Host: f.Host, Problem: problemOf(f), RefusesEgress: f.RefusesEgress,
+		Host: f.Host, Problem: problemOf(f), RefusesEgress: f.RefusesEgress, SecondKeys: f.SecondKeys,
 	}
 	if name := names[r.Owner]; name != "" {
 		out.Owner = name

@@ -79,6 +79,9 @@ func showRunners(w io.Writer, runners []*apiv1.Runner) {
 		if r.GetRefusesEgress() {
 			fmt.Fprintf(w, "%s lets no sandbox read packages: turns that name registries go elsewhere\n", plain(r.GetName()))
 		}
+		if keys := r.GetSecondKeys(); len(keys) > 0 {
+			fmt.Fprintf(w, "%s asks its owner first about %s: with bivouac-edge approve, on that machine\n", plain(r.GetName()), plain(strings.Join(keys, ", ")))
+		}
 		if r.GetProblem() != "" {
 			fmt.Fprintf(w, "%s: %s\n", plain(r.GetName()), harmless(r.GetProblem()))
 		}

@@ -5017,6 +5017,8 @@ type Runner struct {
 	Problem string `protobuf:"bytes,21,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Its owner lets no sandbox there read packages.
 	RefusesEgress bool `protobuf:"varint,22,opt,name=refuses_egress,json=refusesEgress,proto3" json:"refuses_egress,omitempty"`
+	// What its owner is asked about on the machine itself: device actions, and "turn".
+	SecondKeys    []string `protobuf:"bytes,24,rep,name=second_keys,json=secondKeys,proto3" json:"second_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5203,6 +5205,13 @@ func (x *Runner) GetRefusesEgress() bool {
 		return x.RefusesEgress
 	}
 	return false
+}
+
+func (x *Runner) GetSecondKeys() []string {
+	if x != nil {
+		return x.SecondKeys
+	}
+	return nil
 }
 
 type Binding struct {
@@ -7696,7 +7705,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x14cost_today_micro_usd\x18\v \x01(\x03R\x11costTodayMicroUsd\x129\n" +
 	"\x1amax_cost_per_day_micro_usd\x18\f \x01(\x03R\x15maxCostPerDayMicroUsd\x12%\n" +
 	"\x0eactive_actions\x18\r \x01(\x05R\ractiveActions\x12,\n" +
-	"\x12max_active_actions\x18\x0e \x01(\x05R\x10maxActiveActions\"\x97\x05\n" +
+	"\x12max_active_actions\x18\x0e \x01(\x05R\x10maxActiveActions\"\xb8\x05\n" +
 	"\x06Runner\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -7723,7 +7732,9 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x0fsandbox_problem\x18\x13 \x01(\tR\x0esandboxProblem\x12\x12\n" +
 	"\x04host\x18\x14 \x01(\tR\x04host\x12\x18\n" +
 	"\aproblem\x18\x15 \x01(\tR\aproblem\x12%\n" +
-	"\x0erefuses_egress\x18\x16 \x01(\bR\rrefusesEgress\"\x9a\x01\n" +
+	"\x0erefuses_egress\x18\x16 \x01(\bR\rrefusesEgress\x12\x1f\n" +
+	"\vsecond_keys\x18\x18 \x03(\tR\n" +
+	"secondKeys\"\x9a\x01\n" +
 	"\aBinding\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fprincipal_id\x18\x02 \x01(\tR\vprincipalId\x12%\n" +
