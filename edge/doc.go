@@ -7,6 +7,9 @@
 //     before the claim (INV-14), and the claim is journalled before work begins;
 //   - a device effect has its intent on the disk before it, and the lease is
 //     asked right before it (INV-4, INV-20);
+//   - over what edge.hcl holds a second key nothing is done before its owner said yes
+//     on this machine, to exactly what was shown; the server hears of it before the
+//     effect and can never give it (INV-6);
 //   - after a crash, an effect is inspected and never repeated (INV-5);
 //   - what was done is reported until the server accepted it, over restarts of
 //     either side; reconnecting resumes from durable cursors;
