@@ -91,7 +91,7 @@ func (e *Engine) EffectiveTools(ctx context.Context, c store.Caller, agent, sess
 	if f.noGrant != nil {
 		out.ModelBy, out.ModelWhy = byAuthority, f.noGrant.Error()
 	}
-	e.reach(ctx, f, &out)
+	e.reach(ctx, c, f, &out)
 	return out, nil
 }
 
@@ -234,7 +234,7 @@ func list(actions []string) string {
 
 // reach adds what the broker says: caps, paths, boundaries, bindings. One that
 // does not answer leaves that open, and says so.
-func (e *Engine) reach(ctx context.Context, f effective, out *Effective) {
+func (e *Engine) reach(ctx context.Context, c store.Caller, f effective, out *Effective) {
 	req := &brokerv1.ReachRequest{TenantId: f.tenant.ID.String(), TenantName: f.tenant.Name, Agent: f.agent.Name,
 		DataBoundary: f.agent.DataBoundary, Models: []string{f.agent.Model.Route}, Egress: f.agent.Egress}
 	var asked []*EffectiveTool
@@ -257,10 +257,10 @@ func (e *Engine) reach(ctx context.Context, f effective, out *Effective) {
 	if m := resp.GetModels()[0]; !m.GetAdmitted() && out.ModelBy == "" {
 		out.ModelBy, out.ModelWhy = kind(m), m.GetReason()
 	}
-	out.ModelIntention = resp.GetModels()[0].GetIntention()
-	out.Registries = f.registries(resp, err)
+	out.ModelIntention = decidedBy(c, resp.GetModels()[0])
+	out.Registries = f.registries(c, resp, err)
 	for i, t := range asked {
-		t.Intention = resp.GetTools()[i].GetIntention()
+		t.Intention = decidedBy(c, resp.GetTools()[i])
 		if r := resp.GetTools()[i]; !r.GetAdmitted() {
 			t.State, t.By, t.Why = ToolRefused, kind(r), r.GetReason()
 		}

@@ -111,7 +111,7 @@ func TestOwnerRefusesEgress(t *testing.T) {
 		if len(x.Runners) != 1 || x.Runners[0].Eligible || !strings.Contains(x.WaitingFor, "no sandbox there read packages") || !slices.ContainsFunc(x.Remedies, func(s string) bool { return strings.Contains(s, "package_egress") }) {
 			t.Errorf("%+v", x)
 		}
-		if len(x.Registries) != 1 || x.Registries[0].By != "owner" || x.Registries[0].Verbs != "GET and HEAD" || x.Registries[0].Intention != "allowed by modules.hcl:1" {
+		if len(x.Registries) != 1 || x.Registries[0].By != "owner" || x.Registries[0].Verbs != "GET and HEAD" || x.Registries[0].Intention != "/etc/broker/paths/modules.hcl:1 allows it" {
 			t.Errorf("registries: %+v", x.Registries)
 		}
 		r.Facts.RefusesEgress = false
@@ -143,8 +143,12 @@ func TestEffectiveRegistries(t *testing.T) {
 			}
 			return x.Registries[0]
 		}
-		if got := one(); got != (engine.EffectiveRegistry{Destination: "modules", URL: "https://modules.example", Protocol: "go", Verbs: "GET and HEAD", Intention: "allowed by modules.hcl:1"}) {
+		if got := one(); got != (engine.EffectiveRegistry{Destination: "modules", URL: "https://modules.example", Protocol: "go", Verbs: "GET and HEAD", Intention: "/etc/broker/paths/modules.hcl:1 allows it"}) {
 			t.Errorf("%+v", got)
+		}
+		_, bob := w.Principal("local", "bob", false) // is not told where the broker's files lie
+		if x, err := w.Engine.EffectiveTools(ctx(), et.Caller(bob), "coder", ""); err != nil || len(x.Registries) != 1 || x.Registries[0].Intention != "modules.hcl:1 allows it" || x.ModelIntention != "model-scripted.hcl:1 allows it" {
+			t.Errorf("somebody who is no admin: %+v, %v", x, err)
 		}
 		second := w.Join("desktop", "files.read")
 		r.Facts.RefusesEgress = true

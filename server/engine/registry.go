@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,9 +27,21 @@ type EffectiveRegistry struct {
 	Intention string
 }
 
+// located is where an entry lies, in what the paths say of it.
+var located = regexp.MustCompile(`[^\s:]*/([^/\s:]+:\d+)`)
+
+// decidedBy is the path entry that decides, as the caller may see it: only who manages
+// the tenant is told where the broker's files lie.
+func decidedBy(c store.Caller, r *brokerv1.Reach) string {
+	if c.Admin() {
+		return r.GetIntention()
+	}
+	return located.ReplaceAllString(r.GetIntention(), "$1")
+}
+
 // registryOf reads what the broker says of one.
-func registryOf(name string, r *brokerv1.Reach) EffectiveRegistry {
-	out := EffectiveRegistry{Destination: name, URL: r.GetUrl(), Protocol: r.GetProtocol(), Verbs: r.GetVerbs(), Intention: r.GetIntention()}
+func registryOf(c store.Caller, name string, r *brokerv1.Reach) EffectiveRegistry {
+	out := EffectiveRegistry{Destination: name, URL: r.GetUrl(), Protocol: r.GetProtocol(), Verbs: r.GetVerbs(), Intention: decidedBy(c, r)}
 	if !r.GetAdmitted() {
 		out.By, out.Why = kind(r), r.GetReason()
 	}
@@ -90,17 +103,17 @@ func (e *Engine) egressOf(ctx context.Context, c store.Caller, t session.Turn) (
 	}
 	resp, err := e.cfg.Broker.Reach(ctx, &brokerv1.ReachRequest{TenantId: f.tenant.ID.String(), TenantName: f.tenant.Name, Agent: f.agent.Name,
 		DataBoundary: f.agent.DataBoundary, Egress: names})
-	return f.registries(resp, err), nil
+	return f.registries(c, resp, err), nil
 }
 
 // registries of the definition, as the broker and the machines' owners have them.
-func (f effective) registries(resp *brokerv1.ReachResponse, err error) (out []EffectiveRegistry) {
+func (f effective) registries(c store.Caller, resp *brokerv1.ReachResponse, err error) (out []EffectiveRegistry) {
 	for i, name := range f.agent.Egress {
 		said := unanswered(err)
 		if err == nil && i < len(resp.GetEgress()) {
 			said = resp.GetEgress()[i]
 		}
-		out = append(out, registryOf(name, said))
+		out = append(out, registryOf(c, name, said))
 	}
 	refusedByOwners(out, f.bound, f.agent)
 	return out

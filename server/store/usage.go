@@ -21,8 +21,8 @@ var (
 	dropUsage       = define(`DELETE FROM usage_days WHERE day < $1`)
 	dropRunnerUsage = define(`DELETE FROM runner_days WHERE day < $1`)
 	usedByRunner    = define(`SELECT
-		(SELECT COUNT(*) FROM attempts a WHERE a.runner = $1 AND a.subject_kind = $4 AND a.state IN ` + onRunner + `),
-		(SELECT COUNT(*) FROM attempts a WHERE a.runner = $1 AND a.subject_kind <> $4 AND a.state IN ` + onRunner + `),
+		(SELECT CAST(COALESCE(SUM(CASE WHEN a.subject_kind = $4 THEN 1 ELSE 0 END), 0) AS BIGINT) FROM attempts a WHERE ` + onRunner + `),
+		(SELECT CAST(COALESCE(SUM(CASE WHEN a.subject_kind = $4 THEN 0 ELSE 1 END), 0) AS BIGINT) FROM attempts a WHERE ` + onRunner + `),
 		(SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) FROM runner_days u WHERE u.tenant = $2 AND u.day = $3 AND u.runner = $1),
 		(SELECT CAST(COALESCE(SUM(u.cost), 0) AS BIGINT) FROM runner_days u WHERE u.tenant = $2 AND u.day = $3 AND u.runner = $1)`)
 	consumed = define(`SELECT
@@ -34,8 +34,8 @@ var (
 		(SELECT CAST(COALESCE(SUM(u.cost), 0) AS BIGINT) FROM usage_days u WHERE u.tenant = $1 AND u.day = $5 AND ($2 = '' OR u.principal = $2) AND ($3 = '' OR u.agent = $3))`)
 )
 
-// onRunner are the states in which an attempt takes a place on its machine.
-const onRunner = `('OFFERED', 'CLAIMED', 'RUNNING', 'SUSPECT')`
+// onRunner are the attempts that take a place on a machine.
+const onRunner = `a.runner = $1 AND a.state IN ` + heldStates + ` AND a.state <> 'QUEUED'`
 
 const inScope = `t.tenant = $1 AND ($2 = '' OR t.principal = $2)
 	AND ($3 = '' OR EXISTS (SELECT 1 FROM sessions sx WHERE sx.id = t.session AND sx.agent = $3))`

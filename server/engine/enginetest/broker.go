@@ -488,7 +488,7 @@ func (b *Broker) Reach(_ context.Context, req *brokerv1.ReachRequest) (*brokerv1
 		if b.barred[destination] {
 			return &brokerv1.Reach{By: "path", Code: string(protocol.CodePolicyDenied), Reason: "agent-" + req.GetAgent() + " may not reach " + destination}
 		}
-		return &brokerv1.Reach{Admitted: true, Intention: "allowed by " + destination + ".hcl:1"}
+		return &brokerv1.Reach{Admitted: true, Intention: "/etc/broker/paths/" + destination + ".hcl:1 allows it"}
 	}
 	out := &brokerv1.ReachResponse{}
 	for _, m := range req.GetModels() {
