@@ -37,7 +37,9 @@ func TestInterruptedCallIsInspected(t *testing.T) {
 					s.Tools = append(s.Tools, tool)
 					return s
 				}
-				first := &supervisor{spec: inspectable(), model: func(int, *runtimev1.ModelRequest) (*runtimev1.ModelDone, error) { return calls("I work", "here", "again"), nil },
+				first := &supervisor{spec: inspectable(), model: func(int, *runtimev1.ModelRequest) (*runtimev1.ModelDone, error) {
+					return calls("I work", "here", "again"), nil
+				},
 					tool: func(ctx context.Context, call *runtimev1.ToolCall) (*runtimev1.ToolResult, error) {
 						if call.Alias == "again" {
 							return nil, protocol.Errorf(protocol.CodeLeaseExpired, "the machine is gone")
