@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"sync"
 	"time"
 
@@ -162,12 +163,16 @@ func (e *actionEntry) claim(line logLine) error {
 }
 
 func (l *actionLog) append(line logLine, durable bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.appendLocked(line, durable)
+}
+
+func (l *actionLog) appendLocked(line logLine, durable bool) error {
 	b, err := json.Marshal(line)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	seq, err := l.journal.Append(b, durable)
 	if err != nil {
 		return err
@@ -219,13 +224,22 @@ func (l *actionLog) offered() map[protocol.AttemptID]actionEntry {
 	return out
 }
 
-// decide makes the owner's decision durable. The first one counts.
+// errOver refuses a decision about an attempt that has its result, or is gone.
+var errOver = errors.New("the attempt is over")
+
+// decide makes the owner's decision durable. The first one counts, and none that
+// comes behind the end: it would be a record after the result, or one of nothing.
 func (l *actionLog) decide(id protocol.AttemptID, d *runnerv1.OwnerDecided) error {
 	b, err := proto.Marshal(d)
 	if err != nil {
 		return err
 	}
-	return l.append(logLine{Attempt: id, Decided: b, AtUs: time.Now().UnixMicro()}, true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.live[id]; e == nil || e.result {
+		return errOver
+	}
+	return l.appendLocked(logLine{Attempt: id, Decided: b, AtUs: time.Now().UnixMicro()}, true)
 }
 
 // intent makes the intent of an approved effect durable. INV-4.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -107,7 +108,7 @@ func (d *Daemon) decide(c Decision, by string) (Question, error) {
 	if err := d.settleKey(c.Attempt, h.asked, made); err != nil {
 		return Question{}, err
 	}
-	h.attempt.seq.Store(keySeq)
+	h.attempt.seq.CompareAndSwap(keySeq-1, keySeq) // its result may have come since
 	h.wake.Ring()
 	d.wakeReport.Ring()
 	return d.shown(h), nil
@@ -133,7 +134,10 @@ func (d *Daemon) settleKey(id protocol.AttemptID, asked *question, made *runnerv
 	}
 	made.Digest = asked.Digest
 	made.WaitedMs = asked.waited(d.cfg.Elapsed(), time.Now(), thisBoot()).Milliseconds()
-	if err := d.actions.decide(id, made); err != nil {
+	switch err := d.actions.decide(id, made); {
+	case errors.Is(err, errOver):
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is over, and nothing ran: see `%s` for what still waits", id, d.cfg.State.Command("approvals"))
+	case err != nil:
 		return protocol.Errorf(protocol.CodeUnavailable, "the decision cannot be journalled, so it does not count: %w", err)
 	}
 	d.log.Info("the second key was decided", "attempt", id, "decision", made.Decision, "by", made.By, "digest", made.Digest)
