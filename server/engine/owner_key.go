@@ -16,7 +16,8 @@ import (
 )
 
 // ownerKey is what a machine has reported of its owner's second key over one action.
-// Nothing here can give it: a machine believes its own owner alone.
+// Nothing here can give it: a machine believes its own owner alone. A question about
+// something else than the machine was given is none.
 type ownerKey struct {
 	asked   *runnerv1.OwnerAsked
 	decided *runnerv1.OwnerDecided
@@ -48,11 +49,16 @@ func ownerKeyOf(tx *store.Tx, a execution.Attempt, until int64) (k ownerKey, err
 		}
 		switch kind := m.Kind.(type) {
 		case *runnerv1.Record_OwnerAsked:
-			if k.asked == nil {
+			if k.asked != nil {
+				continue
+			}
+			if _, binds, err := workAsked(a, kind.OwnerAsked); err != nil {
+				return k, err
+			} else if binds {
 				k.asked = kind.OwnerAsked
 			}
 		case *runnerv1.Record_OwnerDecided:
-			if k.decided == nil {
+			if k.asked != nil && k.decided == nil {
 				k.decided = kind.OwnerDecided
 			}
 		case *runnerv1.Record_EffectIntent, *runnerv1.Record_Result:
@@ -60,6 +66,16 @@ func ownerKeyOf(tx *store.Tx, a execution.Attempt, until int64) (k ownerKey, err
 		}
 	}
 	return k, nil
+}
+
+// workAsked is the work of a device attempt, and whether a question is about it.
+func workAsked(a execution.Attempt, asked *runnerv1.OwnerAsked) (w *runnerv1.DeviceWork, binds bool, err error) {
+	var work runnerv1.Work
+	if err := proto.Unmarshal(a.Work, &work); err != nil {
+		return nil, false, err
+	}
+	w = work.GetDevice()
+	return w, asked.GetDigest() == secondkey.Digest(a.ID, a.Fence, a.Runner, w), nil
 }
 
 // forOwner adds what the owner of a machine is shown: where work comes from, and what
@@ -112,11 +128,11 @@ func (w *turnTx) ownerAsked(a execution.Attempt, r *runnerv1.Record) error {
 		return err
 	}
 	asked := r.GetOwnerAsked()
-	var work runnerv1.Work
-	if err := proto.Unmarshal(a.Work, &work); err != nil {
+	work, binds, err := workAsked(a, asked)
+	if err != nil {
 		return err
 	}
-	if asked.GetDigest() != secondkey.Digest(a.ID, a.Fence, a.Runner, work.GetDevice()) {
+	if !binds {
 		w.e.cfg.Log.Warn("a machine asks its owner about something else than it was given", "attempt", a.ID, "runner", a.Runner)
 		return nil
 	}
@@ -129,7 +145,7 @@ func (w *turnTx) ownerAsked(a execution.Attempt, r *runnerv1.Record) error {
 		w.touch()
 	}
 	w.event(session.Event{Type: session.OwnerAsked, Attempt: a.ID, Data: map[string]string{
-		"runner": a.Runner.String(), "tool": work.GetDevice().GetAction(), "digest": asked.GetDigest(),
+		"runner": a.Runner.String(), "tool": work.GetAction(), "digest": asked.GetDigest(),
 		"until": w.tx.Now.Add(wait).UTC().Format(time.RFC3339)}})
 	return nil
 }
