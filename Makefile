@@ -34,7 +34,7 @@ dev: deps build ## server, broker and one runner in the foreground, until Ctrl-C
 
 .PHONY: test
 test: deps ## all tests, the long ones in their short form
-	$(GO) test -short -shuffle=on ./...
+	$(GO) test -short -shuffle=on -timeout 30m ./...
 
 .PHONY: e2e
 e2e: deps ## the long ones whole: kill -9 at every step and 1 000 at random, 200 moves of the link, 10 000 reconnects, planted bugs, scripts of the CLI

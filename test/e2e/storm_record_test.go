@@ -7,13 +7,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
+	"bivouac/server/api/client"
 )
 
 // settle waits until all turns have ended, none of their actions and attempts is
@@ -90,17 +93,19 @@ func openOf(t *apiv1.Turn) []string {
 	return open
 }
 
-// record asks everybody what there is.
+// record asks everybody what there is, and asks again where an answer does not come.
 func (s *storm) record() *stormRecord {
 	s.t.Helper()
-	ctx := s.t.Context()
+	ctx, cancel := context.WithTimeout(s.t.Context(), stormPatience)
+	defer cancel()
 	r := &stormRecord{sent: s.sent, effects: s.out.everything(), damaged: s.damaged(), fell: s.fell}
 	for _, one := range s.sessions {
 		p := s.owner[one.id]
-		turns, err := s.turnsOf(ctx, one.id)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		var turns []*apiv1.Turn
+		s.ask(ctx, p, func(ctx context.Context, _ *client.Client) (err error) {
+			turns, err = s.turnsOf(ctx, one.id)
+			return err
+		})
 		s.prove(ctx, p, one)
 		r.sessions = append(r.sessions, *one)
 		for _, t := range turns {
@@ -108,21 +113,24 @@ func (s *storm) record() *stormRecord {
 		}
 	}
 	for _, p := range s.people {
-		asked, err := p.api.Turns.ListUnknown(ctx, &apiv1.ListUnknownRequest{})
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		var asked *apiv1.ListUnknownResponse
+		s.ask(ctx, p, func(ctx context.Context, c *client.Client) (err error) {
+			asked, err = c.Turns.ListUnknown(ctx, &apiv1.ListUnknownRequest{})
+			return err
+		})
 		for _, u := range asked.GetActions() {
 			r.inbox = append(r.inbox, u.GetAction().GetId())
 		}
 	}
-	debt, err := s.API.Runners.ListCleanups(ctx, &apiv1.ListCleanupsRequest{Page: &apiv1.Page{Limit: 500}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	var debt *apiv1.ListCleanupsResponse
+	s.ask(ctx, s.people[0], func(ctx context.Context, c *client.Client) (err error) {
+		debt, err = c.Runners.ListCleanups(ctx, &apiv1.ListCleanupsRequest{Page: &apiv1.Page{Limit: 500}})
+		return err
+	})
 	for _, c := range debt.GetCleanups() {
 		r.debt = append(r.debt, fmt.Sprintf("%s %s after %d tries: %s", c.GetKind(), c.GetSubject(), c.GetTries(), c.GetEvidence()))
 	}
+	var err error
 	if r.left, err = s.Left(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -145,29 +153,58 @@ func (s *storm) record() *stormRecord {
 	return r
 }
 
-// prove reads a session's whole record, and has the server prove it.
+// ask has a person ask until there is an answer, and ends the test without one.
+func (s *storm) ask(ctx context.Context, p *stormPerson, call func(context.Context, *client.Client) error) {
+	s.t.Helper()
+	if err := p.ask(ctx, rand.New(rand.NewPCG(0, 0)), call); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// prove reads a session's whole record, and has the server prove it. An event that
+// comes in between is no gap: then it looks again.
 func (s *storm) prove(ctx context.Context, p *stormPerson, into *stormSession) {
 	s.t.Helper()
-	into.events = map[int64]string{}
-	const page = 500
-	for after := int64(0); ; {
-		res, err := p.servers[0].Events.ListEvents(ctx, &apiv1.ListEventsRequest{SessionId: into.id, AfterSeq: after, Limit: page})
-		if err != nil {
-			s.t.Fatal(err)
+	for range 3 {
+		into.events = s.eventsOf(ctx, p, into.id)
+		into.counted, into.broken = 0, ""
+		s.ask(ctx, p, func(ctx context.Context, c *client.Client) error {
+			res, err := c.Events.VerifyEvents(ctx, &apiv1.VerifyEventsRequest{SessionId: into.id})
+			switch code := protocol.CodeOf(protocol.FromConnect(err)); {
+			case err == nil:
+				into.counted = res.GetEvents()
+			case code.Retryable(), code == protocol.CodeDeadlineExceeded:
+				return err
+			default:
+				into.broken = err.Error()
+			}
+			return nil
+		})
+		if into.broken != "" || into.counted == int64(len(into.events)) {
+			return
 		}
+	}
+}
+
+// eventsOf a session, hash by sequence.
+func (s *storm) eventsOf(ctx context.Context, p *stormPerson, session string) map[int64]string {
+	s.t.Helper()
+	const page = 500
+	out := map[int64]string{}
+	for after := int64(0); ; {
+		var res *apiv1.ListEventsResponse
+		s.ask(ctx, p, func(ctx context.Context, c *client.Client) (err error) {
+			res, err = c.Events.ListEvents(ctx, &apiv1.ListEventsRequest{SessionId: session, AfterSeq: after, Limit: page})
+			return err
+		})
 		for _, e := range res.GetEvents() {
-			into.events[e.GetSeq()] = fmt.Sprintf("%x", e.GetHash())
+			out[e.GetSeq()] = fmt.Sprintf("%x", e.GetHash())
 			after = max(after, e.GetSeq())
 		}
 		if len(res.GetEvents()) < page {
-			break
+			return out
 		}
 	}
-	res, err := p.servers[0].Events.VerifyEvents(ctx, &apiv1.VerifyEventsRequest{SessionId: into.id})
-	if err != nil {
-		into.broken = err.Error()
-	}
-	into.counted = res.GetEvents()
 }
 
 func (s *storm) turnOf(ctx context.Context, p *stormPerson, t *apiv1.Turn) stormTurn {
@@ -194,19 +231,21 @@ func (s *storm) linesOf(ctx context.Context, p *stormPerson, t *apiv1.Turn) (add
 	added = map[string]int{}
 	var patch bytes.Buffer
 	if d := t.GetPatchDigest(); d != "" {
-		if err := p.servers[0].GetArtifact(ctx, d, &patch); err != nil {
-			s.t.Fatal(err)
-		}
+		s.ask(ctx, p, func(ctx context.Context, c *client.Client) error {
+			patch.Reset()
+			return c.GetArtifact(ctx, d, &patch)
+		})
 	}
 	for line := range strings.Lines(patch.String()) {
 		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "+"+tag+"-line"); ok {
 			added[tag+"-line"+n]++
 		}
 	}
-	res, err := p.servers[0].Events.ListEvents(ctx, &apiv1.ListEventsRequest{TurnId: t.GetId(), Limit: 500})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	var res *apiv1.ListEventsResponse
+	s.ask(ctx, p, func(ctx context.Context, c *client.Client) (err error) {
+		res, err = c.Events.ListEvents(ctx, &apiv1.ListEventsRequest{TurnId: t.GetId(), Limit: 500})
+		return err
+	})
 	asked := map[string]string{}
 	for _, e := range res.GetEvents() {
 		var d toolEvent
