@@ -49,7 +49,7 @@ files are those that were accepted before.`,
 				return err
 			}
 			if t.instead && t.session == "" {
-				return protocol.Errorf(protocol.CodeInvalidArgument, "--instead is about the turn that a session works on: name the session with --session, as bivouac sessions lists it")
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--instead is about the turn that a session works on: name the session with --session, as `bivouac sessions` lists it")
 			}
 			return a.run(ctx, c, t, prompt)
 		}),
