@@ -10,10 +10,11 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Headers that carry what a Connect status cannot: our exact code, and when to
-// come back. They are error metadata, so they pass through every transport.
+// Headers that carry what a Connect status cannot: our exact code, its detail, and
+// when to come back. They are error metadata, so they pass through every transport.
 const (
 	headerCode       = "Bivouac-Code"
+	headerDetail     = "Bivouac-Detail"
 	headerRetryAfter = "Retry-After"
 )
 
@@ -23,6 +24,9 @@ func ToConnect(err error) *connect.Error {
 	code := CodeOf(err)
 	ce := connect.NewError(connect.Code(Codes[code].Connect), errors.New(err.Error()))
 	ce.Meta().Set(headerCode, string(code))
+	if d := DetailOf(err); d != "" {
+		ce.Meta().Set(headerDetail, string(d))
+	}
 	var e *Error
 	if errors.As(err, &e) && e.RetryAfter > 0 {
 		secs := int64((e.RetryAfter + time.Second - 1) / time.Second)
@@ -50,9 +54,9 @@ func FromConnect(err error) error {
 		}
 		return &Error{Code: CodeUnavailable, Message: err.Error(), Err: err}
 	}
-	e := &Error{Code: Code(ce.Meta().Get(headerCode)), Message: ce.Message(), Err: err}
+	e := &Error{Code: Code(ce.Meta().Get(headerCode)), Detail: Detail(ce.Meta().Get(headerDetail)), Message: ce.Message(), Err: err}
 	if _, known := Codes[e.Code]; !known {
-		e.Code = nearest(ce.Code())
+		e.Code, e.Detail = nearest(ce.Code()), "" // a detail is of its code
 		if !connect.IsWireError(ce) && (e.Code == CodeInternal || e.Code == CodeCancelled && brokeOff(err)) {
 			e.Code = CodeUnavailable // the connection broke in the middle: the peer said nothing of the kind
 		}

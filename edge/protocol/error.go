@@ -79,10 +79,20 @@ func (c Code) ExitCode() int {
 	return 1
 }
 
+// Detail tells apart what one code can mean, for a peer that mends one of the
+// meanings by itself. It is stable text, as codes are; who does not know it goes by
+// the code.
+type Detail string
+
+// DetailSliceBoot: the budget slice was cut for another start of the broker. Nothing
+// was drawn, and the next slice will do.
+const DetailSliceBoot Detail = "slice_of_another_boot"
+
 // Error is the one error type of the product. Message is for people: it names
 // what failed, why, and what to do next. It never holds a secret.
 type Error struct {
 	Code       Code
+	Detail     Detail // empty: the code says it all
 	Message    string
 	RetryAfter time.Duration
 	Err        error
@@ -103,6 +113,15 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Message == "" && t.Code == e.Code
+}
+
+// DetailOf is the detail of err's own code.
+func DetailOf(err error) Detail {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Detail
+	}
+	return ""
 }
 
 // CodeOf is the code of err: its own, that of a context error, or internal.

@@ -98,8 +98,12 @@ func TestRoundTrip(t *testing.T) {
 		if !errors.As(FromConnect(ToConnect(fmt.Errorf("context: %w", sent))), &got) {
 			t.Fatalf("%s came back as no Error", code)
 		}
-		if got.Code != code || got.Message != "context: what failed, and why" || got.RetryAfter != 2*time.Second {
+		if got.Code != code || got.Message != "context: what failed, and why" || got.RetryAfter != 2*time.Second || got.Detail != "" {
 			t.Errorf("%s came back as %+v", code, got)
+		}
+		sent.Detail = DetailSliceBoot
+		if got := FromConnect(ToConnect(fmt.Errorf("context: %w", sent))); CodeOf(got) != code || DetailOf(got) != DetailSliceBoot {
+			t.Errorf("%s with a detail came back as %s with %q", code, CodeOf(got), DetailOf(got))
 		}
 	}
 }

@@ -7,7 +7,8 @@
 // has authority, read from its clock at each call (INV-20); that a streamed text
 // is passed on as it comes; that a call for which the budget slice is too small
 // waits for a larger one while there can be one; that Close ends every open call
-// with its cause; and that every failure reaches the worker with its stable code.
+// with its cause; that one whose slice was cut for another start of the broker waits
+// for the next slice; and that every failure reaches the worker with its stable code.
 // It refuses models other than the attempt's, and a second call beside an open one.
 // Of a package request it judges shape and size alone: what may be asked of whom is
 // the broker's to say.
@@ -211,6 +212,11 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 		case err == nil:
 			r.wants(false)
 			return nil
+		case ofAnotherBoot(err) && used.ID != "" && ctx.Err() == nil:
+			if err := r.newer(ctx, used, err); err != nil {
+				return err
+			}
+			continue
 		case code == protocol.CodeUnavailable:
 			// The broker may have restarted: whoever asks again does so under a new slice.
 			r.wants(ctx.Err() == nil)
@@ -226,7 +232,24 @@ func (r *Relay) CallModel(ctx context.Context, req *runtimev1.ModelRequest, send
 	}
 }
 
-// largerIn is how long a call waits for a larger slice.
+// ofAnotherBoot reports that the slice was cut for another start of the broker.
+func ofAnotherBoot(err error) bool { return protocol.DetailOf(err) == protocol.DetailSliceBoot }
+
+// newer waits until the next slice has come. The server cuts one for each start of
+// the broker, so a call is made again once for each. What comes too late is left to
+// the next try, and is asked for until it comes.
+func (r *Relay) newer(ctx context.Context, used Slice, refusal error) error {
+	r.mu.Lock()
+	now, changed := r.slice, r.changed
+	r.mu.Unlock()
+	if now.ID != used.ID {
+		return nil
+	}
+	r.wants(true)
+	return r.await(ctx, changed, func() error { return r.newer(ctx, used, refusal) }, refusal)
+}
+
+// largerIn is how long a call waits for a larger slice, or the next.
 const largerIn = 10 * time.Second
 
 // larger waits until another slice has come than the one that was too small. The
@@ -242,15 +265,20 @@ func (r *Relay) larger(ctx context.Context, used Slice, refusal error) error {
 		return refusal
 	}
 	r.wants(true)
+	return r.await(ctx, changed, func() error { return r.larger(ctx, used, refusal) }, refusal)
+}
+
+// await another slice, and look at it.
+func (r *Relay) await(ctx context.Context, changed <-chan struct{}, look func() error, refusal error) error {
 	patience := time.NewTimer(largerIn)
 	defer patience.Stop()
 	select {
 	case <-changed:
-		return r.larger(ctx, used, refusal)
+		return look()
 	case <-ctx.Done():
 		return failure(ctx, context.Cause(ctx))
 	case <-patience.C:
-		return protocol.Errorf(protocol.CodeUnavailable, "the server gave no larger budget slice in time: %w", refusal)
+		return protocol.Errorf(protocol.CodeUnavailable, "the server gave no other budget slice in time: %w", refusal)
 	}
 }
 

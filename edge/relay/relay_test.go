@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -269,6 +270,50 @@ func TestWaitingCallEnds(t *testing.T) {
 	if n := len(b.requests()); n != 2 {
 		t.Errorf("%d calls left", n)
 	}
+}
+
+// A call whose slice was cut for another start of the broker waits for the next
+// slice, even where the old one was whole, and leaves again by itself: once for each
+// slice. It is over when none comes in time, and the wish for one stays. INV-19.
+func TestCallWaitsForTheNextSlice(t *testing.T) {
+	old := protocol.Errorf(protocol.CodeUnavailable, "cut for another start")
+	old.Detail = protocol.DetailSliceBoot
+	b := &broker{judge: func(capability string) error {
+		if capability == "of the third start" {
+			return nil
+		}
+		return old
+	}}
+	r := newRig(t, b)
+	r.Refresh("of the first", Slice{ID: "s", Ceiling: 10, Whole: true})
+	done := make(chan error, 1)
+	go func() { done <- ask(t.Context(), r, nil) }()
+	if !<-r.said {
+		t.Fatal("nobody was told that another is wanted")
+	}
+	r.Refresh("raised", Slice{ID: "s", Ceiling: 20}) // the same slice: no call leaves
+	for !<-r.said {
+	}
+	r.Refresh("of the second", Slice{ID: "t", Ceiling: 10})
+	for !<-r.said {
+	}
+	r.Refresh("of the third start", Slice{ID: "u", Ceiling: 10})
+	if err := <-done; err != nil {
+		t.Errorf("under its slice: %v", err)
+	}
+	if n := len(b.requests()); n != 3 {
+		t.Errorf("%d calls left for three slices", n)
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		wants := false
+		r := New(Config{ShortFunc: func(short bool) { wants = short }})
+		r.Refresh("of the first", Slice{ID: "s", Ceiling: 10})
+		err := r.newer(t.Context(), Slice{ID: "s", Ceiling: 10}, old)
+		if protocol.CodeOf(err) != protocol.CodeUnavailable || ofAnotherBoot(err) || !wants {
+			t.Errorf("when none comes: %v, and it wants one: %t", err, wants)
+		}
+	})
 }
 
 // A broker that restarted is answered with a wish for a newer slice, until one came.

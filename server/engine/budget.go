@@ -271,12 +271,17 @@ func (w *turnTx) settleUsage(id protocol.SliceID, d draw) error {
 		return err
 	}
 	if !left {
-		return w.endFailed("budget_exhausted", "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
+		return w.endOfBudget()
 	}
 	if w.turn.Slice == id {
 		_, err = w.topUp(d, false)
 	}
 	return err
+}
+
+// endOfBudget ends a turn that no other slice can be cut for.
+func (w *turnTx) endOfBudget() error {
+	return w.endFailed("budget_exhausted", "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
 }
 
 // carryOn makes the turn's lease carry the slice that the turn has.

@@ -108,14 +108,27 @@ func (e *Engine) startModel(ctx context.Context, d dueCall) (bool, error) {
 		done, err := e.cfg.Broker.CallModel(ctx, &brokerv1.CallModelRequest{
 			Capability: token, CallId: t.ModelCall.String(), Request: request,
 		}, func(delta string) { e.live.Publish(t.Session, delta) })
+		answer := modelAnswer{done: done, failure: err}
+		if protocol.DetailOf(err) == protocol.DetailSliceBoot {
+			answer.usage, _ = e.cfg.Broker.Usage(ctx, t.Slice) // without it the failure is as any other
+		}
 		if ctx.Err() != nil {
 			return // stopped: the turn ended, or the server does; the store knows more
 		}
 		fault.Here(fault.ServerModelAnswered)
 		e.settled.put(completion{op: op, apply: func(ctx context.Context) error {
-			return e.settleModel(ctx, t, done, err)
+			return e.settleModel(ctx, t, answer)
 		}})
 	}), nil
+}
+
+// modelAnswer is what became of one model call.
+type modelAnswer struct {
+	done    *runtimev1.ModelDone
+	failure error
+	// usage is the broker's word on the slice, when the failure is that it was cut
+	// for another start.
+	usage *brokerv1.UsageResponse
 }
 
 // modelRequest is the outstanding request: a function of the stored state.
@@ -156,23 +169,24 @@ func (e *Engine) notMinted(ctx context.Context, d dueCall, err error) (bool, err
 
 // settleModel gives the loop the answer of the call that is in flight. An answer
 // of an earlier call or owner is dropped. INV-3.
-func (e *Engine) settleModel(ctx context.Context, started session.Turn, done *runtimev1.ModelDone, failure error) error {
+func (e *Engine) settleModel(ctx context.Context, started session.Turn, a modelAnswer) error {
 	return e.onTurn(ctx, "settle", started.ID, func(w *turnTx) error {
 		if w.turn.State != session.RunningModel || w.turn.ModelCall != started.ModelCall || w.turn.OwnerFence != started.OwnerFence {
 			return protocol.Errorf(protocol.CodeStaleFence, "the answer of call %s is late: turn %s is %s", started.ModelCall, w.turn.ID, w.turn.State)
 		}
 		w.turn.ModelCall = ""
 		w.touch()
-		if failure == nil {
-			return w.feed(loop.ModelAnswered{Done: done})
+		if a.failure == nil {
+			return w.feed(loop.ModelAnswered{Done: a.done})
 		}
-		return w.modelFailed(failure)
+		return w.modelFailed(a.failure, started.Slice, a.usage)
 	})
 }
 
 // modelFailed gives the loop a failure with its code. A slice that ran dry while
-// the turn has budget left is filled, and the same call made again.
-func (w *turnTx) modelFailed(failure error) error {
+// the turn has budget left is filled, one of an earlier start of the broker is
+// replaced, and the same call made again.
+func (w *turnTx) modelFailed(failure error, used protocol.SliceID, u *brokerv1.UsageResponse) error {
 	var e *protocol.Error
 	if !errors.As(failure, &e) {
 		e = protocol.Errorf(protocol.CodeUnavailable, "%w", failure)
@@ -190,5 +204,47 @@ func (w *turnTx) modelFailed(failure error) error {
 			return w.feed(loop.Begin{})
 		}
 	}
+	if e.Detail == protocol.DetailSliceBoot {
+		if another, err := w.nextBoot(used, u); another || err != nil {
+			return err
+		}
+	}
 	return w.feed(loop.ModelFailed{Err: e})
+}
+
+// nextBootIn is the least time between two starts of a broker that cost a turn no
+// try: one whose answers name ever other starts is as one that does not answer.
+const nextBootIn = 500 * time.Millisecond
+
+// nextBoot makes a call again that the broker refused because its slice was cut
+// for another start. The old slice is settled by what is known of it, and a new
+// one cut, once for each start: the provider was not asked, so this is none of the
+// tries. It reports false when there is nothing new. INV-7, INV-19.
+func (w *turnTx) nextBoot(used protocol.SliceID, u *brokerv1.UsageResponse) (bool, error) {
+	pace := "boot/" + w.turn.ID.String()
+	if !w.e.pauses.over(pace, w.tx.Now) {
+		return false, nil
+	}
+	if u != nil && w.turn.Slice == used {
+		left, err := w.renewSlice(drawOf(u, used))
+		if err != nil {
+			return false, err
+		}
+		if !left {
+			return true, w.endOfBudget()
+		}
+	}
+	if w.turn.Slice == used {
+		return false, nil
+	}
+	if err := w.feed(loop.Begin{}); err != nil {
+		return false, err
+	}
+	again := modelOp(w.turn.ModelCall)
+	w.afterCommit(func() {
+		w.e.pauses.set(pace, w.tx.Now.Add(nextBootIn))
+		w.e.pauses.forget(again) // the pause of the try before was kept
+		w.e.due.bell.Ring()
+	})
+	return true, nil
 }

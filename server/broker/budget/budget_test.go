@@ -71,6 +71,8 @@ func TestSliceOfAnotherBootIsSpent(t *testing.T) {
 	} {
 		if _, err := l.Reserve(c.slice, 1); protocol.CodeOf(err) != c.want {
 			t.Errorf("%s: %v", name, err)
+		} else if of := protocol.DetailOf(err) == protocol.DetailSliceBoot; of != (name == "other boot") {
+			t.Errorf("%s has the detail %q", name, protocol.DetailOf(err))
 		}
 	}
 	if _, err := l.Reserve(Slice{ID: slice, Boot: "boot-1", Ceiling: 1000}, 1); err != nil {

@@ -100,8 +100,10 @@ func (l *Ledger) Reserve(s Slice, amount int64) (*Hold, error) {
 	case s.ID == "":
 		return exhausted("the capability carries no budget slice: nothing may be spent")
 	case s.Boot != l.boot:
-		// Not exhausted: the server cuts another slice as soon as it has heard of this start.
-		return nil, protocol.Errorf(protocol.CodeUnavailable, "slice %s was cut for another start of this broker: the next slice will do", s.ID)
+		// Not exhausted: whoever asked gets another slice, and asks again.
+		err := protocol.Errorf(protocol.CodeUnavailable, "slice %s was cut for another start of this broker: the next slice will do", s.ID)
+		err.Detail = protocol.DetailSliceBoot
+		return nil, err
 	case amount < 0:
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a negative reservation")
 	}

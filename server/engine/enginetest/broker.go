@@ -276,7 +276,9 @@ func (b *Broker) standing(c capability.Claims) error {
 		return refuse("grant")
 	}
 	if c.SliceBoot != b.boot {
-		return protocol.Errorf(protocol.CodeUnavailable, "the budget slice is of another boot of the broker")
+		err := protocol.Errorf(protocol.CodeUnavailable, "the budget slice is of another boot of the broker")
+		err.Detail = protocol.DetailSliceBoot
+		return err
 	}
 	for _, f := range floors {
 		value, named := int64(0), ""
