@@ -70,6 +70,7 @@ type fakeServer struct {
 	log      []string // order of what came
 	certs    int
 	refused  map[string]protocol.Code // claims, by attempt
+	mute     bool                     // reports get no answer
 }
 
 type fakeCode struct {
@@ -353,6 +354,9 @@ func (f *fakeServer) Report(_ context.Context, r *runnerv1.ReportRequest) (*runn
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.log = append(f.log, "report")
+	if f.mute {
+		return nil, refuse(protocol.CodeUnavailable, "this server takes no reports")
+	}
 	if r.GetEpoch() != f.epoch {
 		return nil, refuse(protocol.CodeStaleFence, "a later connection took over")
 	}

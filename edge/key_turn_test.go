@@ -149,6 +149,33 @@ func TestSecondKeyOverTurns(t *testing.T) {
 			}
 		})
 	})
+	t.Run("a claim that hands over something else, and a restart before it is answered for", func(t *testing.T) {
+		for name, other := range map[string]bool{"something else": true, "what was shown": false} {
+			underTurnKey(t, func(t *testing.T, f *fakeServer, m *machine, id protocol.AttemptID, w *runnerv1.Work) {
+				if _, err := m.daemon.decide(Decision{Attempt: id, Digest: m.daemon.Questions()[0].Digest, Approve: true}, "me"); err != nil {
+					t.Fatal(err)
+				}
+				given := w
+				if other {
+					given = codingWork(t, "delete it")
+				}
+				f.with(func() { f.mute = true })
+				f.offerShown(id, w, given)
+				m.await("the claim", 10*time.Second, func() bool { return get(f, func() bool { return f.claims[id.String()] != nil }) })
+				time.Sleep(time.Second)
+				if err := m.stop(); err != nil {
+					t.Fatal(err)
+				}
+				m.run()
+				m.connected()
+				time.Sleep(10 * time.Second)
+				if runs := m.twins.get(id) != nil; runs == other {
+					t.Errorf("%s: after the restart it runs: %v", name, runs)
+				}
+				f.with(func() { f.mute = false })
+			})
+		}
+	})
 	t.Run("a server that does not show it", func(t *testing.T) {
 		underTurnKey(t, func(t *testing.T, f *fakeServer, m *machine, _ protocol.AttemptID, w *runnerv1.Work) {
 			id := newAttempt()

@@ -148,13 +148,14 @@ func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.Attem
 		return nil
 	}
 	begin := &supervisev1.BeginRequest{Work: res.GetWork(), SpecDigest: res.GetSpecDigest(), Terms: res.GetTerms(), BrokerAddress: d.broker()}
-	if err := errors.Join(dir.SaveSandbox(*d.seen.Load()), dir.SaveClaim(begin)); err != nil {
+	if err := d.sameTurn(id, res); err != nil {
+		// It is answered for and never starts: not by a next daemon either, which takes
+		// up what the disk says was claimed. INV-6.
+		a.cut.Store(protocol.Errorf(protocol.CodeOf(err), "%w", err))
+	} else if err := errors.Join(dir.SaveSandbox(*d.seen.Load()), dir.SaveClaim(begin)); err != nil {
 		return err
 	}
 	fault.Here(fault.EdgeClaimJournalled)
-	if err := d.sameTurn(id, res); err != nil {
-		a.cut.Store(protocol.Errorf(protocol.CodeOf(err), "%w", err)) // it is answered for, and never starts
-	}
 	d.dropTurn(id)
 	d.table.add(a)
 	d.wakeRenew.Ring()
