@@ -40,8 +40,7 @@ func (e *Engine) runnerQuotas(tx *store.Tx, runners []execution.Runner) (map[pro
 			if err != nil {
 				return nil, err
 			}
-			used.Active = 0 // of the day alone
-			if refused := q.Takes(true, used, tx.Now); refused != nil {
+			if refused := q.Spent(used, tx.Now); refused != nil {
 				one.Spent = refused.Text
 			}
 		}

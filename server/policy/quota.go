@@ -115,7 +115,7 @@ func (q Quota) Admits(c Consumption, now time.Time) *Refusal {
 		return &Refusal{Code: protocol.CodeRateLimited, Text: fmt.Sprintf("%d turns were sent within a minute, at most %d may be", c.LastMinute, q.MaxTurnsPerMinute),
 			RetryAfter: max(time.Second, c.Oldest.Add(time.Minute).Sub(now))}
 	}
-	return q.spent(c, now)
+	return q.Spent(c, now)
 }
 
 // Activates says why a turn that waits does not begin yet; nil when it may.
@@ -123,10 +123,11 @@ func (q Quota) Activates(c Consumption, now time.Time) *Refusal {
 	if q.MaxActiveTurns > 0 && c.Active >= q.MaxActiveTurns {
 		return &Refusal{Code: protocol.CodeRateLimited, Text: fmt.Sprintf("%d turns are active, at most %d may be", c.Active, q.MaxActiveTurns)}
 	}
-	return q.spent(c, now)
+	return q.Spent(c, now)
 }
 
-func (q Quota) spent(c Consumption, now time.Time) *Refusal {
+// Spent says that the day is used up, and until when; nil when it is not.
+func (q Quota) Spent(c Consumption, now time.Time) *Refusal {
 	text := ""
 	switch {
 	case q.MaxTokensPerDay > 0 && c.TokensToday >= q.MaxTokensPerDay:
@@ -137,18 +138,6 @@ func (q Quota) spent(c Consumption, now time.Time) *Refusal {
 		return nil
 	}
 	return &Refusal{Code: protocol.CodeBudgetExhausted, Text: text, RetryAfter: nextDay(now).Sub(now)}
-}
-
-// Takes says why a machine gets no further turn, or no further device action; nil
-// when it may. Only turns use up a day.
-func (q Quota) Takes(turn bool, c Consumption, now time.Time) *Refusal {
-	if turn {
-		return q.Activates(c, now)
-	}
-	if q.MaxActiveActions > 0 && c.ActiveActions >= q.MaxActiveActions {
-		return &Refusal{Code: protocol.CodeRateLimited, Text: fmt.Sprintf("%d actions are under way, at most %d may be", c.ActiveActions, q.MaxActiveActions)}
-	}
-	return nil
 }
 
 // Narrower is the lower bound of two, field by field. INV-10.
