@@ -40,9 +40,7 @@ func (d *dev) addresses() error {
 	if err != nil {
 		return err
 	}
-	if err := d.movable(kept); err != nil {
-		return err
-	}
+	moved := kept["model"]
 	for _, a := range []struct {
 		flag  string
 		value *string
@@ -55,6 +53,9 @@ func (d *dev) addresses() error {
 			return err
 		}
 		kept[a.flag] = *a.value
+	}
+	if err := d.movable(moved); err != nil {
+		return err
 	}
 	b, err := json.Marshal(kept)
 	if err != nil {
@@ -78,18 +79,18 @@ func (d *dev) keptAddresses() (map[string]string, error) {
 	return kept, nil
 }
 
-// movable refuses an address that something else in the directory remembers
-// differently, and would miss later without a word.
-func (d *dev) movable(kept map[string]string) error {
-	moved := func(flag, now string) bool {
-		return kept[flag] != "" && !strings.HasSuffix(now, ":0") && now != kept[flag]
-	}
-	if _, err := os.Stat(d.path("edge", "device.key")); err == nil && !d.noEdge && moved("runner", d.runner) {
+// movable refuses an address of the server that this machine's runner does not
+// dial: its enrolment says which it does, and no start without it changes that.
+// wasModel is where the model was.
+func (d *dev) movable(wasModel string) error {
+	if dials := d.enrolment().Server; !d.noEdge && dials != "" && dials != d.runner {
 		return protocol.Errorf(protocol.CodeFailedPrecondition,
-			"the runner in %s dials the server at %s: use --runner %s, or remove %s and it joins again", d.path("edge"), kept["runner"], kept["runner"], d.path("edge"))
+			"the runner in %s dials the server at %s, and --runner is %s: use --runner %s; or add --no-edge, and it does not run; "+
+				"or let it join anew at the new address, with its edge.hcl as it is: `bivouac dev --data %s --runner %s` once more, there `bivouac-edge leave --state %s`, Ctrl-C, and this again",
+			d.path("edge"), dials, d.runner, dials, quoted(d.data), dials, quoted(d.path("edge")))
 	}
-	if _, err := os.Stat(d.path("broker", "broker.hcl")); err == nil && moved("model", d.model) {
-		fmt.Fprintf(d.err, "note: %s was written for the model at %s, which is now at %s\n", d.path("broker", "broker.hcl"), kept["model"], d.model)
+	if _, err := os.Stat(d.path("broker", "broker.hcl")); err == nil && wasModel != "" && wasModel != d.model {
+		fmt.Fprintf(d.err, "note: %s was written for the model at %s, which is now at %s\n", d.path("broker", "broker.hcl"), wasModel, d.model)
 	}
 	return nil
 }

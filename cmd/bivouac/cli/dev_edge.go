@@ -33,8 +33,12 @@ func (d *dev) startEdge(ctx context.Context, g *errgroup.Group, c *client.Client
 		case err == nil:
 			g.Go(func() error { d.tellEnd(ctx, ended); return nil })
 			return nil
-		case !errors.Is(err, errEdgeEnded):
+		case ctx.Err() != nil:
 			return err
+		case !errors.Is(err, errEdgeEnded): // others are served without it
+			fmt.Fprintf(d.err, "  runner   not connected yet, and goes on trying: %v\n           why: bivouac-edge doctor --state %s\n", err, quoted(d.path("edge")))
+			g.Go(func() error { d.tellEnd(ctx, ended); return nil })
+			return nil
 		case again:
 			fmt.Fprintf(d.err, "  runner   does not run: %s\n", tail(p.log))
 			return nil
@@ -52,9 +56,7 @@ var errEdgeEnded = protocol.Errorf(protocol.CodeUnavailable, "the runner on this
 func (d *dev) joinEdge(ctx context.Context, c *client.Client) error {
 	state := d.path("edge")
 	if d.runnerID() != "" {
-		if len(d.folders) > 0 {
-			fmt.Fprintf(d.err, "note: --allow-folder is for the first start; say it in %s now\n", filepath.Join(state, "edge.hcl"))
-		}
+		d.noteFolders()
 		return nil
 	}
 	name, err := os.Hostname()
@@ -66,22 +68,39 @@ func (d *dev) joinEdge(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	args := []string{"join", "https://" + d.runner, code.GetCode(), "--name", name, "--state", state}
-	for _, folder := range d.folders {
-		args = append(args, "--allow-folder", folder)
+	if _, err := os.Stat(filepath.Join(state, "edge.hcl")); err == nil { // it left, and its owner's file stayed
+		d.noteFolders()
+	} else {
+		for _, folder := range d.folders {
+			args = append(args, "--allow-folder", folder)
+		}
 	}
 	return d.tree.once(ctx, "bivouac-edge", args...)
 }
 
-// runnerID of this machine; empty when it has not joined.
-func (d *dev) runnerID() string {
-	var e struct {
-		Runner string `json:"runner_id"`
+// noteFolders says where folders are named after the first start.
+func (d *dev) noteFolders() {
+	if len(d.folders) > 0 {
+		fmt.Fprintf(d.err, "note: --allow-folder is for the first start; say it in %s now\n", d.path("edge", "edge.hcl"))
 	}
+}
+
+// runnerID of this machine; empty when it has not joined.
+func (d *dev) runnerID() string { return d.enrolment().Runner }
+
+// enrolled is which runner this machine is, and the server that it dials.
+type enrolled struct {
+	Runner string `json:"runner_id"`
+	Server string `json:"server"`
+}
+
+// enrolment of this machine's runner; empty when it has not joined.
+func (d *dev) enrolment() (e enrolled) {
 	b, err := os.ReadFile(d.path("edge", "enrolment.json"))
 	if err != nil || json.Unmarshal(b, &e) != nil {
-		return ""
+		return enrolled{}
 	}
-	return e.Runner
+	return e
 }
 
 // connected reports this machine's own runner, and says what it offers.
