@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -239,9 +240,10 @@ func unknownOutcome(a session.Action, evidence string) outcome {
 		"The outcome of this call is not known: it may have happened. Do not repeat it; say so to the person.")}
 }
 
+// joinEvidence adds to what is known; what was the last word already is not repeated.
 func joinEvidence(old, more string) string {
 	switch {
-	case more == "":
+	case more == "" || old == more || strings.HasSuffix(old, "; "+more):
 		return old
 	case old == "":
 		return more

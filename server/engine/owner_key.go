@@ -196,23 +196,30 @@ func (e *Engine) reapAction(ctx context.Context, seen execution.Attempt) (worked
 		if err != nil || action.State.Terminal() {
 			return err
 		}
-		key, err := ownerKeyOf(w.tx, a, 0)
-		if err != nil || !key.waits() {
-			return err
-		}
-		cell := execution.Cell{Class: classOf(action, w.turn), Point: execution.AtSent, Knower: execution.MachineHolds}
-		if remedy, _ := execution.Recover(cell); remedy != execution.Refute {
-			return nil
-		}
-		worked = true
-		const why = "its machine went away while it waited for its owner"
-		if err := w.endAttempt(a, execution.AttemptInterrupt, reasonInterrupted, why); err != nil {
-			return err
-		}
-		return w.settle(action, action.Fence, outcome{event: session.ActionFail, evidence: why, result: refuse(action.CallID, statusFailed,
-			protocol.CodeUnavailable, "The machine went away while it waited for its owner's approval. It did not run.")})
+		worked, err = w.notBegun(a, action, "its machine went away")
+		return err
 	})
 	return worked, err
+}
+
+// notBegun settles an action that waits for the owner of its machine, if it does: a
+// machine begins only after the server has the yes, and takes none from here on. why
+// says what became of the machine. INV-5.
+func (w *turnTx) notBegun(a execution.Attempt, action session.Action, why string) (settled bool, err error) {
+	key, err := ownerKeyOf(w.tx, a, 0)
+	if err != nil || !key.waits() {
+		return false, err
+	}
+	cell := execution.Cell{Class: classOf(action, w.turn), Point: execution.AtSent, Knower: execution.MachineHolds}
+	if remedy, _ := execution.Recover(cell); remedy != execution.Refute {
+		return false, nil
+	}
+	why += " while it waited for its owner"
+	if err := w.endAttempt(a, execution.AttemptInterrupt, reasonInterrupted, why); err != nil {
+		return false, err
+	}
+	return true, w.settle(action, action.Fence, outcome{event: session.ActionFail, evidence: why, result: refuse(action.CallID, statusFailed,
+		protocol.CodeUnavailable, "It did not run: "+why+", who had not approved it.")})
 }
 
 // explainOwner says that an attempt waits for the owner of its machine, and until

@@ -131,18 +131,22 @@ func (e *Engine) loseMachine(ctx context.Context, seen execution.Attempt) error 
 	if !seen.State.Held() {
 		return e.withdraw(ctx, seen, "the runner is gone")
 	}
+	const why = "its runner was revoked or removed"
 	return e.onSeen(ctx, "fence", seen, func(w *turnTx, a execution.Attempt) error {
 		if a.SubjectKind == execution.SubjectTurn {
-			return w.interrupted(a, "its runner was revoked or removed")
+			return w.interrupted(a, why)
 		}
 		action, err := w.tx.ActionOfAttempt(a.ID)
 		if err != nil || action.State.Terminal() {
 			return err
 		}
-		if action, err = w.doubt(action, "its runner was revoked or removed"); err != nil {
+		if settled, err := w.notBegun(a, action, why); err != nil || settled {
 			return err
 		}
-		return w.giveUp(action, "its runner was revoked or removed before it reported")
+		if action, err = w.doubt(action, why); err != nil {
+			return err
+		}
+		return w.giveUp(action, why)
 	})
 }
 
