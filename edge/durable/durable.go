@@ -4,7 +4,8 @@
 // It guarantees that whoever reads a path finds the old content or the new one,
 // never a part, also after a crash in between; that the new one is on the disk,
 // name and all, when a function returns nil; and that a failed write leaves the
-// old content and nothing beside it. The mode of a file is the one that was asked
+// old content and nothing beside it. What a process that died in a write left beside
+// it is for Sweep. The mode of a file is the one that was asked
 // for before its content can be seen under its name. It refuses to make folders
 // and to know what is written. Files that are appended to keep their own writers.
 // It imports the standard library alone. Test it with go test alone.
@@ -17,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"time"
 )
 
 // Replace makes content durable under path, or leaves what was there.
@@ -64,7 +67,7 @@ func place(path string, mode fs.FileMode, fill func(io.Writer) error, move func(
 
 // stage writes a file beside its place.
 func stage(path string, mode fs.FileMode, fill func(io.Writer) error, sync func(*os.File) error) (temp string, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // 0600 until it is whole
+	f, err := os.CreateTemp(filepath.Dir(path), unfinished+"*") // 0600 until it is whole
 	if err != nil {
 		return "", err
 	}
@@ -91,6 +94,33 @@ func bytesOf(content []byte) func(io.Writer) error {
 		_, err := w.Write(content)
 		return err
 	}
+}
+
+// unfinished begins the name of a file that is not in its place yet.
+const unfinished = ".new-"
+
+// Sweep removes the files in a folder that a process which died in a write left
+// there: nobody reads them, and they may hold secrets. One that was written within
+// age may be under way.
+func Sweep(dir string, age time.Duration) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), unfinished) || !e.Type().IsRegular() {
+			continue
+		}
+		at, err := e.Info()
+		if err == nil && time.Since(at.ModTime()) >= age {
+			err = os.Remove(filepath.Join(dir, e.Name()))
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // it came to its place meanwhile
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // SyncDir makes the names in a folder last. Windows journals them itself, and

@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 )
 
 // A helper process stops in the middle of a write, until it is killed.
@@ -239,5 +241,34 @@ func TestStateDir(t *testing.T) {
 	t.Setenv("USERPROFILE", "")
 	if runtime.GOOS == "linux" && StateDir("bivouac/server", "here") != "here" {
 		t.Errorf("without a home: %s", StateDir("bivouac/server", "here"))
+	}
+}
+
+// What a dead process left goes, when it is old enough; what may be under way, what is
+// in its place, and what only looks alike stays.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{".new-old", ".new-young", ".newer", "file"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, ".new-folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now().Add(-time.Hour)
+	for _, name := range []string{".new-old", ".newer", "file", ".new-folder"} {
+		if err := os.Chtimes(filepath.Join(dir, name), before, before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Sweep(dir, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if left := names(t, dir); !slices.Equal(left, []string{".new-folder", ".new-young", ".newer", "file"}) {
+		t.Errorf("left %v", left)
+	}
+	if err := Sweep(filepath.Join(dir, "absent"), 0); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder that is not there: %v", err)
 	}
 }

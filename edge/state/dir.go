@@ -187,7 +187,7 @@ func (d *Dir) Wipe() error {
 	for _, name := range []string{"enrolment.json", "device.key", "runner.crt", "root.crt", "epoch", "clock.json", "edge.good.hcl", "paused", "control.sock", "sandbox.json", "journal", "attempts"} {
 		errs = append(errs, os.RemoveAll(d.file(name)))
 	}
-	return errors.Join(append(errs, durable.SyncDir(d.path))...)
+	return errors.Join(append(errs, durable.Sweep(d.path, 0), durable.SyncDir(d.path))...)
 }
 
 func (d *Dir) write(name string, b []byte, mode fs.FileMode) error {

@@ -2,15 +2,26 @@ package state
 
 import (
 	"errors"
+	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
 
+// unfinishedFor is longer than any command takes to write a file of the directory.
+const unfinishedFor = time.Minute
+
 // Lock makes this process the one daemon of the directory, until release. The
-// kernel gives the lock back when the process dies.
+// kernel gives the lock back when the process dies; what it left unfinished goes
+// with the next one.
 func (d *Dir) Lock() (release func(), err error) {
 	l, err := lockfile.Take(d.file("lock"))
+	if err == nil {
+		if err = durable.Sweep(d.path, unfinishedFor); err != nil {
+			_ = l.Release() // the sweep's error says it
+		}
+	}
 	switch {
 	case errors.Is(err, lockfile.ErrHeld):
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,

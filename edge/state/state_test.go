@@ -1,6 +1,8 @@
 package state_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -123,9 +125,17 @@ func TestLockServesOneDaemon(t *testing.T) {
 		t.Errorf("a second lock: %v", err)
 	}
 	release()
+	old := time.Now().Add(-time.Hour)
+	unfinished := filepath.Join(d.Path(), ".new-1") // of a daemon that died
+	if err := errors.Join(os.WriteFile(unfinished, nil, 0o600), os.Chtimes(unfinished, old, old)); err != nil {
+		t.Fatal(err)
+	}
 	again, err := d.Lock()
 	if err != nil {
 		t.Fatalf("after release: %v", err)
+	}
+	if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a dead daemon left: %v", err)
 	}
 	again()
 }
@@ -234,6 +244,9 @@ func TestWipeKeepsThePolicyAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(d.Policy(), []byte("slots = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(d.Path(), ".new-1"), []byte("a key that a dead process was writing"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Wipe(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -120,6 +121,11 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("second: %v", err)
 	}
 	k.Close()
+	old := time.Now().Add(-time.Hour)
+	unfinished := filepath.Join(dir, ".new-1") // of a broker that died
+	if err := errors.Join(os.WriteFile(unfinished, nil, 0o600), os.Chtimes(unfinished, old, old)); err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(dir, "keyring.age")
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -137,6 +143,9 @@ func TestOpenRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, dir)
+	if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a dead broker left: %v", err)
+	}
 }
 
 // INV-17: no file holds a credential in clear, and the keyring prints nothing.
