@@ -12,6 +12,8 @@ import (
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/legible"
+	"bivouac/edge/link"
+	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
 )
@@ -28,6 +30,11 @@ func statusCommand(dir *string) *cobra.Command {
 				return err
 			}
 			s, err := edge.AskStatus(cmd.Context(), d)
+			if protocol.CodeOf(err) == protocol.CodeFailedPrecondition { // no daemon: would starting one help?
+				if _, no := edge.Standing(cmd.Context(), d, link.Network{}); protocol.CodeOf(no) == protocol.CodePermissionDenied {
+					return no
+				}
+			}
 			if err != nil {
 				return err
 			}

@@ -5,7 +5,8 @@
 //
 // It guarantees that every finding names the command that mends it, that what is
 // said of the sandbox was observed, and that a broken part does not hide the
-// next. It changes nothing and sends nothing but a question for the time. Test it
+// next. It changes nothing, and asks for nothing but the time and whether the server
+// still knows this machine. Test it
 // with go test alone; the real sandbox is the backend's to test.
 package doctor
 
@@ -75,7 +76,9 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 	x.sandbox(ctx)
 	x.programs(ctx, policy)
 	x.disk()
-	x.daemon(ctx)
+	if x.standing(ctx) {
+		x.daemon(ctx)
+	}
 	return r
 }
 
@@ -85,6 +88,7 @@ type exam struct {
 	*finding.Report
 	dir       *state.Dir
 	enrolment state.Enrolment
+	answers   bool // the server does, over some transport
 }
 
 // identity checks key, certificate and enrolment.
@@ -143,7 +147,7 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 			Network: x.Network, DialTimeout: x.ReachTimeout,
 		}
 	}
-	reach.Check(ctx, x.Report, reach.Peer{Check: "server", Who: "the server", Link: to(x.enrolment.Server, identity.RoleServer),
+	x.answers = reach.Check(ctx, x.Report, reach.Peer{Check: "server", Who: "the server", Link: to(x.enrolment.Server, identity.RoleServer),
 		Start: "bivouac-server  (on its machine)", Elsewhere: x.dir.Command("leave --force") + " and join at its right address"})
 	broker, from := cmp.Or(p.Broker, x.enrolment.Broker), "bivouac-server --advertise-broker HOST:PORT, or `broker` in "+x.dir.Policy()
 	if broker == "" {
@@ -151,6 +155,23 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 		return
 	}
 	reach.Check(ctx, x.Report, reach.Peer{Check: "broker", Who: "the broker", Link: to(broker, identity.RoleBroker), Start: "bivouac-broker run  (on its machine)", Elsewhere: from})
+}
+
+// standing asks the server whether this machine is still a runner of it. It reports
+// false when it is not: then no daemon helps.
+func (x *exam) standing(ctx context.Context) bool {
+	if !x.answers {
+		return true // said by peers
+	}
+	known, err := edge.Standing(ctx, x.dir, x.Network)
+	if known {
+		x.Fine("standing", "the server knows this machine as %s", x.enrolment.Runner)
+	}
+	if protocol.CodeOf(err) != protocol.CodePermissionDenied {
+		return true // whoever knows, says so elsewhere
+	}
+	x.Bad("standing", err.Error(), "the server gives it no work, and no start of the daemon changes that", x.dir.Command("leave --force")+", then "+x.dir.Command("join URL CODE")+" with a new code")
+	return false
 }
 
 // sandbox says what this machine was seen to enforce.

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +26,8 @@ import (
 	"bivouac/edge/link/linktest"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/runnerv1/runnerv1connect"
 	"bivouac/edge/sandbox"
 	"bivouac/edge/state"
 )
@@ -53,6 +54,7 @@ type body struct {
 	notes  string
 	cfg    Config
 	stop   map[string]func()
+	says   error // what the server says to a runner that it was asked about
 	status edge.Status
 	asked  error
 }
@@ -61,6 +63,7 @@ func healthy(t *testing.T) *body {
 	t.Helper()
 	base := t.TempDir()
 	b := &body{t: t, net: linktest.New(time.Millisecond), root: identitytest.NewRoot(), notes: filepath.Join(base, "notes"), stop: map[string]func(){},
+		says:   protocol.Errorf(protocol.CodeStaleFence, "connection epoch 0 is not the current one"),
 		status: edge.Status{Connected: true, Transport: link.HTTP3, Epoch: 3}}
 	t.Cleanup(func() { b.net.Close() })
 	var err error
@@ -110,7 +113,8 @@ func (b *body) serve(name, address string, role identity.Role) {
 	cert := b.root.Certify(identitytest.NewKey(), role, "x", "", time.Now().Add(-time.Hour), time.Now().Add(time.Hour*24))
 	packets, listener, err := b.net.Listen(address)
 	b.must(err)
-	s, err := link.NewServer(link.ServerConfig{Handler: http.NotFoundHandler(), Root: b.root.Certificate, Grace: time.Second,
+	_, handler := runnerv1connect.NewRunnerServiceHandler(knower{b: b})
+	s, err := link.NewServer(link.ServerConfig{Handler: handler, Root: b.root.Certificate, Grace: time.Second,
 		Certificate: func() (*tls.Certificate, error) { return cert, nil }})
 	b.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -127,6 +131,16 @@ func (b *body) serve(name, address string, role identity.Role) {
 		}
 	}
 	b.t.Cleanup(b.stop[name])
+}
+
+// knower is a server that is asked whether it knows a runner.
+type knower struct {
+	runnerv1connect.UnimplementedRunnerServiceHandler
+	b *body
+}
+
+func (k knower) Renew(context.Context, *runnerv1.RenewRequest) (*runnerv1.RenewResponse, error) {
+	return nil, protocol.ToConnect(k.b.says)
 }
 
 // deaf sends datagrams into nothing.
@@ -185,6 +199,10 @@ func TestExamine(t *testing.T) {
 		"daemon is off": {func(b *body) {
 			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
 		}, "daemon", finding.Warning, "does not run", "bivouac-edge run"},
+		"revoked": {func(b *body) {
+			b.says = protocol.Errorf(protocol.CodePermissionDenied, "the runner desk was revoked")
+			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
+		}, "standing", finding.Problem, "desk was revoked", "leave --force"},
 		"paused":         {func(b *body) { b.status.Paused = true }, "daemon", finding.Warning, "paused", "resume"},
 		"not connected":  {func(b *body) { b.status.Connected, b.status.LastError = false, "no route" }, "daemon", finding.Problem, "no route", "status"},
 		"second key":     {func(b *body) { b.status.SecondKeys, b.status.Questions = []string{"files.write"}, 2 }, "second_key", finding.Warning, "2 question(s)", "approvals"},
@@ -203,12 +221,15 @@ func TestExamine(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.injure == nil {
-					if r.Worst() != finding.OK || r.ExitCode(true) != 0 || len(r.All) < 9 {
+					if r.Worst() != finding.OK || r.ExitCode(true) != 0 || len(r.All) < 9 || !strings.Contains(out.String(), "standing") {
 						t.Errorf("a healthy runner:\n%s", out.String())
 					}
 					return
 				}
 				for _, f := range r.All {
+					if name == "revoked" && strings.Contains(f.Mend, "bivouac-edge run") {
+						t.Errorf("a machine that was revoked is to be started: %+v", f)
+					}
 					if f.Check == c.check && f.Level == c.level && strings.Contains(f.What, c.what) && strings.Contains(f.Mend, c.mend) {
 						judge(t, r, c.level)
 						return
