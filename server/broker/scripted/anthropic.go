@@ -15,7 +15,8 @@ type anthropicRequest struct {
 		Content json.RawMessage `json:"content"`
 	} `json:"messages"`
 	Tools []struct {
-		Name string `json:"name"`
+		Name        string          `json:"name"`
+		InputSchema json.RawMessage `json:"input_schema"`
 	} `json:"tools"`
 	Stream bool `json:"stream"`
 }
@@ -67,7 +68,7 @@ func readAnthropic(body []byte) *asked {
 		}
 	}
 	for _, t := range r.Tools {
-		c.offers = append(c.offers, t.Name)
+		c.offer(t.Name, t.InputSchema)
 	}
 	return &asked{conversation: c.conversation, streamed: r.Stream}
 }

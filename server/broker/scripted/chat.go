@@ -11,7 +11,8 @@ type chatRequest struct {
 	Messages []chatMessage `json:"messages"`
 	Tools    []struct {
 		Function struct {
-			Name string `json:"name"`
+			Name       string          `json:"name"`
+			Parameters json.RawMessage `json:"parameters"`
 		} `json:"function"`
 	} `json:"tools"`
 	Stream        bool `json:"stream"`
@@ -60,7 +61,7 @@ func readChat(body []byte) *asked {
 		}
 	}
 	for _, t := range r.Tools {
-		c.offers = append(c.offers, t.Function.Name)
+		c.offer(t.Function.Name, t.Function.Parameters)
 	}
 	return &asked{conversation: c.conversation, streamed: r.Stream, includeUsage: r.StreamOptions.IncludeUsage}
 }

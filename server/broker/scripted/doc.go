@@ -29,6 +29,8 @@
 //	result_contains, result_matches    newest tool result
 //	any_result_matches                 newest tool result since the last user message that matches
 //	offers                             list of tool aliases that the request must offer
+//	choice                             "<alias>.<argument>": the offered tool's argument is one of several
+//	                                   texts; a group of user_matches with its name must be one of them
 //	model                              model name of the request
 //
 // Answers: `text`, any number of `call "<alias>" { arguments = {…} }` (or
@@ -37,6 +39,7 @@
 //
 //	user.<name>, result.<name>, any.<name>   named groups of the regular expressions
 //	last_user, last_result                   whole texts
+//	choices                                  list of what the argument of choice may be
 //
 // and the functions upper, lower, trimspace, replace, split, join, jsonencode,
 // jsondecode. Manner: `delay` before the first byte, `chunk_delay` between

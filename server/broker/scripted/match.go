@@ -18,6 +18,7 @@ type conversation struct {
 	model, system, user string
 	results             []result // since the last user message, oldest first
 	offers              []string
+	choices             map[string][]string // by tool.argument: the texts that it may have
 }
 
 type result struct{ alias, text string }
@@ -74,7 +75,7 @@ func (w *when) match(c conversation) (map[string]cty.Value, bool) {
 		return nil, false
 	}
 	vars := map[string]cty.Value{}
-	if !capture(vars, "user", w.user, c.user) {
+	if !capture(vars, "user", w.user, c.user) || !w.chosen(vars, c) {
 		return nil, false
 	}
 	if w.result != nil && (len(c.results) == 0 || !capture(vars, "result", w.result, last.text)) {

@@ -11,7 +11,8 @@ type responsesRequest struct {
 	Instructions string          `json:"instructions"`
 	Input        json.RawMessage `json:"input"`
 	Tools        []struct {
-		Name string `json:"name"`
+		Name       string          `json:"name"`
+		Parameters json.RawMessage `json:"parameters"`
 	} `json:"tools"`
 	Stream bool `json:"stream"`
 }
@@ -46,7 +47,7 @@ func readResponses(body []byte) *asked {
 		}
 	}
 	for _, t := range r.Tools {
-		c.offers = append(c.offers, t.Name)
+		c.offer(t.Name, t.Parameters)
 	}
 	return &asked{conversation: c.conversation, streamed: r.Stream}
 }

@@ -56,6 +56,7 @@ type when struct {
 	ResultMatches    string   `hcl:"result_matches,optional"`
 	AnyResultMatches string   `hcl:"any_result_matches,optional"`
 	Offers           []string `hcl:"offers,optional"`
+	Choice           string   `hcl:"choice,optional"`
 	Model            string   `hcl:"model,optional"`
 
 	user, result, any *regexp.Regexp
@@ -227,6 +228,9 @@ func (w *when) compile() (problems []error) {
 	w.user = regex("user_matches", w.UserMatches)
 	w.result = regex("result_matches", w.ResultMatches)
 	w.any = regex("any_result_matches", w.AnyResultMatches)
+	if err := w.checkChoice(); err != nil {
+		problems = append(problems, err)
+	}
 	return problems
 }
 
@@ -242,10 +246,13 @@ func (w *when) knows(t hcl.Traversal) string {
 		}
 		return fmt.Sprintf("%s must be a named group, such as (?P<name>…), of the rule's %s", strings.TrimSpace(traversalText(t)), matcherOf(root))
 	}
+	if root == "choices" && w.Choice != "" {
+		return ""
+	}
 	if root == "last_user" || root == "last_result" {
 		return ""
 	}
-	return fmt.Sprintf("there is no variable %q: use user, result, any, last_user or last_result", root)
+	return fmt.Sprintf("there is no variable %q: use user, result, any, last_user, last_result or, with choice, choices", root)
 }
 
 func matcherOf(root string) string {

@@ -209,6 +209,8 @@ func TestParseNamesTheLine(t *testing.T) {
 		"regex":         {"rule \"a\" {\n  text = \"x\"\n  when {\n    user_matches = \"(\"\n  }\n}\n", "user_matches"},
 		"no group":      {"rule \"a\" {\n  text = \"${user.x}\"\n}\n", "s.hcl:2: rule \"a\": user.x must be a named group"},
 		"no variable":   {"rule \"a\" {\n  text = foo\n}\n", "s.hcl:2: rule \"a\": there is no variable \"foo\""},
+		"no choice":     {"rule \"a\" {\n  text = choices[0]\n}\n", "s.hcl:2: rule \"a\": there is no variable \"choices\""},
+		"half a choice": {"rule \"a\" {\n  text = \"x\"\n  when {\n    choice = \"files_read\"\n  }\n}\n", "choice = \"files_read\" is no tool with its argument"},
 		"duration":      {"rule \"a\" {\n  text = \"x\"\n  delay = \"soon\"\n}\n", "delay = \"soon\""},
 		"status":        {"rule \"a\" {\n  error {\n    status = 200\n  }\n}\n", "error status 200"},
 		"no arguments":  {"rule \"a\" {\n  call \"b\" {\n  }\n}\n", "s.hcl:2: call \"b\": give either"},
