@@ -46,7 +46,8 @@ type Config struct {
 	Log     *slog.Logger
 	// FreeFunc is how many bytes the disk of a path has left. Default: the system's.
 	FreeFunc func(path string) (int64, error)
-	// Backoff of the link. Default 250 ms up to 30 s.
+	// Backoff of the link, with full jitter. Default 250 ms up to 5 s: with the time of
+	// a dial, a machine is back within ten seconds of its server.
 	BackoffBase, BackoffMax time.Duration
 }
 
@@ -70,7 +71,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.BackoffBase = 250 * time.Millisecond
 	}
 	if c.BackoffMax == 0 {
-		c.BackoffMax = 30 * time.Second
+		c.BackoffMax = 5 * time.Second
 	}
 	if c.Sandbox == nil && c.SandboxProblem == "" {
 		c.SandboxProblem = "this build has no sandbox for this system"
@@ -89,6 +90,9 @@ const (
 	watchEvery = time.Second
 	// rulesEvery is how often edge.hcl is looked at without a word that it changed.
 	rulesEvery = time.Second
+	// copyRetry spaces the calls of a machine whose key another one has: its owner ends
+	// that, and no retry.
+	copyRetry = 30 * time.Second
 	// suspendGap between the two clocks means that the machine slept.
 	suspendGap = 5 * time.Second
 	// stopTimeout is how long a supervisor may take to end its processes before

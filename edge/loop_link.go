@@ -63,7 +63,7 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 	}
 	wait := d.backoff.Next()
 	if isCopy(err) {
-		wait = d.cfg.BackoffMax // by its owner only
+		wait = max(d.cfg.BackoffMax, copyRetry) // by its owner only
 	}
 	d.problems.note("connection", err)
 	d.log.InfoContext(ctx, "the link is down", "error", err, "transport", d.link.Transport())

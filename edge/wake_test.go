@@ -46,3 +46,21 @@ func TestWakingMachineDialsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// However long its server was away, a machine is back within ten seconds of it, by its
+// own timers alone.
+func TestMachineIsBackSoonAfterItsServer(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.run()
+		m.connected()
+		for _, away := range []time.Duration{47 * time.Second, 5 * time.Minute, 3 * time.Hour} {
+			f.stop()
+			time.Sleep(away)
+			if m.daemon.Status().Connected {
+				t.Fatal("it is connected to no server")
+			}
+			f.listen()
+			m.await("the connection after "+away.String(), 10*time.Second, func() bool { return m.daemon.Status().Connected })
+		}
+	})
+}
