@@ -114,10 +114,8 @@ func (a *app) work(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	if err != nil {
 		return err
 	}
-	if dir != "" {
-		if err := writePrivate(a.turnMemory(t.GetId()), []byte(dir+"\n")); err != nil {
-			return err
-		}
+	if err := a.rememberDir(t, dir); err != nil {
+		return err
 	}
 	if detach {
 		return a.print(t, func(w io.Writer) { fmt.Fprintln(w, t.GetId()) })
@@ -279,10 +277,28 @@ func (a *app) showPatch(patch []byte) error {
 	return err
 }
 
+// rememberDir keeps for apply which folder a turn is about: the one that was sent, or
+// the one of its session, whose files it goes on with.
+func (a *app) rememberDir(t *apiv1.Turn, dir string) error {
+	of := a.turnMemory(t.GetSessionId())
+	if dir != "" {
+		if err := writePrivate(of, []byte(dir+"\n")); err != nil {
+			return err
+		}
+	} else if b, err := os.ReadFile(of); err == nil {
+		dir = strings.TrimSpace(string(b))
+	} else if errors.Is(err, fs.ErrNotExist) {
+		return nil // the session began elsewhere: apply asks
+	} else {
+		return err
+	}
+	return writePrivate(a.turnMemory(t.GetId()), []byte(dir+"\n"))
+}
+
 func (a *app) rememberedDir(id string) (string, error) {
 	b, err := os.ReadFile(a.turnMemory(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", protocol.Errorf(protocol.CodeInvalidArgument, "%s was not started from this login: name the folder with --workspace", id)
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "which folder %s is about is not known here: name it with --workspace", id)
 	}
 	return strings.TrimSpace(string(b)), err
 }
