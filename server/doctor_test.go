@@ -114,7 +114,11 @@ func TestExamineWithoutAServer(t *testing.T) {
 		"damaged database": {func(t *testing.T, c *server.Config) {
 			must(t, os.WriteFile(filepath.Join(c.DataDir, "bivouac.db"), []byte(strings.Repeat("no database ", 1000)), 0o600))
 		}, "database", finding.Problem, "not a usable SQLite", "restore"},
-		"bad address":  {func(t *testing.T, c *server.Config) { c.RunnerAddress = "nowhere" }, "configuration", finding.Problem, "runners.address", "--help"},
+		"bad address": {func(t *testing.T, c *server.Config) { c.RunnerAddress = "nowhere" }, "configuration", finding.Problem, "runners.address", "--help"},
+		"half told":   {func(t *testing.T, c *server.Config) { c.AdvertiseRunner = "203.0.113.10:7401" }, "addresses", finding.Problem, "their own machine to them", "--advertise-broker"},
+		"all told": {func(t *testing.T, c *server.Config) {
+			c.AdvertiseRunner, c.AdvertiseBroker = "203.0.113.10:7401", "203.0.113.10:7402"
+		}, "addresses", finding.OK, "203.0.113.10:7402 for the broker", ""},
 		"not enrolled": {func(t *testing.T, c *server.Config) {}, "identity", finding.Warning, "not enrolled", "server-code"},
 		"taken port": {func(t *testing.T, c *server.Config) {
 			l, err := net.Listen("tcp", c.PublicAddress)

@@ -26,7 +26,7 @@ import (
 func (p *plane) patient(st *store.Store, advertised string) doctor.Config {
 	c := doctor.Config{
 		Store: st, Broker: p.broker, DataDir: p.cfg.DataDir, Began: began(p.cfg.DataDir),
-		Advertised: advertised, BrokerAddress: p.cfg.BrokerAddress, Network: p.cfg.Network,
+		Advertised: advertised, AdvertisedBroker: p.cfg.advertisedBroker(), BrokerAddress: p.cfg.BrokerAddress, Network: p.cfg.Network,
 	}
 	if public, err := loadTLS(p.cfg); err == nil && public != nil {
 		c.TLS = public.Certificates[0].Leaf
@@ -54,6 +54,7 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 		return r
 	}
 	r.Fine("configuration", "API %s, runners %s, broker %s", c.PublicAddress, c.RunnerAddress, c.BrokerAddress)
+	doctor.Told(r, c.advertisedRunner(), c.advertisedBroker())
 	if !examineData(r, c) {
 		return r
 	}

@@ -197,7 +197,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	}
 	people := api.Handler(api.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
-		RunnerAddress: advertised, Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
+		RunnerAddress: advertised, BrokerAddress: p.cfg.advertisedBroker(), Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
 		ExamineFunc: func(ctx context.Context) *finding.Report { return doctor.Examine(ctx, p.patient(st, advertised)) },
 		Stopping:    p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})

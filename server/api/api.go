@@ -40,6 +40,8 @@ type Config struct {
 	Root func() (*x509.Certificate, error)
 	// RunnerAddress is where runners reach this server, host:port.
 	RunnerAddress string
+	// BrokerAddress is where their relays are told that the broker is, host:port.
+	BrokerAddress string
 	Version       string
 	// MaxBlobBytes bounds one artifact. Default transfer.MaxBytes.
 	MaxBlobBytes int64

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bivouac/edge/finding"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -37,7 +38,17 @@ func (s runners) CreateJoinCode(ctx context.Context, r *apiv1.CreateJoinCodeRequ
 	return &apiv1.CreateJoinCodeResponse{
 		Code: code.Reveal(), ExpiresAt: at(kept.ExpiresAt),
 		Command: "bivouac-edge join https://" + s.RunnerAddress + " " + code.Reveal(),
+		Warning: s.farWarning(),
 	}, nil
+}
+
+// farWarning says why another machine cannot join at the address that is told.
+func (s runners) farWarning() string {
+	what, _ := finding.Told(s.RunnerAddress, s.BrokerAddress)
+	if what == "" {
+		return ""
+	}
+	return what + "; for other machines start the server with addresses that they reach: " + finding.ServeOthers
 }
 
 func (s runners) ListRunners(ctx context.Context, _ *apiv1.ListRunnersRequest) (*apiv1.ListRunnersResponse, error) {

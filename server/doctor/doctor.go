@@ -40,8 +40,9 @@ type Config struct {
 	DataDir string
 	// Began is when the data directory was made; zero: not known.
 	Began time.Time
-	// Advertised is how runners reach this server, BrokerAddress how it reaches the broker.
-	Advertised, BrokerAddress string
+	// Advertised is how runners reach this server, AdvertisedBroker how their relays
+	// reach the broker, BrokerAddress how the server does.
+	Advertised, AdvertisedBroker, BrokerAddress string
 	// TLS is the public certificate; nil: none.
 	TLS     *x509.Certificate
 	Network link.Network
@@ -67,6 +68,7 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 		Mend: "du -xh " + c.DataDir + " | sort -h | tail"})
 	x.piledUp(ctx)
 	x.certificates()
+	Told(x.Report, x.Advertised, x.AdvertisedBroker)
 	x.listener(ctx)
 	x.broker(ctx)
 	return x.Report
@@ -141,6 +143,20 @@ func (x exam) ends(check, what string, c *x509.Certificate, soon time.Duration, 
 		x.Warn(check, fmt.Sprintf("%s ends in %s", what, left), "then it is refused", mend)
 	default:
 		x.Fine(check, "%s ends in %s", what, left)
+	}
+}
+
+// Told judges the addresses that runners are told of server and broker. One
+// machine alone is no mistake.
+func Told(r *finding.Report, runners, broker string) {
+	what, inside := finding.Told(runners, broker)
+	switch {
+	case what == "":
+		r.Fine("addresses", "runners are told %s, and %s for the broker", runners, broker)
+	case inside:
+		r.Fine("addresses", "%s; for others: %s", what, finding.ServeOthers)
+	default:
+		r.Bad("addresses", what, "other machines join or work with them", finding.ServeOthers)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/durable"
+	"bivouac/edge/finding"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -100,6 +101,9 @@ func (d *dev) run(ctx context.Context) (err error) {
 	defer release()
 	if err := d.addresses(); err != nil {
 		return err
+	}
+	if what, inside := finding.Told(d.runner, d.broker); !inside {
+		fmt.Fprintf(d.err, "note: %s; say an address of this machine for both, such as --runner IP:7401 --broker IP:7402\n", what)
 	}
 	if d.tree, err = newTree(d.path("logs")); err != nil {
 		return err

@@ -34,6 +34,9 @@ edge.hcl there.`,
 			if err != nil {
 				return err
 			}
+			if why := res.GetWarning(); why != "" && !a.json {
+				fmt.Fprintf(a.err, "note: %s\n", harmless(why))
+			}
 			return a.print(res, func(w io.Writer) {
 				fmt.Fprintf(w, "on the other machine, within %s:\n\n  %s\n\n", time.Until(res.GetExpiresAt().AsTime()).Round(time.Second), res.GetCommand())
 			})

@@ -5353,10 +5353,13 @@ func (x *CreateJoinCodeRequest) GetTtlSeconds() int64 {
 }
 
 type CreateJoinCodeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	Command       string                 `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Code      string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	Command   string                 `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
+	// Why the command cannot work on every machine, and what mends it; empty: nothing
+	// known.
+	Warning       string `protobuf:"bytes,4,opt,name=warning,proto3" json:"warning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5408,6 +5411,13 @@ func (x *CreateJoinCodeResponse) GetExpiresAt() *timestamppb.Timestamp {
 func (x *CreateJoinCodeResponse) GetCommand() string {
 	if x != nil {
 		return x.Command
+	}
+	return ""
+}
+
+func (x *CreateJoinCodeResponse) GetWarning() string {
+	if x != nil {
+		return x.Warning
 	}
 	return ""
 }
@@ -7745,12 +7755,13 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aactions\x18\x02 \x03(\tR\aactions\x12\x1f\n" +
 	"\vttl_seconds\x18\x03 \x01(\x03R\n" +
-	"ttlSeconds\"\x81\x01\n" +
+	"ttlSeconds\"\x9b\x01\n" +
 	"\x16CreateJoinCodeResponse\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x129\n" +
 	"\n" +
 	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x18\n" +
-	"\acommand\x18\x03 \x01(\tR\acommand\"\x14\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\x12\x18\n" +
+	"\awarning\x18\x04 \x01(\tR\awarning\"\x14\n" +
 	"\x12ListRunnersRequest\"C\n" +
 	"\x13ListRunnersResponse\x12,\n" +
 	"\arunners\x18\x01 \x03(\v2\x12.bivouac.v1.RunnerR\arunners\"2\n" +
