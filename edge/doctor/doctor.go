@@ -154,6 +154,11 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 		x.Warn("broker", "the server has not said where the broker is", "turns in sandboxes reach models through it", from)
 		return
 	}
+	if finding.Loopback(broker) && !finding.Loopback(x.enrolment.Server) && p.Broker == "" {
+		x.Bad("broker.address", "the server says that the broker is at "+broker+", which is this machine itself", "turns in sandboxes reach models through it",
+			"on the server's machine: bivouac dev --broker IP:7402, or "+from)
+		return
+	}
 	reach.Check(ctx, x.Report, reach.Peer{Check: "broker", Who: "the broker", Link: to(broker, identity.RoleBroker), Start: "bivouac-broker run  (on its machine)", Elsewhere: from})
 }
 

@@ -171,6 +171,9 @@ func TestExamine(t *testing.T) {
 		"policy of naught": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 0\n"), 0o600)) }, "edge.hcl", finding.Warning, "allows nothing", "edit "},
 		"no server":        {func(b *body) { b.stop["server"]() }, "server", finding.Problem, "7401", "bivouac-server"},
 		"no broker":        {func(b *body) { b.stop["broker"]() }, "broker", finding.Problem, "7402", "bivouac-broker run"},
+		"told loopback": {func(b *body) {
+			b.must(b.dir.SaveEnrolment(state.Enrolment{Server: serverAddr, Broker: "127.0.0.1:7402"}))
+		}, "broker.address", finding.Problem, "which is this machine itself", "bivouac dev --broker IP:7402"},
 		"another server": {func(b *body) {
 			b.must(b.dir.SaveEnrolment(state.Enrolment{Server: brokerAddr, Broker: brokerAddr}))
 		}, "server.trust", finding.Problem, "somebody else answers", "leave --force"},
