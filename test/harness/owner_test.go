@@ -212,7 +212,7 @@ func TestSecondKeyOutlivesRestarts(t *testing.T) {
 		underKey(t, func(t *testing.T, w *harness.World, k keyedTurn) {
 			w.KillEdge("a")
 			got := k.alice.Completed(k.turn)
-			if !strings.Contains(got.GetAnswer(), "went away while it waited for its owner's approval. It did not run.") {
+			if !strings.Contains(got.GetAnswer(), "It did not run: its machine went away while it waited for its owner") {
 				t.Errorf("the model was told %q", got.GetAnswer())
 			}
 			k.a = w.ReviveEdge("a")

@@ -101,6 +101,7 @@ func New(t *testing.T, o Options) *World {
 			w.Log.dump(t, w.began)
 		}
 	})
+	t.Cleanup(w.end) // also of a world that was not made whole
 	w.startUpstreams()
 	w.makeKeys()
 	w.bootstrap()
@@ -108,7 +109,6 @@ func New(t *testing.T, o Options) *World {
 	w.startServer()
 	w.AwaitReady()
 	w.giveRouteKey()
-	t.Cleanup(w.end)
 	return w
 }
 
