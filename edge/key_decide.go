@@ -32,6 +32,11 @@ type Question struct {
 	Digest         string    `json:"digest"`
 	AskedAt        time.Time `json:"asked_at"`
 	ExpiresInMs    int64     `json:"expires_in_ms"`
+	// WaitMs is how long it waits in all, and KeyTTLMs how long edge.hcl would let it:
+	// where that is longer, the server's bound counts, which is as long as an approval
+	// of its agent may wait.
+	WaitMs   int64 `json:"wait_ms"`
+	KeyTTLMs int64 `json:"key_ttl_ms,omitempty"`
 	// Decision that was made and is not carried out yet; empty while it waits.
 	Decision string `json:"decision,omitempty"`
 }
@@ -55,7 +60,9 @@ func (d *Daemon) Questions() []Question {
 
 func (d *Daemon) shown(h *heldKey) Question {
 	from := h.work.GetOrigin()
+	key, _ := d.rules.Load().policy.KeyOver(h.asked.Over)
 	return Question{
+		WaitMs: h.asked.TTLMs, KeyTTLMs: key.TTL.Milliseconds(),
 		Attempt: h.attempt.id, Work: h.work.GetAction(),
 		Session: from.GetSessionId(), Turn: from.GetTurnId(), Principal: from.GetPrincipal(), Agent: from.GetAgent(),
 		Arguments: h.work.GetArguments(), ArgumentsDigest: canonical.Digest([]byte(h.work.GetArguments())), PreImageDigest: h.work.GetPreImageDigest(),

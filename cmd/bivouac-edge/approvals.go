@@ -70,8 +70,15 @@ func showQuestion(b *strings.Builder, d *state.Dir, q edge.Question) {
 		line("decision", "%s; it is carried out when the server has heard of it", q.Decision)
 		return
 	}
+	if own, counts := spelled(q.KeyTTLMs), spelled(q.WaitMs); q.WaitMs > 0 && q.KeyTTLMs > q.WaitMs {
+		line("waits", "%s at most: so long an approval of its agent may wait (approvals ttl, at the server); your own ttl is %s", counts, own)
+	}
 	fmt.Fprintf(b, "  asked %s ago, denied in %s: %s  |  %s\n", time.Since(q.AskedAt).Round(time.Second),
-		(time.Duration(q.ExpiresInMs) * time.Millisecond).Round(time.Second), d.Command("approve "+q.Attempt.String()), d.Command("deny "+q.Attempt.String()))
+		spelled(q.ExpiresInMs), d.Command("approve "+q.Attempt.String()), d.Command("deny "+q.Attempt.String()))
+}
+
+func spelled(ms int64) time.Duration {
+	return (time.Duration(ms) * time.Millisecond).Round(time.Second)
 }
 
 // showArguments gives the text of a write, and a prompt, lines of their own; all else

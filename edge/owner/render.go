@@ -46,7 +46,9 @@ const example = `
 #
 # Work that waits for your own yes on this machine, whatever the server was told:
 # bivouac-edge approvals shows what waits. It can be held over files.list, files.read,
-# files.write and turn; without a ttl a question waits 30m, and is then denied:
+# files.write and turn; without a ttl a question waits 30m, and is then denied. An
+# action of an agent waits no longer than the agent's own approvals may (10m where its
+# definition says nothing); a turn as long as this says:
 #
 # second_key "files.write" {
 #   ttl = "1h"

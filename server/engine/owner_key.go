@@ -229,8 +229,16 @@ func explainOwner(tx *store.Tx, a execution.Attempt, machine string, x *Explanat
 	if err != nil || !key.waits() || key.decided != nil {
 		return err
 	}
-	until := a.StartedAt.Add(time.Duration(key.asked.GetWaitMs()) * time.Millisecond)
-	x.WaitingFor = "the owner of machine " + machine + ", who holds a second key over it, until " + until.UTC().Format(time.RFC3339)
+	work, _, err := workAsked(a, key.asked)
+	if err != nil {
+		return err
+	}
+	wait, bound := key.asked.GetWaitMs(), "its edge.hcl lets it wait no longer"
+	if most := work.GetMaxOwnerWaitMs(); most > 0 && wait >= most {
+		wait, bound = most, "as long as an approval of its agent may wait: ttl of its approvals, within the server's bound"
+	}
+	until := a.StartedAt.Add(time.Duration(wait) * time.Millisecond)
+	x.WaitingFor = "the owner of machine " + machine + ", who holds a second key over it, until " + until.UTC().Format(time.RFC3339) + " (" + bound + ")"
 	x.Remedies = []string{"on that machine: bivouac-edge approve " + a.ID.String(), "on that machine: bivouac-edge deny " + a.ID.String()}
 	return nil
 }
