@@ -91,13 +91,16 @@ func TestDiagnose(t *testing.T) {
 // Without a server: each broken part is found with what mends it, and a sound
 // directory has no problem.
 func TestExamineWithoutAServer(t *testing.T) {
-	free := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	free := func() (three [3]string) {
+		for i := range three { // none is let go before all are found: they differ
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			three[i] = l.Addr().String()
 		}
-		defer l.Close()
-		return l.Addr().String()
+		return three
 	}
 	for name, c := range map[string]struct {
 		injure func(t *testing.T, c *server.Config)
@@ -125,10 +128,16 @@ func TestExamineWithoutAServer(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { l.Close() })
 		}, "port of the API", finding.OK, "in use", ""},
+		"half taken ports": {func(t *testing.T, c *server.Config) {
+			l, err := net.Listen("tcp", c.PublicAddress)
+			must(t, err)
+			t.Cleanup(func() { l.Close() })
+		}, "ports", finding.Warning, "nobody listens for runners", "--runners HOST:PORT"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := server.Default()
-			cfg.DataDir, cfg.PublicAddress, cfg.RunnerAddress, cfg.BrokerAddress = filepath.Join(t.TempDir(), "data"), free(), free(), free()
+			at := free()
+			cfg.DataDir, cfg.PublicAddress, cfg.RunnerAddress, cfg.BrokerAddress = filepath.Join(t.TempDir(), "data"), at[0], at[1], at[2]
 			boot := server.Bootstrap{Config: cfg, Tenant: "local", Principal: "alice", TokenFile: filepath.Join(t.TempDir(), "token")}
 			if _, err := boot.Run(t.Context()); err != nil {
 				t.Fatal(err)

@@ -115,6 +115,7 @@ func examineDatabase(ctx context.Context, r *finding.Report, c Config) {
 
 // examinePorts tells a server that runs from a port that another program has.
 func examinePorts(ctx context.Context, r *finding.Report, c Config) (running bool) {
+	others := false // a program has the port of the API, perhaps a server
 	for _, p := range []struct{ check, network, address, flag string }{
 		{"port of the API", "tcp", c.PublicAddress, "--public"},
 		{"port for runners", "tcp", c.RunnerAddress, "--runners"},
@@ -125,11 +126,16 @@ func examinePorts(ctx context.Context, r *finding.Report, c Config) (running boo
 		case free == nil:
 			r.Fine(p.check, "%s %s is free: no server listens there", strings.ToUpper(p.network), p.address)
 		case errors.Is(free, syscall.EADDRINUSE):
-			running = running || p.network == "tcp"
+			running = running || p.network == "tcp" && p.flag == "--runners"
+			others = others || p.flag == "--public"
 			r.Fine(p.check, "%s %s is in use: by a server, if one runs (the next findings tell)", strings.ToUpper(p.network), p.address)
 		default:
 			r.Bad(p.check, strings.ToUpper(p.network)+" "+p.address+": "+free.Error(), "the server does not start", "choose another address with "+p.flag)
 		}
+	}
+	if others && !running {
+		r.Warn("ports", c.PublicAddress+" is in use, and nobody listens for runners at "+c.RunnerAddress, "a server that runs may have other addresses than those that were looked at",
+			"bivouac-server doctor --public HOST:PORT --runners HOST:PORT --broker HOST:PORT  (or --config FILE: what the server was started with)")
 	}
 	return running
 }

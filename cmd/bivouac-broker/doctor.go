@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/server/broker/assembly"
 )
@@ -15,11 +18,16 @@ func doctorCommand(data *string) *cobra.Command {
 		Short: "Check what a broker of this directory stands on, and say what mends what is wrong",
 		Long: `Looks at keyring, broker.hcl, paths, caps, providers and tools, port and disk, from this
 machine. It changes nothing, uses no credential and works while no broker runs; bivouac
-doctor asks a running one for its feed too. It ends with 0 unless something does not
-work; with --strict also a warning counts.`,
+doctor asks a running one for its feed too. Without --data it looks at that of bivouac
+dev where there is no other; the addresses of bivouac dev are known. It ends with 0
+unless something does not work; with --strict also a warning counts.`,
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Data = *data
+			o.Data = devdir.Part(*data, "broker", cmd.Flags().Changed("data"))
+			if kept := devdir.Addresses(o.Data); kept != nil {
+				o.Servers = []string{kept["runner"]}
+				o.Listen = cmp.Or(o.Listen, kept["broker"])
+			}
 			r := assembly.Examine(cmd.Context(), o)
 			return r.Show(cmd.OutOrStdout(), asJSON, strict)
 		},

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/server"
 )
@@ -14,13 +15,16 @@ func (o *options) doctor() *cobra.Command {
 		Short: "Check what a server of this configuration stands on, and say what mends what is wrong",
 		Long: `Looks at configuration, data directory, disk, database, ports, identity and the way
 to the broker, from this machine. It changes nothing and works while no server
-runs; bivouac doctor asks a running one, and its broker, for more. It ends with 0
-unless something does not work; with --strict also a warning counts.`,
+runs; bivouac doctor asks a running one, and its broker, for more. Give it the flags
+that the server was started with. Without --data it looks at that of bivouac dev where
+there is no other; the addresses of bivouac dev are known. It ends with 0 unless
+something does not work; with --strict also a warning counts.`,
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.settle(cmd); err != nil {
 				return err
 			}
+			o.followDev(cmd)
 			r := server.Examine(cmd.Context(), o.config)
 			return r.Show(cmd.OutOrStdout(), asJSON, strict)
 		},
@@ -29,4 +33,21 @@ unless something does not work; with --strict also a warning counts.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
 	return cmd
+}
+
+// followDev takes directory and addresses of bivouac dev for what nothing says.
+func (o *options) followDev(cmd *cobra.Command) {
+	if o.file != "" {
+		return
+	}
+	given := cmd.Flags().Changed
+	o.config.DataDir = devdir.Part(o.config.DataDir, "server", given("data"))
+	for flag, of := range map[string]struct {
+		name  string
+		value *string
+	}{"public": {"public", &o.config.PublicAddress}, "runners": {"runner", &o.config.RunnerAddress}, "broker": {"broker", &o.config.BrokerAddress}} {
+		if kept := devdir.Addresses(o.config.DataDir)[of.name]; kept != "" && !given(flag) {
+			*of.value = kept
+		}
+	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"bivouac/edge/durable"
+	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/finding"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
@@ -81,9 +81,7 @@ says how to use a real model.`,
 	return cmd
 }
 
-func defaultDevDir() string {
-	return durable.StateDir("bivouac/dev", ".bivouac-dev")
-}
+func defaultDevDir() string { return devdir.Default() }
 
 func (d *dev) path(parts ...string) string {
 	return filepath.Join(append([]string{d.data}, parts...)...)

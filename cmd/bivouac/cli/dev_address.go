@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/filemode"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
@@ -61,11 +62,11 @@ func (d *dev) addresses() error {
 	if err != nil {
 		return err
 	}
-	return writePrivate(d.path("addresses.json"), append(b, '\n'))
+	return writePrivate(d.path(devdir.AddressFile), append(b, '\n'))
 }
 
 func (d *dev) keptAddresses() (map[string]string, error) {
-	kept, memory := map[string]string{}, d.path("addresses.json")
+	kept, memory := map[string]string{}, d.path(devdir.AddressFile)
 	b, err := os.ReadFile(memory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return kept, nil

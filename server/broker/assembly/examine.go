@@ -34,6 +34,9 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	if o.Listen != "" {
 		cfg.Listen = o.Listen
 	}
+	if len(o.Servers) > 0 {
+		cfg.Servers = o.Servers
+	}
 	r.Fine("configuration", "%s: %d model route(s), %d destination(s), feed of %s", file, len(cfg.Models), len(cfg.Destinations), strings.Join(cfg.Servers, ", "))
 	broker.ExaminePaths(r, cfg.Path(cfg.Paths))
 	broker.ExamineCaps(r, cfg.Caps)
@@ -50,7 +53,7 @@ func examineKeyring(r *finding.Report, o Options) {
 		path := filepath.Join(o.Data, name)
 		_, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
-			r.Bad("keyring", path+" is not there", why, "bivouac-broker init --data "+o.Data+"  (a new root: everybody enrols again), or restore it from a backup")
+			r.Bad("keyring", path+" is not there", why, "--data DIR, where this machine's broker keeps it elsewhere; restore "+name+" from a backup; or, if there never was one, bivouac-broker init --data "+o.Data+"  (a new root: everybody enrols again)")
 			return
 		}
 		if r.Err("keyring", err, why, "run this as the user of the broker") {
