@@ -159,7 +159,7 @@ func (a *app) connect() (*client.Client, error) {
 	if a.server != "" {
 		l.Server = a.server
 	}
-	c, err := client.New(client.Config{URL: l.Server, Token: l.Token.reveal(), LostFunc: a.connectionLost})
+	c, err := l.client(a.connectionLost)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ may be sent is in the broker's own file.`,
 		Example: "  bivouac credential set openai-key\n  pass show weather | bivouac credential set weather-token --file -",
 		Args:    noSecret("a credential's value"),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
-			value, err := a.readSecret(ctx, file, "Value of "+args[0]+": ")
+			value, err := a.readSecret(ctx, file, "--file", "Value of "+args[0]+": ")
 			if err != nil {
 				return err
 			}

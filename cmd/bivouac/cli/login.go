@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +36,8 @@ type login struct {
 	Server          string
 	Token           secret
 	RootFingerprint string
+	// CA holds PEM certificates beside the system's that may sign the server's; usually empty.
+	CA string
 }
 
 const loginFile = "login.json"
@@ -52,6 +56,7 @@ type loginJSON struct {
 	Server          string `json:"server"`
 	Token           string `json:"token"`
 	RootFingerprint string `json:"root_fingerprint"`
+	CA              string `json:"ca,omitempty"`
 }
 
 func readLogin(dir string) (login, error) {
@@ -71,12 +76,12 @@ func readLogin(dir string) (login, error) {
 	if err := json.Unmarshal(b, &j); err != nil || j.Server == "" {
 		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: run bivouac login URL again", path)
 	}
-	return login{Server: j.Server, Token: secret(j.Token), RootFingerprint: j.RootFingerprint}, nil
+	return login{Server: j.Server, Token: secret(j.Token), RootFingerprint: j.RootFingerprint, CA: j.CA}, nil
 }
 
 // writeLogin replaces the login in one step.
 func writeLogin(dir string, l login) error {
-	b, err := json.MarshalIndent(loginJSON{l.Server, l.Token.reveal(), l.RootFingerprint}, "", "  ")
+	b, err := json.MarshalIndent(loginJSON{l.Server, l.Token.reveal(), l.RootFingerprint, l.CA}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -106,23 +111,59 @@ func reserve(path string) error {
 	return f.Close()
 }
 
+// client of the login's server.
+func (l login) client(lost func(error)) (*client.Client, error) {
+	c := client.Config{URL: l.Server, Token: l.Token.reveal(), LostFunc: lost}
+	if l.CA != "" {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		pool.AppendCertsFromPEM([]byte(l.CA))
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+	}
+	return client.New(c)
+}
+
+// readCA reads the file of an authority; without a file there is none.
+func readCA(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "--ca cannot be read: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(b) {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "--ca %s has no certificate: give the PEM file of the authority, with -----BEGIN CERTIFICATE----- in it", file)
+	}
+	return string(b), nil
+}
+
 func (a *app) loginCommand() *cobra.Command {
-	var tokenFile, fingerprint string
+	var tokenFile, fingerprint, ca string
 	cmd := &cobra.Command{
 		Use:   "login URL",
 		Short: "Keep your token for a server",
 		Long: `Asks for the token on the terminal, or reads it from --token-file; never from an
 argument. The token is tried before it is kept. The server's root key is pinned:
-give --fingerprint to compare it with what an admin told you.`,
+give --fingerprint to compare it with what an admin told you. Where the certificate of
+its API comes from an authority of your own, --ca names that one's file; it is kept with
+the login, for all later commands.`,
 		Example: "  bivouac login https://bivouac.example.org:7400 --token-file token --fingerprint 8bc0…",
 		Args:    noSecret("a token"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			token, err := a.readSecret(cmd.Context(), tokenFile, "Token: ")
+			l := login{Server: strings.TrimRight(args[0], "/")}
+			var err error
+			if l.CA, err = readCA(ca); err != nil {
+				return err
+			}
+			token, err := a.readSecret(cmd.Context(), tokenFile, "--token-file", "Token: ")
 			if err != nil {
 				return err
 			}
-			l := login{Server: strings.TrimRight(args[0], "/"), Token: secret(token)}
-			c, err := client.New(client.Config{URL: l.Server, Token: token})
+			l.Token = secret(token)
+			c, err := l.client(nil)
 			if err != nil {
 				return err
 			}
@@ -146,6 +187,7 @@ give --fingerprint to compare it with what an admin told you.`,
 		},
 	}
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "read the token from this file (- is standard input)")
+	cmd.Flags().StringVar(&ca, "ca", "", "PEM file of an authority that signed the certificate of the API, beside the system's")
 	cmd.Flags().StringVar(&fingerprint, "fingerprint", "", "root fingerprint that the server must have")
 	return cmd
 }
@@ -173,7 +215,8 @@ func (a *app) whoamiCommand() *cobra.Command {
 }
 
 // readSecret reads one line from a file, or from the terminal without echo.
-func (a *app) readSecret(ctx context.Context, file, prompt string) (string, error) {
+// flag is the one that names the file.
+func (a *app) readSecret(ctx context.Context, file, flag, prompt string) (string, error) {
 	switch {
 	case file == "-":
 		return oneLine(a.in)
@@ -188,7 +231,7 @@ func (a *app) readSecret(ctx context.Context, file, prompt string) (string, erro
 	fd, ok := a.in.terminal()
 	if !ok {
 		return "", protocol.Errorf(protocol.CodeInvalidArgument,
-			"there is no terminal to ask on: give the secret in a file, with - for standard input")
+			"there is no terminal to ask on: give the secret in a file with %s FILE, where - is standard input", flag)
 	}
 	fmt.Fprint(a.err, prompt)
 	text, err := a.in.password(ctx, fd)

@@ -187,8 +187,7 @@ func (c caller) coded(err error) error {
 		e.Code = protocol.CodeUnavailable
 		e.Message = "the connection to " + c.base + " broke (" + ce.Message() + "); ask again"
 	case ce.Code() == connect.CodeUnavailable:
-		e.Message = "the server at " + c.base + " cannot be reached (" + ce.Message() +
-			"); start it with bivouac dev or bivouac-server, or log in to another one with bivouac login"
+		e.Code, e.Message = c.unreachable(err, ce.Message())
 	}
 	return e
 }

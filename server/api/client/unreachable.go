@@ -1,0 +1,74 @@
+package client
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+
+	"bivouac/edge/protocol"
+)
+
+// Ports where servers listen by default.
+const (
+	apiPort    = "7400"
+	runnerPort = "7401"
+	brokerPort = "7402"
+)
+
+// unreachable says why a call did not arrive, and what mends it. said is the words of
+// the transport. What only a person can mend is not tried again.
+func (c caller) unreachable(err error, said string) (protocol.Code, string) {
+	text := "the server at " + c.base + " cannot be reached (" + said + "); start it with bivouac dev or bivouac-server, or log in to another one with bivouac login"
+	u, bad := url.Parse(c.base)
+	if bad != nil {
+		return protocol.CodeUnavailable, text // New has read it before
+	}
+	people := "https://" + net.JoinHostPort(u.Hostname(), apiPort)
+	if loopback(u.Hostname()) {
+		people = "http://" + net.JoinHostPort(u.Hostname(), apiPort)
+	}
+	switch leaf := leafOf(err); {
+	case forMachines(leaf):
+		return protocol.CodeInvalidArgument, c.base + " is where machines connect, not people: log in at " + people + ", or where the server's `public` address says (" + said + ")"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return protocol.CodeInvalidArgument, c.base + " speaks plain HTTP, which a server does for its own machine alone, as bivouac dev: " +
+			"log in there at http://127.0.0.1:" + u.Port() + ", or run bivouac-server with --tls-cert and --tls-key for other machines"
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return protocol.CodeFailedPrecondition, "nobody whom this machine trusts signed the certificate of " + c.base +
+			": give the file of its authority, which the server's admin has: bivouac login " + c.base + " --ca FILE"
+	case leaf != nil:
+		return protocol.CodeFailedPrecondition, "the certificate of " + c.base + " is not good for it (" + said + "): log in under a name that it is for, or have the server's admin replace it"
+	case u.Port() == runnerPort || u.Port() == brokerPort:
+		return protocol.CodeUnavailable, text + "; unless the server says otherwise, machines connect at port " + u.Port() + ", and people at " + people
+	}
+	if !loopback(u.Hostname()) {
+		text += "; a bivouac dev answers people on its own machine alone, at http://127.0.0.1:" + apiPort
+	}
+	return protocol.CodeUnavailable, text
+}
+
+// leafOf is the certificate that a handshake failed over; nil when that was not why.
+func leafOf(err error) *x509.Certificate {
+	var bad *tls.CertificateVerificationError
+	if !errors.As(err, &bad) || len(bad.UnverifiedCertificates) == 0 {
+		return nil
+	}
+	return bad.UnverifiedCertificates[0]
+}
+
+// forMachines reports a certificate of Bivouac's own, which runners and brokers know
+// each other by.
+func forMachines(leaf *x509.Certificate) bool {
+	if leaf == nil {
+		return false
+	}
+	for _, u := range leaf.URIs {
+		if u.Scheme == "bivouac" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,88 @@
+package client
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac/edge/identity"
+	"bivouac/edge/identity/identitytest"
+	"bivouac/edge/protocol"
+	"bivouac/server/api/apiv1"
+	"bivouac/server/api/apiv1/apiv1connect"
+)
+
+// A server that cannot be called says why, by what it is: the port of machines, plain
+// HTTP, a certificate of an authority that nobody here knows, or none at all. With the
+// authority the same server answers.
+func TestUnreachableSaysWhatToDo(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle(apiv1connect.NewPrincipalServiceHandler(&server{whoami: func(int) error { return nil }}))
+	plain := httptest.NewServer(mux)
+	own, machines := httptest.NewUnstartedServer(mux), httptest.NewUnstartedServer(mux)
+	quiet := log.New(io.Discard, "", 0)
+	own.Config.ErrorLog, machines.Config.ErrorLog = quiet, quiet
+	own.StartTLS()
+	leaf := identitytest.NewRoot().Certify(identitytest.NewKey(), identity.RoleServer, "rep_1", "", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	machines.TLS = &tls.Config{Certificates: []tls.Certificate{*leaf}}
+	machines.StartTLS()
+	gone := httptest.NewServer(mux)
+	for _, s := range []*httptest.Server{plain, own, machines} {
+		t.Cleanup(s.Close)
+	}
+	gone.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(own.Certificate())
+	for name, c := range map[string]struct {
+		url  string
+		tls  *tls.Config
+		code protocol.Code
+		want string
+	}{
+		"known authority":   {own.URL, &tls.Config{RootCAs: pool}, "", ""},
+		"unknown authority": {own.URL, nil, protocol.CodeFailedPrecondition, "bivouac login " + own.URL + " --ca FILE"},
+		"another name":      {strings.Replace(own.URL, "127.0.0.1", "localhost", 1), &tls.Config{RootCAs: pool}, protocol.CodeFailedPrecondition, "is not good for it"},
+		"machines' port":    {machines.URL, nil, protocol.CodeInvalidArgument, "log in at http://127.0.0.1:7400"},
+		"plain HTTP":        {strings.Replace(plain.URL, "http:", "https:", 1), nil, protocol.CodeInvalidArgument, "speaks plain HTTP"},
+		"nobody":            {gone.URL, nil, protocol.CodeUnavailable, "start it with bivouac dev"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, err := New(Config{URL: c.url, TLS: c.tls, Retries: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			_, err = a.Principals.WhoAmI(t.Context(), &apiv1.WhoAmIRequest{})
+			switch {
+			case c.code == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case c.code != "" && (protocol.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("%s: %v, want %s %q", protocol.CodeOf(err), err, c.code, c.want)
+			}
+		})
+	}
+}
+
+// Where nothing answers, a port that is usually another one is pointed out.
+func TestUnreachableKnowsThePorts(t *testing.T) {
+	for base, want := range map[string]string{
+		"http://127.0.0.1:7401":    "people at http://127.0.0.1:7400",
+		"https://203.0.113.1:7402": "people at https://203.0.113.1:7400",
+		"https://203.0.113.1:7400": "a bivouac dev answers people on its own machine alone",
+		"http://127.0.0.1:7400":    "bivouac login",
+	} {
+		code, text := caller{base: base}.unreachable(protocol.Errorf(protocol.CodeUnavailable, "refused"), "refused")
+		if code != protocol.CodeUnavailable || !strings.Contains(text, want) {
+			t.Errorf("%s: %s %s, want %q", base, code, text, want)
+		}
+		if base == "http://127.0.0.1:7400" && (strings.Contains(text, "machines connect") || strings.Contains(text, "alone")) {
+			t.Errorf("%s: %s", base, text)
+		}
+	}
+}
