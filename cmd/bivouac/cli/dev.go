@@ -68,8 +68,8 @@ says how to use a real model.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&d.data, "data", defaultDevDir(), "directory for all state and logs")
-	f.StringVar(&d.public, "public", "127.0.0.1:7400", "address of the API")
-	f.StringVar(&d.runner, "runner", "127.0.0.1:7401", "address for runners, TCP and UDP")
+	f.StringVar(&d.public, "public", "127.0.0.1:7400", "address of the API, loopback only")
+	f.StringVar(&d.runner, "runner", "127.0.0.1:7401", "address for runners, TCP and UDP; for other machines one that they reach, as --broker")
 	f.StringVar(&d.broker, "broker", "127.0.0.1:7402", "address of the broker, TCP and UDP")
 	f.StringVar(&d.model, "model", "127.0.0.1:7403", "address of the scripted provider")
 	f.StringVar(&d.modelScript, "model-script", "", "script of the scripted provider, in HCL (default: the one that --print-model-script prints)")

@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 
 	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/filemode"
+	"bivouac/edge/finding"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
@@ -54,6 +56,10 @@ func (d *dev) addresses() error {
 			return err
 		}
 		kept[a.flag] = *a.value
+	}
+	if !finding.Loopback(d.public) {
+		return protocol.Errorf(protocol.CodeInvalidArgument,
+			"--public %s is not loopback, and the API of bivouac dev has no certificate: tokens would cross a network in the clear. Leave it on 127.0.0.1, or run the parts by themselves, bivouac-server with --tls-cert and --tls-key: README, \"More than one machine\"", d.public)
 	}
 	if err := d.movable(moved); err != nil {
 		return err
@@ -115,6 +121,9 @@ func settle(flag string, value *string, udp bool) error {
 }
 
 func taken(flag, address string, err error) error {
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used: this machine has no such address", flag, address)
+	}
 	return protocol.Errorf(protocol.CodeFailedPrecondition,
 		"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port: --%s 127.0.0.1:0", flag, address, err, flag)
 }

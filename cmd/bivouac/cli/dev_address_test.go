@@ -10,6 +10,26 @@ import (
 	"bivouac/edge/protocol"
 )
 
+// An API beyond loopback is refused before anything is remembered, and the words of
+// a process that ended are passed on without its code.
+func TestDevServesItsAPIHereOnly(t *testing.T) {
+	for address, want := range map[string]protocol.Code{"0.0.0.0:0": protocol.CodeInvalidArgument, "192.0.2.1:0": protocol.CodeFailedPrecondition, "127.0.0.1:0": "", "localhost:0": ""} {
+		d := &dev{app: &app{err: new(bytes.Buffer)}, data: t.TempDir(), public: address, runner: "127.0.0.1:0", broker: "127.0.0.1:0", model: "127.0.0.1:0"}
+		err := d.addresses()
+		if (err == nil) != (want == "") || err != nil && protocol.CodeOf(err) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+		if _, kept := os.Stat(d.path("addresses.json")); (kept == nil) != (want == "") {
+			t.Errorf("%s: remembered: %v", address, kept)
+		}
+	}
+	for words, want := range map[string]string{"bad [invalid_argument]\n": "bad", "see a[1]": "see a[1]", "at [::]": "at [::]", "plain": "plain"} {
+		if got := lastLines([]byte(words), nil); got != want {
+			t.Errorf("%q became %q", words, got)
+		}
+	}
+}
+
 // What the runner dials is in its enrolment. A start without it, which is free to
 // move the server, does not change that, and the next one with it is refused before
 // it remembers anything; without the runner it goes on.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -108,7 +109,20 @@ func lastLines(out []byte, err error) string {
 			out = whole // lines, not the end of one
 		}
 	}
-	return string(out)
+	return withoutCode(string(out))
+}
+
+// withoutCode leaves out the code that a process ends its last words with: whoever
+// passes them on ends with its own.
+func withoutCode(words string) string {
+	i := strings.LastIndex(words, " [")
+	if i < 0 || !strings.HasSuffix(words, "]") {
+		return words
+	}
+	if _, ok := protocol.Codes[protocol.Code(words[i+2:len(words)-1])]; !ok {
+		return words
+	}
+	return words[:i]
 }
 
 // spawn starts a process that runs until end.
