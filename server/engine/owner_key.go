@@ -27,7 +27,8 @@ type ownerKey struct {
 // waits reports that nothing of the action can have run: a machine begins only after
 // the server has the owner's yes.
 func (k ownerKey) waits() bool {
-	return k.asked != nil && !k.over && k.decided.GetDecision() != secondkey.Approved
+	no := k.decided == nil || k.decided.GetDecision() == secondkey.Denied || k.decided.GetDecision() == secondkey.Expired
+	return k.asked != nil && !k.over && no
 }
 
 // ownerKeyOf reads the records of a device attempt, up to a sequence; zero: all.
@@ -157,11 +158,16 @@ func (w *turnTx) ownerDecided(a execution.Attempt, r *runnerv1.Record) error {
 	if err != nil || key.asked == nil || key.decided != nil {
 		return err
 	}
-	d := r.GetOwnerDecided()
-	w.event(session.Event{Type: session.OwnerDecided, Attempt: a.ID, Data: map[string]string{
-		"runner": a.Runner.String(), "decision": d.GetDecision(), "by": d.GetBy(), "digest": d.GetDigest(),
-		"waited_ms": strconv.FormatInt(d.GetWaitedMs(), 10), "machine_time": time.UnixMicro(r.AtUs).UTC().Format(time.RFC3339Nano)}})
+	said := decisionSaid(a, r.GetOwnerDecided())
+	said["machine_time"] = time.UnixMicro(r.AtUs).UTC().Format(time.RFC3339Nano)
+	w.event(session.Event{Type: session.OwnerDecided, Attempt: a.ID, Data: said})
 	return w.ownerAnswered(a, key.asked)
+}
+
+// decisionSaid is a decision as the record keeps it, in the machine's words.
+func decisionSaid(a execution.Attempt, d *runnerv1.OwnerDecided) map[string]string {
+	return map[string]string{"runner": a.Runner.String(), "decision": machineWords(d.GetDecision()), "by": machineWords(d.GetBy()),
+		"digest": machineWords(d.GetDigest()), "waited_ms": strconv.FormatInt(d.GetWaitedMs(), 10)}
 }
 
 // ownerEnded is a result without a decision: the question is over too.

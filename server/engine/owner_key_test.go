@@ -34,7 +34,7 @@ func TestQuestionIsAboutTheWork(t *testing.T) {
 				if moved := w.Turn(turn.ID).Deadline.After(before); moved != honest {
 					t.Errorf("the deadline was moved: %v", moved)
 				}
-				h.Append(&runnerv1.Record{Kind: &runnerv1.Record_OwnerDecided{OwnerDecided: &runnerv1.OwnerDecided{Decision: secondkey.Denied, Digest: asked.Digest}}})
+				h.Append(&runnerv1.Record{Kind: &runnerv1.Record_OwnerDecided{OwnerDecided: &runnerv1.OwnerDecided{Decision: secondkey.Denied, Digest: asked.Digest, By: strings.Repeat("é", 4000)}}})
 				w.Settle()
 				if after := w.Turn(turn.ID).Deadline; after.Before(before) || after.Sub(before) > time.Second {
 					t.Errorf("after the decision the deadline is %v further", after.Sub(before))
@@ -42,6 +42,11 @@ func TestQuestionIsAboutTheWork(t *testing.T) {
 				for _, kind := range []session.EventType{session.OwnerAsked, session.OwnerDecided} {
 					if has := slices.Contains(w.Types(turn.Session), kind); has != honest {
 						t.Errorf("%s is in the record: %v", kind, has)
+					}
+				}
+				for _, e := range w.Events(turn.Session) {
+					if n := len(e.Data["by"]); n > 300 || e.Type == session.OwnerDecided && n == 0 {
+						t.Errorf("%s keeps %d bytes of the machine's words", e.Type, n)
 					}
 				}
 				r.Renews = false

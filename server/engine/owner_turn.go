@@ -2,7 +2,6 @@ package engine
 
 import (
 	"slices"
-	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -54,7 +53,5 @@ func (w *turnTx) ownerLetIn(a execution.Attempt, d *runnerv1.OwnerDecided) {
 	if d == nil || a.SubjectKind != execution.SubjectTurn || !a.ClaimedAt.Equal(w.tx.Now) {
 		return
 	}
-	w.event(session.Event{Type: session.OwnerDecided, Attempt: a.ID, Data: map[string]string{
-		"runner": a.Runner.String(), "decision": d.GetDecision(), "by": d.GetBy(), "digest": d.GetDigest(),
-		"waited_ms": strconv.FormatInt(d.GetWaitedMs(), 10)}})
+	w.event(session.Event{Type: session.OwnerDecided, Attempt: a.ID, Data: decisionSaid(a, d)})
 }

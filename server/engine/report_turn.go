@@ -248,6 +248,12 @@ var sandboxStates = []string{"running", "frozen", "killed"}
 // maxReason of a machine's words.
 const maxReason = 300
 
+// machineWords are a machine's own words as the record keeps them.
+func machineWords(s string) string {
+	clean, _ := redact.Text(s)
+	return strings.ToValidUTF8(clean[:min(len(clean), maxReason)], "")
+}
+
 // sandboxMoved tells who follows the session that the turn's sandboxes stand still,
 // run again, or are gone, by the machine's own clock: the server hears of it when the
 // machine is back. The machine's words are payload, which can be erased; a state that
@@ -257,8 +263,7 @@ func (w *turnTx) sandboxMoved(a execution.Attempt, r *runnerv1.Record) error {
 	if a.SubjectKind != execution.SubjectTurn || !slices.Contains(sandboxStates, moved.GetState()) {
 		return nil
 	}
-	why, _ := redact.Text(moved.GetReason())
-	w.event(session.Event{Type: session.SandboxMoved, Attempt: a.ID, Payload: strings.ToValidUTF8(why[:min(len(why), maxReason)], ""), Data: map[string]string{
+	w.event(session.Event{Type: session.SandboxMoved, Attempt: a.ID, Payload: machineWords(moved.GetReason()), Data: map[string]string{
 		"runner": a.Runner.String(), "state": moved.GetState(), "machine_time": time.UnixMicro(r.AtUs).UTC().Format(time.RFC3339Nano)}})
 	return nil
 }
