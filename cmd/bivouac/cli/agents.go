@@ -16,7 +16,7 @@ import (
 
 func (a *app) agentsCommand() *cobra.Command {
 	return group(&cobra.Command{Use: "agents", Short: "Agent definitions: HCL, immutable by digest"},
-		a.agentsApply(), a.agentsList(), a.agentsShow(), a.agentsRecreate())
+		a.agentsApply(), a.agentsList(), a.agentsShow(), a.agentsExample(), a.agentsRecreate())
 }
 
 func (a *app) agentsApply() *cobra.Command {
@@ -110,6 +110,32 @@ func (a *app) agentsShow() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&digest, "digest", "", "an earlier version")
 	return cmd
+}
+
+func (a *app) agentsExample() *cobra.Command {
+	return &cobra.Command{
+		Use:   "example assistant|coder",
+		Short: "A definition to begin with: of an assistant, or of a coder in a sandbox",
+		Long: `Prints the definition that bivouac dev begins with; nothing is asked of a server. Say a
+route of the broker's file in it, then apply it, and grant it to yourself.`,
+		Example:   "  bivouac agents example assistant > assistant.hcl\n  bivouac agents apply assistant.hcl\n  bivouac grant create --agent assistant",
+		Args:      cobra.ExactArgs(1),
+		ValidArgs: []string{"assistant", "coder"},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if args[0] != "assistant" && args[0] != "coder" {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "there is no example %q: assistant and coder are", args[0])
+			}
+			src, err := defaults.ReadFile("defaults/" + args[0] + ".hcl")
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(map[string]string{"name": args[0], "source": string(src)})
+			}
+			_, err = a.out.Write(src)
+			return err
+		},
+	}
 }
 
 func (a *app) agentsRecreate() *cobra.Command {
