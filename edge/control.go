@@ -149,9 +149,16 @@ func (d *Daemon) obey(ctx context.Context, paused bool) error {
 // leave removes the runner at the server, ends everything here, and ends Run.
 func (d *Daemon) leave(ctx context.Context) error {
 	d.leaving.Store(true) // the server may end our stream before it answers
-	if _, err := call(ctx, d.client.Leave, &runnerv1.LeaveRequest{}); err != nil && !forgotten(err) {
-		d.leaving.Store(false)
-		return err
+	d.askedToLeave.Store(true)
+	for again := true; ; again = false {
+		_, err := call(ctx, d.client.Leave, &runnerv1.LeaveRequest{})
+		if err == nil || forgotten(err) {
+			break
+		}
+		if !again || !transient(err) { // its answer may be lost: asked again, it says so
+			d.leaving.Store(false)
+			return err
+		}
 	}
 	for _, a := range d.table.all() {
 		d.cutOff(a, protocol.Errorf(protocol.CodeCancelled, "the owner removed this machine from its server"))

@@ -74,6 +74,9 @@ func (d *Daemon) fence(ctx context.Context, why error) error {
 		d.cutOff(a, protocol.Errorf(protocol.CodePermissionDenied, "%w", why))
 	}
 	d.awaitQuiet(ctx)
+	if d.askedToLeave.Load() {
+		return &finalError{err: errLeft} // it has heard its owner, and only the answer was lost
+	}
 	return &finalError{err: enrolAgain(d.cfg.State, why)}
 }
 

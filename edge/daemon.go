@@ -58,6 +58,9 @@ type Daemon struct {
 	reading    *connection   // link loop only: whose stream is open here
 	recovered  time.Duration // link loop only: when the certificate was recovered
 
+	// askedToLeave: its owner did so once, and the answer may have been lost.
+	askedToLeave atomic.Bool
+
 	backoff                             link.Backoff
 	taking                              single      // a new epoch
 	moving                              atomic.Bool // one is taken beside the last

@@ -71,6 +71,8 @@ type fakeServer struct {
 	certs    int
 	refused  map[string]protocol.Code // claims, by attempt
 	mute     bool                     // reports get no answer
+
+	lostLeaves int // answers to Leave that do not arrive, though it is done
 }
 
 type fakeCode struct {
@@ -427,6 +429,11 @@ func (f *fakeServer) Announce(ctx context.Context, r *runnerv1.AnnounceRequest) 
 func (f *fakeServer) Leave(ctx context.Context, _ *runnerv1.LeaveRequest) (*runnerv1.LeaveResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.lostLeaves > 0 {
+		f.lostLeaves--
+		f.forgot = true
+		return nil, refuse(protocol.CodeUnavailable, "the answer is lost")
+	}
 	if err := f.welcome(ctx); err != nil {
 		return nil, err
 	}

@@ -52,6 +52,9 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 	if err != nil {
 		return none, err
 	}
+	if err := resolves(ctx, p.Network, address); err != nil {
+		return none, err
+	}
 	dir, err := state.Create(p.State)
 	if err != nil {
 		return none, err

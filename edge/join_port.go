@@ -1,12 +1,43 @@
 package edge
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/netip"
+	"time"
 
+	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 )
+
+// nameTimeout bounds how long a name may take to be resolved.
+const nameTimeout = 5 * time.Second
+
+// resolves refuses an address whose name this machine cannot resolve, before anything
+// is written: dialled, it would be a server that does not answer.
+func resolves(ctx context.Context, n link.Network, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
+	defer cancel()
+	if n.ResolveUDP != nil {
+		_, err = n.ResolveUDP(ctx, address)
+	} else {
+		_, err = net.DefaultResolver.LookupHost(ctx, host)
+	}
+	if err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument,
+			"the name %s cannot be resolved on this machine: %w; see `getent hosts %s`, or write the server's address in place of the name", host, err, host)
+	}
+	return nil
+}
 
 // apiPort is where a server's API for people listens by default.
 const apiPort = "7400"

@@ -191,6 +191,20 @@ func Leave(ctx context.Context, p LeaveParams) error {
 		sweepAll(ctx, p.Sandbox), p.State.Wipe())
 }
 
+// Forget wipes what a join that failed left in a directory that is no runner's. It
+// reports whether there was something; a runner is left alone.
+func Forget(dir *state.Dir) (wiped bool, err error) {
+	if dir.Joined() || !dir.HasKey() {
+		return false, nil
+	}
+	release, err := dir.Lock()
+	if err != nil {
+		return false, err // a join is under way
+	}
+	defer release()
+	return true, dir.Wipe()
+}
+
 // leaveAlone tells the server without a daemon.
 func leaveAlone(ctx context.Context, p LeaveParams) error {
 	e, err := p.State.Enrolment()

@@ -154,8 +154,16 @@ func leaveCommand(dir *string) *cobra.Command {
 		Short: "Remove this machine from its server and wipe its key and state; edge.hcl stays",
 		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := state.Open(*dir)
+			d, err := state.At(*dir)
 			if err != nil {
+				return err
+			}
+			if wiped, err := edge.Forget(d); err != nil {
+				return err
+			} else if wiped {
+				return said(cmd, true, "this machine had not joined; the key of a join that failed is wiped\nif bivouac edge list shows it all the same, end it there: bivouac edge revoke NAME", "")
+			}
+			if d, err = state.Open(*dir); err != nil {
 				return err
 			}
 			s, _ := supervisors("") // nil where nothing can be supervised: then nothing runs

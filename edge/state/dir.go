@@ -140,6 +140,12 @@ func (d *Dir) Joined() bool {
 	return err == nil
 }
 
+// HasKey reports whether there is a device key, which a join makes first of all.
+func (d *Dir) HasKey() bool {
+	_, err := os.Stat(d.file("device.key"))
+	return err == nil
+}
+
 // Enrolment reads what join stored.
 func (d *Dir) Enrolment() (Enrolment, error) {
 	var e Enrolment
