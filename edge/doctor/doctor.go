@@ -141,9 +141,13 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 	if err != nil || x.enrolment.Server == "" {
 		return // said by identity
 	}
+	certificate := x.dir.Certificate
+	if _, err := certificate(); err != nil {
+		certificate = nil // said by identity; the way to a peer needs none
+	}
 	to := func(address string, role identity.Role) link.Config {
 		return link.Config{
-			Address: address, Trust: link.Trust{Role: role, Root: root, Now: x.dir.Now}, Certificate: x.dir.Certificate,
+			Address: address, Trust: link.Trust{Role: role, Root: root, Now: x.dir.Now}, Certificate: certificate,
 			Network: x.Network, DialTimeout: x.ReachTimeout,
 		}
 	}
@@ -167,6 +171,9 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 func (x *exam) standing(ctx context.Context) bool {
 	if !x.answers {
 		return true // said by peers
+	}
+	if _, err := x.dir.Certificate(); err != nil {
+		return true // said by identity
 	}
 	known, err := edge.Standing(ctx, x.dir, x.Network)
 	if known {
@@ -258,6 +265,8 @@ func (x *exam) daemon(ctx context.Context) {
 		x.Warn("daemon", "its owner has paused it", "this machine takes no work", x.dir.Command("resume"))
 	case !s.Connected:
 		x.Bad("daemon", "runs, and is not connected: "+cmp.Or(s.LastError, "no reason known"), "this machine takes no work", x.dir.Command("status"))
+	case s.PolicyProblem != "" && strings.Contains(s.LastError, s.PolicyProblem):
+		x.Fine("daemon", "connected over %s; the last edge.hcl without mistakes is in force", s.Transport) // said by policy
 	case s.LastError != "":
 		x.Warn("daemon", "connected over "+s.Transport+"; last trouble: "+s.LastError, "some part of it tries again", x.dir.Command("status"))
 	default:

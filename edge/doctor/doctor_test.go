@@ -148,6 +148,9 @@ type deaf struct{ net.PacketConn }
 
 func (deaf) WriteTo(p []byte, _ net.Addr) (int, error) { return len(p), nil }
 
+// alone are injuries that have one finding and no echo.
+var alone = map[string]bool{"open key": true, "damaged key": true, "revoked": true, "mistake under a daemon": true}
+
 // Every broken part is found, alone, with what mends it; a healthy runner has no
 // finding but good ones.
 func TestExamine(t *testing.T) {
@@ -165,9 +168,14 @@ func TestExamine(t *testing.T) {
 			b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\n"), 0o600))
 			b.must(os.Chmod(b.dir.Policy(), 0o666))
 		}, "edge.hcl", finding.Problem, "mode 0666", "chmod go-w"},
-		"damaged key":      {func(b *body) { b.must(os.WriteFile(filepath.Join(b.dir.Path(), "device.key"), []byte("x"), 0o600)) }, "key", finding.Problem, "is damaged", "leave --force"},
-		"old certificate":  {func(b *body) { b.certificate(time.Now().Add(-time.Minute)) }, "certificate", finding.Warning, "ended", "bivouac-edge run"},
-		"mistyped policy":  {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\nfolder {\n"), 0o600)) }, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},
+		"damaged key":     {func(b *body) { b.must(os.WriteFile(filepath.Join(b.dir.Path(), "device.key"), []byte("x"), 0o600)) }, "key", finding.Problem, "is damaged", "leave --force"},
+		"old certificate": {func(b *body) { b.certificate(time.Now().Add(-time.Minute)) }, "certificate", finding.Warning, "ended", "bivouac-edge run"},
+		"mistyped policy": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\nfolder {\n"), 0o600)) }, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},
+		"mistake under a daemon": {func(b *body) {
+			b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\nfolder {\n"), 0o600))
+			_, err := owner.Load(b.dir.Policy(), b.dir.Path())
+			b.status.PolicyProblem, b.status.LastError = err.Error(), "policy: "+err.Error()
+		}, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},
 		"policy of naught": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 0\n"), 0o600)) }, "edge.hcl", finding.Warning, "allows nothing", "edit "},
 		"no server":        {func(b *body) { b.stop["server"]() }, "server", finding.Problem, "7401", "bivouac-server"},
 		"no broker":        {func(b *body) { b.stop["broker"]() }, "broker", finding.Problem, "7402", "bivouac-broker run"},
@@ -228,6 +236,13 @@ func TestExamine(t *testing.T) {
 						t.Errorf("a healthy runner:\n%s", out.String())
 					}
 					return
+				}
+				if alone[name] {
+					for _, f := range r.All {
+						if f.Level != finding.OK && f.Check != c.check {
+							t.Errorf("%s is told as %+v too", name, f)
+						}
+					}
 				}
 				for _, f := range r.All {
 					if name == "revoked" && strings.Contains(f.Mend, "bivouac-edge run") {
