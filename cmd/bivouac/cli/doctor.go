@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/http"
@@ -123,7 +124,13 @@ func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) boo
 		return false
 	}
 	begun := time.Now()
-	res, err := http.DefaultClient.Do(req)
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.login.trust()}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Do(req)
+	if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
+		r.Bad("server.certificate", "the certificate of "+u.Host+" is signed by an authority that is not known here", "only a certificate that can be proven is believed", "bivouac login "+u.Scheme+"://"+u.Host+" --token-file FILE --ca CA.pem")
+		return false
+	}
 	if err != nil {
 		r.Bad("server", "port "+port+" answers, and not as this server would: "+err.Error(), "another program may listen there, or TLS is expected", "bivouac login http"+map[bool]string{true: "", false: "s"}[u.Scheme == "https"]+"://"+u.Host+" --token-file FILE; or ss -lntp on its machine")
 		return false

@@ -113,16 +113,20 @@ func reserve(path string) error {
 
 // client of the login's server.
 func (l login) client(lost func(error)) (*client.Client, error) {
-	c := client.Config{URL: l.Server, Token: l.Token.reveal(), LostFunc: lost}
-	if l.CA != "" {
-		pool, err := x509.SystemCertPool()
-		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		pool.AppendCertsFromPEM([]byte(l.CA))
-		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+	return client.New(client.Config{URL: l.Server, Token: l.Token.reveal(), LostFunc: lost, TLS: l.trust()})
+}
+
+// trust in the authority that the login names, beside the system's; nil: those alone.
+func (l login) trust() *tls.Config {
+	if l.CA == "" {
+		return nil
 	}
-	return client.New(c)
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	pool.AppendCertsFromPEM([]byte(l.CA))
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 }
 
 // readCA reads the file of an authority; without a file there is none.
