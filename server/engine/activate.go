@@ -209,7 +209,7 @@ func (w *turnTx) own(desc *brokerv1.DescribeResponse) error {
 		return err
 	}
 	now, limits := w.tx.Now, w.snap.Agent.Limits
-	w.turn.Owner, w.turn.OwnerExpiresAt = w.e.cfg.Replica, now.Add(w.e.cfg.Limits.OwnerTTL)
+	w.turn.Owner = w.e.cfg.Replica
 	w.turn.Placement = session.Placement(w.snap.Agent.Placement)
 	w.turn.Deadline = now.Add(limits.MaxWall)
 	if w.turn.Placement == session.PlacementRunner {

@@ -80,7 +80,7 @@ func (e *Engine) takeOver(ctx context.Context, seen session.Turn) error {
 		if w.turn.OwnerFence, err = w.turn.OwnerFence.Next(w.tx.Epoch()); err != nil {
 			return err
 		}
-		w.turn.Owner, w.turn.OwnerExpiresAt = e.cfg.Replica, w.tx.Now.Add(e.cfg.Limits.OwnerTTL)
+		w.turn.Owner = e.cfg.Replica
 		w.touch()
 		w.tx.Wake(store.TopicActions) // its intents are for this replica to send
 		w.tx.Wake(store.TopicApprovals)

@@ -65,11 +65,10 @@ type Turn struct {
 	// Snapshot is what activation froze: deterministic JSON of policy.Snapshot.
 	Snapshot       []byte
 	SnapshotDigest string
-	// Owner row: which replica drives the turn, under which fence, until when.
+	// Owner row: which replica drives the turn, under which fence.
 	// Every write of a server-side loop is guarded by OwnerFence.
-	Owner          protocol.ReplicaID
-	OwnerFence     protocol.Fence
-	OwnerExpiresAt time.Time
+	Owner      protocol.ReplicaID
+	OwnerFence protocol.Fence
 	// Loop is the encoded runtimev1.LoopState; PatchDigest belongs to it and the
 	// two are written together. INV: a checkpoint is a pair.
 	Loop        []byte

@@ -11,7 +11,7 @@ import (
 const turnColumns = `t.id, t.session, t.tenant, t.principal, t.n, t.message_id, t.message_digest, t.prompt, t.workspace_digest,
 	t.state, t.reason, t.message, t.answer, t.placement, t.queued_at, t.queue_deadline, t.activated_at, t.deadline, t.ended_at,
 	t.cancel_requested_at, t.reconcile_deadline, sn.body, t.snapshot_digest,
-	t.owner, t.owner_fence, t.owner_expires_at, t.loop, t.patch_digest, t.model_call, t.attempt, t.attempts,
+	t.owner, t.owner_fence, t.loop, t.patch_digest, t.model_call, t.attempt, t.attempts,
 	t.input_tokens, t.output_tokens, t.cost_micro_usd, t.slice, t.trace_parent, t.model_calls, t.usage_settled_at`
 
 const fromTurns = ` FROM turns t LEFT JOIN snapshots sn ON sn.digest = t.snapshot `
@@ -20,7 +20,7 @@ func scanTurn(r scanner) (t session.Turn, err error) {
 	err = r.Scan(&t.ID, &t.Session, &t.Tenant, &t.Principal, &t.N, &t.MessageID, &t.MessageDigest, &t.Prompt, &t.WorkspaceDigest,
 		&t.State, &t.Reason, &t.Message, &t.Answer, &t.Placement, at(&t.QueuedAt), at(&t.QueueDeadline), at(&t.ActivatedAt),
 		at(&t.Deadline), at(&t.EndedAt), at(&t.CancelRequestedAt), at(&t.ReconcileDeadline), blob(&t.Snapshot), &t.SnapshotDigest,
-		&t.Owner, &t.OwnerFence, at(&t.OwnerExpiresAt), blob(&t.Loop), &t.PatchDigest, &t.ModelCall, &t.Attempt, &t.Attempts,
+		&t.Owner, &t.OwnerFence, blob(&t.Loop), &t.PatchDigest, &t.ModelCall, &t.Attempt, &t.Attempts,
 		&t.InputTokens, &t.OutputTokens, &t.CostMicroUSD, &t.Slice, &t.TraceParent,
 		&t.ModelCalls, at(&t.UsageSettledAt))
 	return t, err
@@ -31,11 +31,11 @@ var (
 	insertTurn = define(`INSERT INTO turns
 		(id, session, tenant, principal, n, message_id, message_digest, prompt, workspace_digest,
 		 prior_state, state, reason, message, answer, placement, queued_at, queue_deadline, activated_at, deadline, ended_at,
-		 cancel_requested_at, reconcile_deadline, snapshot, snapshot_digest, owner, owner_fence, owner_expires_at,
+		 cancel_requested_at, reconcile_deadline, snapshot, snapshot_digest, owner, owner_fence,
 		 loop, patch_digest, model_call, attempt, attempts, input_tokens, output_tokens, cost_micro_usd, slice, trace_parent,
 		 model_calls, usage_settled_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, '', $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-		 $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38) ON CONFLICT DO NOTHING`)
+		 $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37) ON CONFLICT DO NOTHING`)
 	insertSnapshot = define(`INSERT INTO snapshots (digest, body) VALUES ($1, $2) ON CONFLICT DO NOTHING`)
 )
 
@@ -66,7 +66,7 @@ func (tx *Tx) insertTurn(s session.Session, last int64, t session.Turn) (session
 	}
 	n, err := tx.exec(insertTurn, t.ID, t.Session, t.Tenant, t.Principal, t.N, t.MessageID, t.MessageDigest, t.Prompt, t.WorkspaceDigest,
 		t.State, t.Reason, t.Message, t.Answer, t.Placement, t.QueuedAt, t.QueueDeadline, t.ActivatedAt, t.Deadline, t.EndedAt,
-		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest, t.Owner, t.OwnerFence, t.OwnerExpiresAt,
+		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest, t.Owner, t.OwnerFence,
 		t.Loop, t.PatchDigest, t.ModelCall, t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent,
 		t.ModelCalls, t.UsageSettledAt)
 	if err != nil {
@@ -158,9 +158,9 @@ var saveTurn = define(`UPDATE turns SET
 	prior_state = CASE WHEN state = $6 THEN prior_state ELSE state END, state = $6,
 	reason = $7, message = $8, answer = $9, placement = $10, queue_deadline = $11, activated_at = $12, deadline = $13, ended_at = $14,
 	cancel_requested_at = $15, reconcile_deadline = $16, snapshot = $17, snapshot_digest = $18,
-	owner = $19, owner_fence = $20, owner_expires_at = $21, loop = $22, patch_digest = $23, model_call = $24,
-	attempt = $25, attempts = $26, input_tokens = $27, output_tokens = $28, cost_micro_usd = $29, slice = $30, trace_parent = $31,
-	model_calls = $32, usage_settled_at = $33
+	owner = $19, owner_fence = $20, loop = $21, patch_digest = $22, model_call = $23,
+	attempt = $24, attempts = $25, input_tokens = $26, output_tokens = $27, cost_micro_usd = $28, slice = $29, trace_parent = $30,
+	model_calls = $31, usage_settled_at = $32
 	WHERE ($1 = '' OR (tenant = $1 AND principal = $2)) AND id = $3 AND ` + stateIs("state", "$4") + ` AND owner_fence = $5 AND owner_fence <= $20`)
 
 // SaveTurn writes every mutable column, guarded by prior state and owner fence; a guard that
@@ -178,7 +178,7 @@ func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.F
 	n, err := tx.exec(saveTurn, tx.mine(t.ID, prior, fence, t.State,
 		t.Reason, t.Message, t.Answer, t.Placement, t.QueueDeadline, t.ActivatedAt, t.Deadline, t.EndedAt,
 		t.CancelRequestedAt, t.ReconcileDeadline, snapshot, t.SnapshotDigest,
-		t.Owner, t.OwnerFence, t.OwnerExpiresAt, t.Loop, t.PatchDigest, t.ModelCall,
+		t.Owner, t.OwnerFence, t.Loop, t.PatchDigest, t.ModelCall,
 		t.Attempt, t.Attempts, t.InputTokens, t.OutputTokens, t.CostMicroUSD, t.Slice, t.TraceParent,
 		t.ModelCalls, t.UsageSettledAt)...)
 	if err != nil {

@@ -206,7 +206,7 @@ func (x *side) conversation(tx *store.Tx) error {
 	if err != nil {
 		return err
 	}
-	active.Owner, active.OwnerExpiresAt = x.Replica, tx.Now.Add(-time.Second)
+	active.Owner = x.Replica
 	if active, err = walk(tx, active, session.Received); err != nil {
 		return err
 	}
