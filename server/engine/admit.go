@@ -53,6 +53,10 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	if err := e.checkPrompt(p); err != nil {
 		return Admission{}, err
 	}
+	digest, err := messageDigest(p) // before the transaction: others wait for its end
+	if err != nil {
+		return Admission{}, err
+	}
 	// It rests on the session's row, which it locks, and on the message's uniqueness;
 	// the bounds of principal and tenant may be passed by what is admitted at once.
 	update := e.cfg.Store.UpdateGuarded
@@ -62,7 +66,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	var a Admission
 	var cancelled *turnTx
 	p.Origin = cmp.Or(p.Origin, policy.OriginAPI)
-	err := update(ctx, c, func(tx *store.Tx) error {
+	err = update(ctx, c, func(tx *store.Tx) error {
 		a, cancelled = Admission{}, nil
 		if err := mayClaim(tx, c, p); err != nil {
 			return err
@@ -73,7 +77,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		}
 		if !s.Same.IsZero() {
 			a.Duplicate = true
-			return e.again(tx, s, &a, p)
+			return e.again(tx, s, &a, p, digest)
 		}
 		agent, err := e.mayQueue(tx, s)
 		if err != nil {
@@ -93,7 +97,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 				return err
 			}
 		}
-		if a.Turn, err = e.queue(tx, s, agent, p, a.Replaced); err != nil {
+		if a.Turn, err = e.queue(tx, s, agent, p, digest, a.Replaced); err != nil {
 			return err
 		}
 		a.Position = s.Queued + 1
@@ -138,12 +142,8 @@ func (e *Engine) checkPrompt(p NewTurn) error {
 
 // again answers a duplicate, and cancels nothing; the same id with another body is
 // a conflict.
-func (e *Engine) again(tx *store.Tx, s store.Standing, a *Admission, p NewTurn) (err error) {
+func (e *Engine) again(tx *store.Tx, s store.Standing, a *Admission, p NewTurn, digest string) (err error) {
 	if a.Turn, err = tx.Turn(s.Same); err != nil {
-		return err
-	}
-	digest, err := messageDigest(p)
-	if err != nil {
 		return err
 	}
 	if digest != a.Turn.MessageDigest && planted.Chosen != planted.Duplicate {
@@ -239,11 +239,7 @@ func tieWorkspace(tx *store.Tx, s session.Session, digest string) error {
 	return err
 }
 
-func (e *Engine) queue(tx *store.Tx, at store.Standing, agent policy.Agent, p NewTurn, instead protocol.TurnID) (session.Turn, error) {
-	digest, err := messageDigest(p)
-	if err != nil {
-		return session.Turn{}, err
-	}
+func (e *Engine) queue(tx *store.Tx, at store.Standing, agent policy.Agent, p NewTurn, digest string, instead protocol.TurnID) (session.Turn, error) {
 	said := map[string]string{"message_id": p.MessageID, "origin": string(p.Origin)}
 	if instead != "" {
 		said[session.DataInstead] = instead.String()
