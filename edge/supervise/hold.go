@@ -33,12 +33,15 @@ func (a *attempt) held() bool {
 	return held
 }
 
+// whyHeld is what people are told of an attempt that is held: nothing of it has ended.
+const whyHeld = "the lease was not renewed in time; it goes on when the server renews it"
+
 // suspend holds the attempt. The relay goes first: it is the way out.
 func (a *attempt) suspend(ctx context.Context) error {
 	a.relay.Suspend()
 	a.hold.still.Set(true)
 	a.cfg.Log.Warn("the attempt lost its authority and is frozen", "retention_left_ms", a.lease.Retention().Milliseconds())
-	return a.move(ctx, sandbox.StateFrozen, errLost.Message)
+	return a.move(ctx, sandbox.StateFrozen, whyHeld)
 }
 
 // resume lets it go on where it was.
@@ -61,7 +64,7 @@ func (a *attempt) give(ctx context.Context, g sandbox.Group) error {
 	a.hold.group, a.hold.at = g, sandbox.StateRunning
 	<-a.hold.step
 	if a.held() {
-		return a.move(ctx, sandbox.StateFrozen, errLost.Message)
+		return a.move(ctx, sandbox.StateFrozen, whyHeld)
 	}
 	return nil
 }

@@ -37,6 +37,18 @@ func moves(all []*runnerv1.Record) (out []string) {
 	return out
 }
 
+// toldTruly checks what people are told of a move: of a freeze, that it goes on; only of
+// a kill, that something was ended.
+func toldTruly(t *testing.T, all []*runnerv1.Record) {
+	t.Helper()
+	for _, rec := range all {
+		m := rec.GetSandboxMoved()
+		if m.GetState() == "frozen" && (strings.Contains(m.Reason, "ended") || !strings.Contains(m.Reason, "goes on")) || m.GetState() == "killed" && strings.Contains(m.Reason, "goes on") {
+			t.Errorf("%s is told as %q", m.State, m.Reason)
+		}
+	}
+}
+
 // Without renewal every process stops where it is, a daemon in a session of its
 // own included, and goes on when the same lease is renewed; when its retention is
 // over all are killed. INV-20.
@@ -72,6 +84,7 @@ func TestAuthorityLossFreezes(t *testing.T) {
 	defer kept.journal.Close()
 	all, err := kept.batch(0)
 	must(t, err)
+	toldTruly(t, all)
 	if got := moves(all); !slices.Equal(got, []string{"frozen", "running", "frozen", "running", "frozen", "killed"}) {
 		t.Errorf("the journal tells of %v", got)
 	}
@@ -112,6 +125,7 @@ func TestHoldInVirtualTime(t *testing.T) {
 		if res.Status != "succeeded" || len(got) != 1 || got[0].Text != "slept\n" || took != 115*time.Second {
 			t.Errorf("after %v: results %v of %+v", took, got, res)
 		}
+		toldTruly(t, all)
 		if got := moves(all); !slices.Equal(got, []string{"frozen", "running"}) {
 			t.Errorf("the journal tells of %v", got)
 		}

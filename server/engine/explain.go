@@ -271,7 +271,7 @@ func (e *Engine) explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation,
 		return x, err
 	case execution.AttemptSuspect:
 		x.WaitingFor = fmt.Sprintf("runner %s, which has not renewed its lease; it goes elsewhere %s after its last renewal", name, a.Retention)
-		x.Remedies = []string{"on that machine: bivouac-edge run"}
+		x.Remedies = []string{"on that machine: bivouac-edge doctor"} // it may run, and only its network be gone
 	case execution.AttemptQueued:
 		return x, e.rank(tx, a, &x)
 	default:

@@ -57,6 +57,9 @@ func TestLeaseTimes(t *testing.T) {
 		if took := until(t, w, time.Minute, suspect); took != 15*time.Second {
 			t.Errorf("suspect after %s", took)
 		}
+		if x, err := w.Engine.Explain(ctx(), w.Me(), h.ID.String()); err != nil || strings.Join(x.Remedies, "; ") != "on that machine: bivouac-edge doctor" {
+			t.Errorf("a machine that may run without its network: %+v, %v", x.Remedies, err)
+		}
 		if resp := r.Renew(); len(resp.Leases) != 1 || resp.Leases[0].Terms.Capability == "" {
 			t.Fatalf("renewal of a suspect: %+v", resp)
 		}

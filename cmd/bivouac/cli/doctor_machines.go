@@ -37,9 +37,9 @@ func judgeMachines(r *finding.Report, runners []*apiv1.Runner, stateOf func(id s
 		case m.GetPaused():
 			r.Warn(check, name+" is paused by its owner", why, edgeAt(state, "resume"))
 		case !m.GetConnected():
-			mend := edgeAt(state, "run")
+			mend := edgeAt(state, "doctor") // it may run, and only its network be gone
 			if state != "" {
-				mend += ", or bivouac dev --data " + quoted(filepath.Dir(state)) + ", which runs it"
+				mend = edgeAt(state, "run") + ", or bivouac dev --data " + quoted(filepath.Dir(state)) + ", which runs it"
 			}
 			r.Warn(check, name+" is offline, last seen "+ago(m.GetLastSeenAt()), why, mend)
 		case m.GetSandboxProblem() != "":

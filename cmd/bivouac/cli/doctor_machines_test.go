@@ -37,7 +37,7 @@ func TestMachinesThatTakeNoWork(t *testing.T) {
 		mend    string
 	}{
 		"works":           {sound(func(*apiv1.Runner) {}), finding.OK, "laptop is connected", ""},
-		"offline":         {sound(func(m *apiv1.Runner) { m.Connected = false }), finding.Warning, "laptop is offline", "bivouac-edge run  (on that machine)"},
+		"offline":         {sound(func(m *apiv1.Runner) { m.Connected = false }), finding.Warning, "laptop is offline", "bivouac-edge doctor  (on that machine)"},
 		"paused":          {sound(func(m *apiv1.Runner) { m.Paused = true }), finding.Warning, "laptop is paused", "bivouac-edge resume  (on that machine)"},
 		"without slots":   {sound(func(m *apiv1.Runner) { m.Slots = 0 }), finding.Warning, "no slot", "raise slots"},
 		"without sandbox": {sound(func(m *apiv1.Runner) { m.SandboxProblem = "no bwrap" }), finding.Warning, "no bwrap", "bivouac-edge doctor"},
