@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
+	"bivouac/edge/legible"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/service"
@@ -96,8 +98,19 @@ func serving(cmd *cobra.Command, unit service.Unit, e state.Enrolment) error {
 
 func joined(out io.Writer, dir string, e state.Enrolment) error {
 	d, err := state.Open(dir)
-	if err == nil {
-		_, err = fmt.Fprintf(out, "joined %s as runner %s\nits policy is %s; start it with: %s\n", e.Server, e.Runner, d.Policy(), d.Command("run"))
+	if err != nil {
+		return err
 	}
+	p, err := owner.Load(d.Policy(), d.Path())
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "joined %s as runner %s\n", e.Server, e.Runner)
+	for _, f := range p.Folders { // as paths were understood
+		fmt.Fprintf(&b, "agents may use %s as %s: %s\n", f.Path, f.Name, strings.Join(f.Actions, ", "))
+	}
+	fmt.Fprintf(&b, "its policy is %s; start it with: %s\n", d.Policy(), d.Command("run"))
+	_, err = io.WriteString(out, legible.Text(b.String()))
 	return err
 }

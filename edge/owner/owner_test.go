@@ -171,7 +171,17 @@ func TestFolderFlag(t *testing.T) {
 			t.Errorf("%s: %s, %v", flag, got, err)
 		}
 	}
-	for _, flag := range []string{"", "n", "=/a", "n="} {
+	odd := filepath.Join(t.TempDir(), "notes:ro")
+	if err := os.Mkdir(odd, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := owner.FolderFlag("n=" + odd); err != nil || f.Path != odd {
+		t.Errorf("a folder that is named so: %+v, %v", f, err)
+	}
+	if _, err := owner.FolderFlag("n=" + filepath.Dir(odd) + ":rwx"); err == nil || !strings.Contains(err.Error(), ":r is for reading, :rw also for writing") {
+		t.Errorf("a mistyped end: %v", err)
+	}
+	for _, flag := range []string{"", "n", "=/a", "n=", "n=/a:rwx", "n=/a:w", "n=/a:ro"} {
 		if _, err := owner.FolderFlag(flag); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
 			t.Errorf("%q: %v", flag, err)
 		}

@@ -48,7 +48,7 @@ func (r *reader) directory(at hcl.Range, what, path string) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		r.say(at, "%s: %q cannot be found", what, path)
+		r.say(at, "%s: %q cannot be found: make it with `mkdir -p %s`, or name one that is there", what, path, path)
 	case !info.IsDir():
 		r.say(at, "%s: %q is not a directory", what, path)
 	}

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -145,17 +146,22 @@ func Render(p Policy) []byte {
 }
 
 // FolderFlag reads name=path with an optional :r or :rw, as join takes it.
-// Reading is the default.
+// Reading is the default, and a relative path is meant from here.
 func FolderFlag(flag string) (device.Folder, error) {
 	name, path, ok := strings.Cut(flag, "=")
 	if !ok || name == "" || path == "" {
-		return device.Folder{}, protocol.Errorf(protocol.CodeInvalidArgument, "--allow-folder %q: write name=/absolute/path, with :rw at its end to allow writing", flag)
+		return device.Folder{}, protocol.Errorf(protocol.CodeInvalidArgument, "--allow-folder %q: write name=/path, with :rw at its end to allow writing", flag)
 	}
 	f := device.Folder{Name: name, Actions: []string{device.List, device.Read}}
 	if rest, ok := strings.CutSuffix(path, ":rw"); ok {
 		path, f.Actions = rest, append(f.Actions, device.Write)
 	} else {
 		path = strings.TrimSuffix(path, ":r")
+		if i := strings.LastIndexByte(path, ':'); i >= 0 && i < len(path)-1 && strings.Trim(path[i+1:], "rwxo") == "" {
+			if _, err := os.Stat(path); err != nil { // or it is the folder's name
+				return device.Folder{}, protocol.Errorf(protocol.CodeInvalidArgument, "--allow-folder %q: it ends with %s: :r is for reading, :rw also for writing, and there is nothing else", flag, path[i:])
+			}
+		}
 	}
 	abs, err := filepath.Abs(path)
 	f.Path = abs
@@ -169,7 +175,7 @@ func KeyFlag(flag string) SecondKey { return SecondKey{Over: flag, TTL: defaultK
 func ToolchainFlag(flag string) (Toolchain, error) {
 	name, path, ok := strings.Cut(flag, "=")
 	if !ok || name == "" || path == "" {
-		return Toolchain{}, protocol.Errorf(protocol.CodeInvalidArgument, "--toolchain %q: write name=/absolute/path", flag)
+		return Toolchain{}, protocol.Errorf(protocol.CodeInvalidArgument, "--toolchain %q: write name=/path", flag)
 	}
 	abs, err := filepath.Abs(path)
 	return Toolchain{Name: name, Path: abs}, err
