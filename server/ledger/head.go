@@ -16,8 +16,22 @@ import (
 // OpenHead checks a signed head against the fingerprint of the root that is
 // trusted, and reads it. The signature carries its chain (x5c).
 func OpenHead(jws, fingerprint string) (Head, error) {
-	bad := func(why string) (Head, error) {
-		return Head{}, protocol.Errorf(protocol.CodeDataLoss, "the ledger's head is not signed as it must be: %s", why)
+	receipt, err := open("the ledger's head", jws, fingerprint)
+	if err != nil {
+		return Head{}, err
+	}
+	return ReadHead(receipt)
+}
+
+// OpenReceipt checks a receipt, such as that of a revocation, as OpenHead does, and
+// returns what was signed.
+func OpenReceipt(jws, fingerprint string) ([]byte, error) {
+	return open("the receipt", jws, fingerprint)
+}
+
+func open(what, jws, fingerprint string) ([]byte, error) {
+	bad := func(why string) ([]byte, error) {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "%s is not signed as it must be: %s", what, why)
 	}
 	header, _, _ := strings.Cut(jws, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(header)
@@ -57,5 +71,5 @@ func OpenHead(jws, fingerprint string) (Head, error) {
 	if err != nil {
 		return bad("the signature does not fit")
 	}
-	return ReadHead(receipt)
+	return receipt, nil
 }

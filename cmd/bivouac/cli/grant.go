@@ -107,10 +107,8 @@ goes on; bivouac explain GRANT lists later what ended.`,
 			if err != nil {
 				return err
 			}
-			if receipt != "" {
-				if err := writePrivate(receipt, []byte(res.GetReceipt()+"\n")); err != nil {
-					return err
-				}
+			if err := a.keepReceipt(receipt, res.GetReceipt()); err != nil {
+				return err
 			}
 			gone := true
 			for _, l := range res.GetLayers() {
@@ -139,6 +137,25 @@ goes on; bivouac explain GRANT lists later what ended.`,
 	cmd.Flags().StringVar(&reason, "reason", "", "why, kept with the record")
 	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt into this file")
 	return cmd
+}
+
+// keepReceipt writes the receipt into the file that was named, and says how it is
+// proven.
+func (a *app) keepReceipt(file, receipt string) error {
+	switch {
+	case file == "":
+		return nil
+	case receipt == "":
+		fmt.Fprintf(a.err, "warning: nothing is written to %s: the broker could not sign a receipt; once it runs, revoke again\n", file)
+		return nil
+	}
+	if err := writePrivate(file, []byte(receipt+"\n")); err != nil {
+		return err
+	}
+	if !a.json {
+		fmt.Fprintf(a.err, "receipt written to %s; prove it anywhere: bivouac ledger verify %s --fingerprint %s\n", file, quoted(file), a.login.RootFingerprint)
+	}
+	return nil
 }
 
 // showEnded lists what ended with a grant.

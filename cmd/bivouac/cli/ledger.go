@@ -89,12 +89,16 @@ func (a *app) ledgerVerify() *cobra.Command {
 	var fingerprint string
 	cmd := &cobra.Command{
 		Use:   "verify FILE",
-		Short: "Prove an exported file, without a server",
+		Short: "Prove an exported file, or a receipt, without a server",
 		Long: `Proves every event by its chain, every segment by its proof, and the signed head by
 the root that your login pins; --fingerprint names it where there is no login. The
-first thing that does not hold is said, with its line and its event.`,
+first thing that does not hold is said, with its line and its event. A receipt of
+bivouac revoke --receipt is proven by the same root, and what it says is printed.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if jws, ok := receiptIn(args[0]); ok {
+				return a.verifyReceipt(args[0], jws, fingerprint)
+			}
 			begun := time.Now()
 			sum, err := a.verifyFile(args[0], fingerprint, nil)
 			if err != nil {
@@ -113,13 +117,22 @@ first thing that does not hold is said, with its line and its event.`,
 	return cmd
 }
 
+// trusted is the fingerprint that was given, or that of the login.
+func (a *app) trusted(fingerprint string) (string, error) {
+	if fingerprint != "" {
+		return fingerprint, nil
+	}
+	l, err := readLogin(a.config)
+	if err != nil {
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "nobody said which root is trusted: give --fingerprint, or log in (%w)", err)
+	}
+	return l.RootFingerprint, nil
+}
+
 func (a *app) verifyFile(path, fingerprint string, each func(ledger.Event) error) (ledger.Summary, error) {
-	if fingerprint == "" {
-		l, err := readLogin(a.config)
-		if err != nil {
-			return ledger.Summary{}, protocol.Errorf(protocol.CodeInvalidArgument, "nobody said which root is trusted: give --fingerprint, or log in (%w)", err)
-		}
-		fingerprint = l.RootFingerprint
+	fingerprint, err := a.trusted(fingerprint)
+	if err != nil {
+		return ledger.Summary{}, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
