@@ -200,7 +200,7 @@ func (x *exam) sandbox(ctx context.Context) {
 	case rep.Limits == protocol.LimitsCgroup:
 		x.Fine("sandbox", "boundary %s, limits by cgroup (memory, CPU and processes were seen to kill), disk %s", rep.Boundary, rep.Disk)
 	default:
-		x.Warn("limits", cmp.Or(rep.Problem, "limits are "+rep.Limits), "untrusted code is not placed on this machine", mendOf(rep.Problem, "systemctl --user edit --runtime, or run as a service with Delegate=yes"))
+		x.Warn("limits", cmp.Or(rep.Problem, "limits are "+rep.Limits), "untrusted code is not placed on this machine", mendOf(rep.Problem, "run it as root, or in a systemd unit with Delegate=yes  (bivouac-edge join --service writes one)"))
 	}
 	if rep.Boundary != "" && rep.Freezer == "" {
 		x.Warn("freezer", "no sandbox can be frozen here", "one that loses its authority is killed instead of held until the server is back", "mount the unified cgroup hierarchy (cgroup2), or give the daemon a delegated group")

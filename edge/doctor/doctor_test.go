@@ -201,6 +201,10 @@ func TestExamine(t *testing.T) {
 		"weak limits": {func(b *body) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsRlimit, Freezer: "v2"}}
 		}, "limits", finding.Warning, "rlimit", "Delegate=yes"},
+		"no groups": {func(b *body) {
+			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsRlimit, Freezer: "v2",
+				Problem: "limits hold for single processes only: mount one: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`"}}
+		}, "limits", finding.Warning, "single processes", "mount -t cgroup2"},
 		"no freezer": {func(b *body) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
 		}, "freezer", finding.Warning, "can be frozen", "cgroup"},

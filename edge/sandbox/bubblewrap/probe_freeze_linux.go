@@ -38,6 +38,9 @@ func (b *Backend) seeFrozen(ctx context.Context) string {
 		return ""
 	}
 	if err := b.tryFreezer(ctx); err != nil {
+		if ctx.Err() != nil {
+			return "" // nobody waits for the answer, and it would be none
+		}
 		b.cfg.Log.Warn("sandboxes cannot be frozen here and are killed instead", "mechanism", tree.Freezer(), "error", err)
 		return ""
 	}

@@ -57,7 +57,7 @@ func detect(parent string, v1 bool) (*Tree, error) {
 
 func detectV2(l layout, parent string) (*Tree, error) {
 	if l.unified == "" {
-		return nil, errNone("no cgroup v2 hierarchy is mounted; mount one at /sys/fs/cgroup")
+		return nil, errNone("no cgroup v2 hierarchy is mounted; mount one: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`")
 	}
 	var problems []error
 	own := strings.TrimSuffix(l.own[""], "/"+ownLeaf)
@@ -168,13 +168,13 @@ func detectV1(l layout, parent string) (*Tree, error) {
 	for _, c := range needed {
 		mount, ok := l.v1[c]
 		if !ok {
-			return nil, errNone("no cgroup hierarchy has the %s controller; mount one: mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s", c, c, c)
+			return nil, errNone("no cgroup hierarchy has the %s controller; mount one: `mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s`", c, c, c)
 		}
 		dir := filepath.Join(mount, parent)
 		if err := ensure(dir); err != nil {
 			return nil, errNone("control groups may not be made by this user (%v); to have limits over an attempt, run the edge as root, "+
 				"or in a systemd user unit with Delegate=yes where cgroup v2 is used, or let root give it a folder in each hierarchy: "+
-				"mkdir %s; chown -R %d %s; and say cgroup = %q in edge.hcl", err, given(l, parent), os.Geteuid(), given(l, parent), parent)
+				"`mkdir %s; chown -R %d %s`; and say cgroup = %q in edge.hcl", err, given(l, parent), os.Geteuid(), given(l, parent), parent)
 		}
 		t.v1[c] = dir
 	}
