@@ -15,7 +15,7 @@ const another = "begin another one: bivouac chat --new, or bivouac run"
 // nextOf are what a person can do after a turn that ended for a reason, where its
 // message does not say it.
 var nextOf = map[string]string{
-	"model_not_found":    "the provider does not have the model of this route: see model in bivouac agents show AGENT, and the route of that name in broker.hcl",
+	"model_not_found":    "see the route of model in bivouac agents show AGENT: broker.hcl must have a route of that name, and its provider the model that the route names",
 	"model_auth":         "set its key anew: bivouac credential set NAME; bivouac doctor tries each provider",
 	"not_placed":         "why each machine did not take it, and what would change that: bivouac edge list, bivouac doctor",
 	"session_revoked":    another,
