@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
+	"slices"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
@@ -18,6 +19,7 @@ import (
 //	turn.queued     payload: the prompt
 //	turn.activated  the turn belongs to the conversation from here
 //	model.answered  payload: EncodePayload of the assistant's Message
+//	tool.requested  data call_id: an attempt that goes on asks again, and what it gets is what counts
 //	tool.dispatched data call_id: from here a missing result means unknown
 //	tool.finished   data call_id, alias; payload: EncodePayload of the ToolResult
 //	turn.ended      calls without a result get one
@@ -114,6 +116,10 @@ func (t *transcript) read(e Stored) error {
 		t.ended = true
 	case ModelAnswered:
 		return t.readAnswer(e)
+	case ToolRequested:
+		if r := t.round(); r != nil {
+			r.askedAgain(e.Data[DataCallID])
+		}
 	case ToolDispatched:
 		if r := t.round(); r != nil {
 			r.dispatched[e.Data[DataCallID]] = true
@@ -163,10 +169,10 @@ func (t *transcript) readResult(e Stored) error {
 		res.Status = runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN // INV-5
 	}
 	if r.result(res.CallId) != nil {
-		return nil // the first result of a call is the one the model saw
+		return nil // the first result of what was asked once is the one the model saw
 	}
 	r.results = append(r.results, res)
-	if r.erased {
+	if r.erased && !r.calls(res.CallId) {
 		// A result needs its call, or no provider accepts the conversation.
 		alias := e.Data[DataAlias]
 		if alias == "" {
@@ -176,6 +182,17 @@ func (t *transcript) readResult(e Stored) error {
 		r.answer.Blocks = append(r.answer.Blocks, &runtimev1.Block{Kind: &runtimev1.Block_ToolCall{ToolCall: call}})
 	}
 	return nil
+}
+
+// askedAgain forgets what a call got in an attempt that was interrupted: the model
+// saw the answer that the next attempt got.
+func (r *round) askedAgain(callID string) {
+	r.results = slices.DeleteFunc(r.results, func(res *runtimev1.ToolResult) bool { return res.CallId == callID })
+	delete(r.dispatched, callID)
+}
+
+func (r *round) calls(callID string) bool {
+	return slices.ContainsFunc(r.answer.Blocks, func(b *runtimev1.Block) bool { return b.GetToolCall().GetId() == callID })
 }
 
 func (r *round) result(callID string) *runtimev1.ToolResult {

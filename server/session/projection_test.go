@@ -125,6 +125,38 @@ assistant text hello
 	}
 }
 
+// TestAskedAgain: an attempt that goes on from a checkpoint asks again, and what it
+// got is what the model saw; a second result of one question is not. INV-5, INV-8.
+func TestAskedAgain(t *testing.T) {
+	l := &log{t: t}
+	l.add("trn_1", TurnQueued, "Send it.")
+	l.add("trn_1", TurnActivated, "")
+	l.answer("trn_1", "", "1", "2")
+	l.add("trn_1", ToolRequested, "", DataCallID, "1")
+	l.finish("trn_1", "1", statusFailed, "nobody can be asked", "approval_required")
+	l.add("trn_1", ToolRequested, "", DataCallID, "1")
+	l.add("trn_1", ToolDispatched, "", DataCallID, "1")
+	l.finish("trn_1", "1", statusOK, "sent", "")
+	l.finish("trn_1", "1", statusFailed, "late", "unavailable")
+	l.finish("trn_1", "2", statusOK, "read", "")
+	l.add("trn_1", ToolRequested, "", DataCallID, "2") // and the machine died
+	l.add("trn_1", TurnEnded, "")
+	want := `user text Send it.
+assistant call 1 read {"path":"a"}
+assistant call 2 read {"path":"a"}
+tool result 1 OK sent
+tool result 2 SKIPPED ` + skippedText + "\n"
+	if got := l.project(); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+	for i := range l.events { // erased, the call is there once
+		l.events[i].Payload = ""
+	}
+	if got := l.project(); strings.Count(got, "assistant call 1 ") != 1 || strings.Count(got, "tool result 1 ") != 1 {
+		t.Errorf("erased:\n%s", got)
+	}
+}
+
 // TestProjectErased: what was erased is a fixed tombstone, and every result
 // still has its call. INV-8.
 func TestProjectErased(t *testing.T) {

@@ -218,7 +218,7 @@ func (s *Sim) checkTold(t session.Turn, messages []*runtimev1.Message) {
 		case a.State == session.ActionCancelled && a.DispatchedAt.IsZero() && t.Placement == session.PlacementRunner:
 			continue // its question was lost with the attempt that asked it, and so was the call
 		case reads(a) && t.Attempts > 1:
-			continue // a resumed attempt may read again: the first answer is told
+			continue // a resumed attempt may read again: the last answer is told
 		case a.OutcomeAt.After(t.EndedAt) && !a.DispatchedAt.IsZero():
 			want = runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN
 		case a.OutcomeAt.Equal(t.EndedAt):
