@@ -173,7 +173,7 @@ func presence(r execution.Runner, f Fleet) []Reason {
 		if !r.LastSeenAt.IsZero() {
 			text += ", last seen " + r.LastSeenAt.UTC().Format(time.RFC3339)
 		}
-		out = append(out, Reason{ReasonOffline, text, "on that machine: bivouac-edge run"})
+		out = append(out, Reason{ReasonOffline, text, "on that machine: bivouac-edge doctor, which says what keeps it away, or bivouac-edge run"})
 	}
 	if r.Facts.Paused {
 		out = append(out, Reason{ReasonPaused, "its owner paused it", "on that machine: bivouac-edge resume"})
