@@ -31,7 +31,7 @@ func (r *Rig) Overhead(ctx context.Context, n int) (Overhead, error) {
 	if err != nil {
 		return out, err
 	}
-	defer c.Close() //nolint:errcheck // its work is over
+	defer c.Close() // its work is over
 	base, err := url.Parse(r.Upstream.URL + "/v1")
 	if err != nil {
 		return out, err

@@ -97,7 +97,7 @@ func (h *Held) After(ctx context.Context, since time.Time) ([]time.Duration, err
 
 // Ends waits for the callers' side and counts with what code streams ended.
 func (h *Held) Ends() map[protocol.Code]int {
-	h.streams.Wait() //nolint:errcheck // they have no error
+	h.streams.Wait() // they have no error
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ends
@@ -106,7 +106,7 @@ func (h *Held) Ends() map[protocol.Code]int {
 // Close whatever is open.
 func (h *Held) Close() error {
 	h.stop()
-	h.streams.Wait() //nolint:errcheck // they have no error
+	h.streams.Wait() // they have no error
 	return h.Drop()
 }
 
@@ -146,12 +146,12 @@ func (r *Rig) measured(ctx context.Context, c Cut, n int, w, twin Work, caller f
 	if err != nil {
 		return c, err
 	}
-	defer doomed.Close() //nolint:errcheck // what matters was measured
+	defer doomed.Close() // what matters was measured
 	kept, err := r.Hold(ctx, others, c.Name+" twin", twin, r.Server)
 	if err != nil {
 		return c, err
 	}
-	defer kept.Close() //nolint:errcheck
+	defer kept.Close()
 	asking, cancel := context.WithCancel(ctx)
 	asked := r.ask(asking, c.Name, w)
 	since, err := cut(doomed)
@@ -176,7 +176,7 @@ func (r *Rig) ask(ctx context.Context, name string, w Work) (wait func() error) 
 			if err != nil {
 				return err
 			}
-			defer c.Close() //nolint:errcheck // its work is over
+			defer c.Close() // its work is over
 			for ctx.Err() == nil {
 				if _, err := c.Call(ctx, w, "quick "+name, nil); err != nil && ctx.Err() == nil && !refused(err) {
 					return err
@@ -207,7 +207,25 @@ func (r *Rig) flip(ctx context.Context, n int) (Cut, error) {
 		at := time.Now()
 		return at, r.Allow(Other)
 	})
-	return c, errors.Join(err, r.Allow(Agent, Other))
+	if e := errors.Join(err, r.Allow(Agent, Other)); e != nil {
+		return c, e
+	}
+	return c, r.reopened(ctx)
+}
+
+// reopened waits until the broker has read that the agent may ask again.
+func (r *Rig) reopened(ctx context.Context) error {
+	c, err := r.Server()
+	if err != nil {
+		return err
+	}
+	defer c.Close() // its work is over
+	var last error
+	open := until(ctx, func() bool {
+		_, last = c.Call(ctx, Work{Agent: Agent}, "quick reopened", nil)
+		return !refused(last)
+	})
+	return errors.Join(open, last)
 }
 
 // pause the runners that they come from: a paused edge drops its links at once.
