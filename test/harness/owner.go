@@ -7,19 +7,10 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"bivouac/edge"
 )
-
-// SaveRules replaces edge.hcl, as its owner does in an editor. The daemon takes it
-// over within a second or two.
-func (e *Edge) SaveRules(source string) {
-	e.w.t.Helper()
-	e.w.must(os.WriteFile(e.dir.Policy(), []byte(source), 0o600))
-	time.Sleep(3 * time.Second)
-}
 
 // AwaitQuestion waits until something waits for the owner of the machine.
 func (e *Edge) AwaitQuestion() (q edge.Question) {

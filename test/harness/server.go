@@ -57,9 +57,6 @@ func (w *World) startServer() {
 	w.server.now = run(s.Run)
 }
 
-// StopServer ends the server as an operator does; clients are told.
-func (w *World) StopServer() { w.t.Helper(); w.server.stop(w.t) }
-
 // KillServer ends it without a word to runners and broker; its data stays.
 func (w *World) KillServer() {
 	w.t.Helper()

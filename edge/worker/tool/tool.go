@@ -46,9 +46,6 @@ var tools = map[string]func(*os.Root, json.RawMessage, io.Writer) error{
 	"search": search,
 }
 
-// Known reports a tool of this package.
-func Known(name string) bool { return tools[name] != nil }
-
 // Run runs one tool on the workspace at root and returns its exit code.
 func Run(name, root string, arguments io.Reader, output io.Writer) int {
 	run := tools[name]

@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -74,7 +75,7 @@ func (w *World) JoinOf(owner policy.Principal, name string, actions ...string) *
 	w.T.Helper()
 	ctx := context.Background()
 	hash := []byte("code of " + name + fmt.Sprint(len(w.Runners)))
-	id := protocol.NewID[protocol.RunnerKind](time.Now(), w.entropy)
+	id := protocol.NewID[protocol.RunnerKind](time.Now(), rand.Reader)
 	if _, err := w.Engine.CreateJoinCode(ctx, Caller(owner), engine.NewJoinCode{Hash: hash, Name: name}); err != nil {
 		w.T.Fatal(err)
 	}

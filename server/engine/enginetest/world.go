@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -42,7 +41,6 @@ type World struct {
 	Tenant policy.Tenant
 	Person policy.Principal
 
-	entropy io.Reader
 	elapsed lease.Elapsed
 	key     *capability.Key
 	signer  *capability.Signer
@@ -57,9 +55,6 @@ type World struct {
 
 // Option changes a world before it begins.
 type Option func(*World)
-
-// WithEntropy seeds identifiers.
-func WithEntropy(r io.Reader) Option { return func(w *World) { w.entropy = r } }
 
 // WithLimits sets the engine's limits.
 func WithLimits(l engine.Limits) Option { return func(w *World) { w.limits = l } }
@@ -79,13 +74,13 @@ func WithQuotas(q policy.Quotas) Option { return func(w *World) { w.quotas = q }
 // New makes a world with one tenant, one person and both agents.
 func New(t testing.TB, options ...Option) *World {
 	t.Helper()
-	w := &World{T: t, entropy: rand.Reader, begun: time.Now(), replica: "rep_01jdv3k8x0q6v9w2m4t7y5z1ab"}
+	w := &World{T: t, begun: time.Now(), replica: "rep_01jdv3k8x0q6v9w2m4t7y5z1ab"}
 	for _, o := range options {
 		o(w)
 	}
 	w.elapsed = func() time.Duration { return time.Since(w.begun) }
 	w.Path = filepath.Join(t.TempDir(), "state.db")
-	st, err := store.Open(context.Background(), store.Config{Path: w.Path, Entropy: w.entropy})
+	st, err := store.Open(context.Background(), store.Config{Path: w.Path, Entropy: rand.Reader})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +143,7 @@ func (w *World) Principal(tenant, name string, admin bool) (policy.Tenant, polic
 			return err
 		}
 		hash := sha256.Sum256([]byte(tenant + "/" + name))
-		p = policy.Principal{ID: protocol.NewID[protocol.PrincipalKind](tx.Now, w.entropy), Tenant: ten.ID, Name: name, Kind: "user",
+		p = policy.Principal{ID: protocol.NewID[protocol.PrincipalKind](tx.Now, rand.Reader), Tenant: ten.ID, Name: name, Kind: "user",
 			Admin: admin, TokenHash: hash[:], CreatedAt: tx.Now}
 		return tx.InsertPrincipal(p)
 	})
@@ -176,7 +171,7 @@ func (w *World) config(ops engine.Ops) engine.Config {
 	return engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
-		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: w.entropy, Meter: w.meter, Bytes: w.bytes, EndedFunc: w.ended,
+		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: rand.Reader, Meter: w.meter, Bytes: w.bytes, EndedFunc: w.ended,
 	}
 }
 
