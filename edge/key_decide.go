@@ -59,16 +59,23 @@ func (d *Daemon) Questions() []Question {
 }
 
 func (d *Daemon) shown(h *heldKey) Question {
-	from := h.work.GetOrigin()
+	q := d.questionAbout(h.attempt.id, h.asked, h.work.GetOrigin())
 	key, _ := d.rules.Load().policy.KeyOver(h.asked.Over)
+	q.WaitMs, q.KeyTTLMs = h.asked.TTLMs, key.TTL.Milliseconds()
+	q.Work, q.Arguments, q.ArgumentsDigest = h.work.GetAction(), h.work.GetArguments(), canonical.Digest([]byte(h.work.GetArguments()))
+	q.PreImageDigest = h.work.GetPreImageDigest()
+	q.ApprovedBy, q.ApprovalDigest = h.work.GetApprovedBy(), h.work.GetApprovalDigest()
+	return q
+}
+
+// questionAbout is what is the same for every kind of work: where it comes from, what
+// a decision binds, and how it stands.
+func (d *Daemon) questionAbout(id protocol.AttemptID, asked *question, from *runnerv1.WorkOrigin) Question {
 	return Question{
-		WaitMs: h.asked.TTLMs, KeyTTLMs: key.TTL.Milliseconds(),
-		Attempt: h.attempt.id, Work: h.work.GetAction(),
+		Attempt: id,
 		Session: from.GetSessionId(), Turn: from.GetTurnId(), Principal: from.GetPrincipal(), Agent: from.GetAgent(),
-		Arguments: h.work.GetArguments(), ArgumentsDigest: canonical.Digest([]byte(h.work.GetArguments())), PreImageDigest: h.work.GetPreImageDigest(),
-		ApprovedBy: h.work.GetApprovedBy(), ApprovalDigest: h.work.GetApprovalDigest(),
-		Digest: h.asked.Digest, AskedAt: time.UnixMicro(h.asked.AskedUs), ExpiresInMs: max(0, d.keyLeft(h.asked).Milliseconds()),
-		Decision: d.actions.entry(h.attempt.id).decided.GetDecision(),
+		Digest: asked.Digest, AskedAt: time.UnixMicro(asked.AskedUs), ExpiresInMs: max(0, d.keyLeft(asked).Milliseconds()),
+		Decision: d.actions.entry(id).decided.GetDecision(),
 	}
 }
 

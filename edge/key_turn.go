@@ -37,7 +37,7 @@ func (k *turnKey) live(elapsed time.Duration) bool {
 // journalled before the server hears of it.
 func (d *Daemon) turnRefused(o *runnerv1.Offer) (reason string, err error) {
 	id := protocol.AttemptID(o.GetAttemptId())
-	key, held := d.rules.Load().policy.KeyOver(owner.Turn)
+	key, held := d.rules.Load().policy.KeyOver(secondkey.Turn)
 	k := d.turnKeys.get(id)
 	if k == nil && !held {
 		return "", nil
@@ -67,7 +67,7 @@ func (d *Daemon) askTurn(id protocol.AttemptID, o *runnerv1.Offer, key owner.Sec
 	if err != nil {
 		return nil, err
 	}
-	k := &turnKey{id: id, offer: o, asked: d.questionNow(owner.Turn, key.TTL)}
+	k := &turnKey{id: id, offer: o, asked: d.questionNow(secondkey.Turn, key.TTL)}
 	k.asked.Digest = secondkey.TurnDigest(d.enrolment.Runner, o)
 	if err := d.actions.askedTurn(id, raw, k.asked); err != nil {
 		return nil, err
@@ -164,16 +164,11 @@ func (d *Daemon) recoverTurnKeys() error {
 // shownTurn is the question as the owner sees it.
 func (d *Daemon) shownTurn(k *turnKey) Question {
 	t := k.offer.GetTurn()
-	from := t.GetOrigin()
 	text, err := canonical.Marshal(map[string]any{"prompt": t.GetPrompt(), "workspace_digest": t.GetWorkspaceDigest()})
 	if err != nil {
 		text = nil // only for text that is no UTF-8, which protobuf refuses
 	}
-	return Question{
-		Attempt: k.id, Work: owner.Turn,
-		Session: from.GetSessionId(), Turn: from.GetTurnId(), Principal: from.GetPrincipal(), Agent: from.GetAgent(),
-		Arguments: string(text), ArgumentsDigest: k.offer.GetSpecDigest(),
-		Digest: k.asked.Digest, AskedAt: time.UnixMicro(k.asked.AskedUs), ExpiresInMs: max(0, d.keyLeft(k.asked).Milliseconds()),
-		Decision: d.actions.entry(k.id).decided.GetDecision(),
-	}
+	q := d.questionAbout(k.id, k.asked, t.GetOrigin())
+	q.Work, q.Arguments, q.ArgumentsDigest = secondkey.Turn, string(text), k.offer.GetSpecDigest()
+	return q
 }

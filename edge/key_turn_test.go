@@ -59,7 +59,7 @@ func (m *machine) declinedFor(id protocol.AttemptID) (reason string) {
 func underTurnKey(t *testing.T, test func(t *testing.T, f *fakeServer, m *machine, id protocol.AttemptID, w *runnerv1.Work)) {
 	t.Helper()
 	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-		m.save(owner.Policy{Slots: 1, SecondKeys: []owner.SecondKey{{Over: owner.Turn, TTL: 10 * time.Minute}}})
+		m.save(owner.Policy{Slots: 1, SecondKeys: []owner.SecondKey{{Over: secondkey.Turn, TTL: 10 * time.Minute}}})
 		m.run()
 		m.connected()
 		id, w := newAttempt(), codingWork(t, "mend\u202e it")
@@ -77,7 +77,7 @@ func TestSecondKeyOverTurns(t *testing.T) {
 	t.Run("approved", func(t *testing.T) {
 		underTurnKey(t, func(t *testing.T, f *fakeServer, m *machine, id protocol.AttemptID, w *runnerv1.Work) {
 			q := m.daemon.Questions()
-			if len(q) != 1 || q[0].Work != owner.Turn || q[0].Principal != "alice" || !strings.Contains(q[0].Arguments, "mend") || m.daemon.Status().Questions != 1 {
+			if len(q) != 1 || q[0].Work != secondkey.Turn || q[0].Principal != "alice" || !strings.Contains(q[0].Arguments, "mend") || m.daemon.Status().Questions != 1 {
 				t.Fatalf("asked %+v", q)
 			}
 			if err := m.stop(); err != nil {

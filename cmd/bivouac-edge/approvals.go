@@ -13,8 +13,8 @@ import (
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
 	"bivouac/edge/legible"
-	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/edge/state"
 )
 
@@ -27,11 +27,7 @@ func approvalsCommand(dir *string) *cobra.Command {
 			"Nothing of it runs before; whoever runs the server cannot decide it. What you cannot see is shown as an escape.",
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := state.Open(*dir)
-			if err != nil {
-				return err
-			}
-			all, err := edge.AskQuestions(cmd.Context(), d)
+			d, all, err := questions(cmd, *dir)
 			if err != nil {
 				return err
 			}
@@ -53,6 +49,16 @@ func approvalsCommand(dir *string) *cobra.Command {
 	return cmd
 }
 
+// questions are what waits, as the daemon that runs on this state says.
+func questions(cmd *cobra.Command, dir string) (*state.Dir, []edge.Question, error) {
+	d, err := state.Open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := edge.AskQuestions(cmd.Context(), d)
+	return d, all, err
+}
+
 // showQuestion prints everything that a decision binds, so that a terminal shows it.
 func showQuestion(b *strings.Builder, d *state.Dir, q edge.Question) {
 	line := func(name, format string, args ...any) {
@@ -60,7 +66,7 @@ func showQuestion(b *strings.Builder, d *state.Dir, q edge.Question) {
 		fmt.Fprintf(b, "  %-11s %s\n", name, legible.Line(text))
 	}
 	fmt.Fprintf(b, "%s  %s\n", q.Attempt, legible.Line(q.Work))
-	line("for", "%s, agent %s, session %s, turn %s (the server says so)", orUnknown(q.Principal), orUnknown(q.Agent), orUnknown(q.Session), orUnknown(q.Turn))
+	line("for", "%s, agent %s, session %s, turn %s (the server says so)", cmp.Or(q.Principal, "?"), cmp.Or(q.Agent, "?"), cmp.Or(q.Session, "?"), cmp.Or(q.Turn, "?"))
 	showArguments(b, line, q)
 	if q.ApprovedBy != "" {
 		line("approved", "by %s at the server, digest %s", q.ApprovedBy, q.ApprovalDigest)
@@ -91,7 +97,7 @@ func showArguments(b *strings.Builder, line func(name, format string, args ...an
 		Workspace string  `json:"workspace_digest"`
 	}
 	switch err := json.Unmarshal([]byte(q.Arguments), &write); {
-	case err == nil && q.Work == owner.Turn && write.Prompt != nil:
+	case err == nil && q.Work == secondkey.Turn && write.Prompt != nil:
 		line("work", "digest %s, files %s", q.ArgumentsDigest, cmp.Or(write.Workspace, "none"))
 		showText(b, line, "prompt", *write.Prompt)
 		return
@@ -114,14 +120,6 @@ func showText(b *strings.Builder, line func(name, format string, args ...any), n
 	for one := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
 		b.WriteString("    | " + legible.Line(one) + "\n")
 	}
-}
-
-// orUnknown is a word of the server, or that it said none.
-func orUnknown(s string) string {
-	if s == "" {
-		return "?"
-	}
-	return s
 }
 
 func approveCommand(dir *string) *cobra.Command {
@@ -158,11 +156,7 @@ func denyCommand(dir *string) *cobra.Command {
 
 // decide shows what is decided and gives the decision to the daemon.
 func decide(cmd *cobra.Command, dir, id, digest string, approve bool, reason string) error {
-	d, err := state.Open(dir)
-	if err != nil {
-		return err
-	}
-	all, err := edge.AskQuestions(cmd.Context(), d)
+	d, all, err := questions(cmd, dir)
 	if err != nil {
 		return err
 	}
@@ -172,10 +166,7 @@ func decide(cmd *cobra.Command, dir, id, digest string, approve bool, reason str
 	}
 	var b strings.Builder
 	showQuestion(&b, d, q)
-	if digest == "" {
-		digest = q.Digest
-	}
-	done, err := edge.Decide(cmd.Context(), d, edge.Decision{Attempt: q.Attempt, Digest: digest, Approve: approve, Reason: reason})
+	done, err := edge.Decide(cmd.Context(), d, edge.Decision{Attempt: q.Attempt, Digest: cmp.Or(digest, q.Digest), Approve: approve, Reason: reason})
 	if err != nil {
 		return err
 	}
@@ -196,11 +187,10 @@ func find(d *state.Dir, all []edge.Question, id string) (edge.Question, error) {
 // waiting completes the ids of what waits.
 func waiting(dir *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) (ids []cobra.Completion, _ cobra.ShellCompDirective) {
-		d, err := state.Open(*dir)
-		if err != nil || len(args) > 0 {
+		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		all, _ := edge.AskQuestions(cmd.Context(), d) // without a daemon nothing is known
+		_, all, _ := questions(cmd, *dir) // without a daemon nothing is known
 		for _, q := range all {
 			ids = append(ids, cobra.CompletionWithDesc(q.Attempt.String(), legible.Line(q.Work)))
 		}

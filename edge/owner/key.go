@@ -9,20 +9,18 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac/edge/device"
+	"bivouac/edge/protocol/secondkey"
 )
-
-// Turn names whole turns, beside device actions.
-const Turn = "turn"
 
 // keyed is what a second key can be held over. files.digest is part of a write,
 // which is asked about as a whole.
-var keyed = []string{device.List, device.Read, device.Write, Turn}
+var keyed = []string{device.List, device.Read, device.Write, secondkey.Turn}
 
 // SecondKey says that one kind of work is done on this machine only after its owner
 // approved it here, whatever the server was told. It is for a server that somebody
 // else runs, or took over.
 type SecondKey struct {
-	// Over is a device action, or Turn.
+	// Over is a device action, or secondkey.Turn.
 	Over string
 	// TTL is how long a question waits; then the work is denied.
 	TTL time.Duration
@@ -62,7 +60,7 @@ func (r *reader) secondKey(b *hcl.Block, p *Policy) {
 	r.note(diags)
 	switch _, twice := p.KeyOver(k.Over); {
 	case !slices.Contains(keyed, k.Over):
-		r.say(b.DefRange, "second_key %q: there is no such work: %s and %s are", k.Over, strings.Join(keyed[:len(keyed)-1], ", "), Turn)
+		r.say(b.DefRange, "second_key %q: there is no such work: %s and %s are", k.Over, strings.Join(keyed[:len(keyed)-1], ", "), secondkey.Turn)
 	case twice:
 		r.say(b.DefRange, "there are two second_keys over %q: keep one", k.Over)
 	}

@@ -13,6 +13,7 @@ import (
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/secondkey"
 )
 
 func TestFreshFileAllowsNothingOnTheMachine(t *testing.T) {
@@ -41,7 +42,7 @@ func TestRenderReadsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := owner.Policy{Slots: 3, Broker: "b.example:7402", Folders: []device.Folder{folder}, Toolchains: []owner.Toolchain{tool},
-		SecondKeys: []owner.SecondKey{{Over: device.Write, TTL: time.Hour}, owner.KeyFlag(owner.Turn), {Over: device.Read, TTL: 90 * time.Second}},
+		SecondKeys: []owner.SecondKey{{Over: device.Write, TTL: time.Hour}, owner.KeyFlag(secondkey.Turn), {Over: device.Read, TTL: 90 * time.Second}},
 		Cgroup:     "given/by-root", RefuseEgress: true, Quota: owner.Quota{ActiveActions: 3, TokensPerDay: 5000}, Caches: []owner.Cache{{Name: "wheels", Path: "/usr/share", Env: []string{"PIP_NO_INDEX=1"}}, {Name: "plain", Path: "/usr/lib"}}}
 	got, err := owner.Parse("edge.hcl", owner.Render(want))
 	if err != nil || !reflect.DeepEqual(got, want) {

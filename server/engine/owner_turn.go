@@ -13,10 +13,6 @@ import (
 	"bivouac/server/store"
 )
 
-// keyOverTurns is the name under which a machine says that its owner is asked about
-// whole turns.
-const keyOverTurns = "turn"
-
 // shownTurn is what an offer shows to a machine whose owner holds a second key over
 // turns; nil for any other machine, which learns of a turn by its claim.
 func shownTurn(tx *store.Tx, a execution.Attempt, id protocol.RunnerID) (*runnerv1.ShownTurn, error) {
@@ -24,7 +20,7 @@ func shownTurn(tx *store.Tx, a execution.Attempt, id protocol.RunnerID) (*runner
 		return nil, nil
 	}
 	r, err := tx.Runner(id)
-	if err != nil || !slices.Contains(r.Facts.SecondKeys, keyOverTurns) {
+	if err != nil || !slices.Contains(r.Facts.SecondKeys, secondkey.Turn) {
 		return nil, err
 	}
 	work := new(runnerv1.Work)

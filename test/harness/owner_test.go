@@ -9,6 +9,7 @@ import (
 	"bivouac/edge"
 	"bivouac/edge/device"
 	"bivouac/edge/owner"
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/server/api/apiv1"
 	"bivouac/test/harness"
 )
@@ -225,7 +226,7 @@ func TestSecondKeyOutlivesRestarts(t *testing.T) {
 // a yes it runs; without one it is not placed, and says why; and a machine whose owner
 // asks for nothing takes it at once. INV-7, INV-11.
 func TestOwnersSecondKeyOverTurns(t *testing.T) {
-	over := []owner.SecondKey{{Over: owner.Turn, TTL: time.Hour}}
+	over := []owner.SecondKey{{Over: secondkey.Turn, TTL: time.Hour}}
 	begin := func(t *testing.T, w *harness.World) keyedTurn {
 		k := keyedTurn{w: w, alice: w.Person("alice"), a: w.EdgeWith("a", harness.EdgeOptions{SecondKeys: over})}
 		k.alice.Apply(coder)

@@ -48,7 +48,7 @@ var layers = []layer{
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
 	{"edge/worker/outward", nil, []string{}, "it copies bytes, inside of a sandbox"},
 	{"edge/supervise", []string{"edge/durable", "edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/worker/outward"}, nil, "a supervisor owns one attempt, and starts what stands in its sandboxes"},
-	{"edge/owner", []string{"edge/filemode", "edge/protocol", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
+	{"edge/owner", []string{"edge/filemode", "edge/protocol", "edge/protocol/secondkey", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/legible", []string{}, []string{}, "what a person sees is text"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
 	{"edge/state", []string{"edge/durable", "edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},

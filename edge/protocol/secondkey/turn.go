@@ -11,6 +11,9 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 )
 
+// Turn is the kind of work that is a whole turn; device actions have their own names.
+const Turn = "turn"
+
 // ShownOf is what a machine's owner is shown of a turn, made from its work: server and
 // runner make the same, so that what was shown is what is claimed. The origin is the
 // server's to add.
