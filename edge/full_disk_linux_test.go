@@ -1,10 +1,8 @@
 package edge
 
 import (
-	"bytes"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,44 +11,26 @@ import (
 
 	"bivouac/edge/device"
 	"bivouac/edge/protocol"
+	"bivouac/test/smalldisk"
 )
-
-// smallDisk is set in the process that may mount.
-const smallDisk = "BIVOUAC_TEST_SMALL_DISK"
 
 // An action that was done on a machine whose disk is full by then: nobody hears of
 // it before its result is on the disk, and it settles by itself when there is room,
 // done once. INV-4, INV-5. The disk is a small tmpfs in namespaces of a child process.
 func TestResultWaitsForRoomOnTheDisk(t *testing.T) {
-	if os.Getenv(smallDisk) != "" {
+	if smalldisk.Inside() != "" {
 		virtually(t, resultOnAFullDisk)
 		return
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestResultWaitsForRoomOnTheDisk$", "-test.v")
-	cmd.Env = append(os.Environ(), smallDisk+"=yes")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
-	out, err := cmd.CombinedOutput()
-	switch {
-	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EINVAL), bytes.Contains(out, []byte("no file system of its own")):
-		t.Skipf("SKIPPED LOUDLY: no small disk can be made here: %v %s", err, out)
-	case err != nil:
-		t.Fatalf("%v\n%s", err, out)
-	case !bytes.Contains(out, []byte("--- PASS: TestResultWaitsForRoomOnTheDisk")):
-		t.Fatalf("it did not run:\n%s", out)
-	}
+	smalldisk.Again(t, "yes")
 }
 
 func resultOnAFullDisk(t *testing.T, f *fakeServer, m *machine) {
 	disk := m.dir.Journal()
-	err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), os.MkdirAll(disk, 0o700),
-		syscall.Mount("small", disk, "tmpfs", 0, "size=256k,mode=700"))
-	if err != nil {
-		t.Fatalf("no file system of its own: %v", err)
+	if err := os.MkdirAll(disk, 0o700); err != nil {
+		t.Fatal(err)
 	}
+	smalldisk.Mount(t, disk, "size=256k,mode=700")
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) }) // after the daemon
 	m.cfg.FreeFunc = func(string) (int64, error) { return 2 * leastFree, nil }
 	m.run()

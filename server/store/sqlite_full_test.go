@@ -3,56 +3,31 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"bivouac/edge/protocol"
+	"bivouac/test/smalldisk"
 )
-
-// smallDisk is set in the process that has a file system of its own.
-const smallDisk = "BIVOUAC_TEST_SMALL_DISK"
 
 // A full disk: writes are refused with what to do, reads go on, nothing that was
 // answered is lost and nothing refused is there; with space again the same store
 // goes on. The disk is a small tmpfs in namespaces of a child process.
 func TestFullDisk(t *testing.T) {
-	if dir := os.Getenv(smallDisk); dir != "" {
+	if dir := smalldisk.Inside(); dir != "" {
 		onSmallDisk(t, dir)
 		return
 	}
-	dir := t.TempDir()
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestFullDisk$", "-test.v")
-	cmd.Env = append(os.Environ(), smallDisk+"="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
-	out, err := cmd.CombinedOutput()
-	switch {
-	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EINVAL), bytes.Contains(out, []byte("no file system of its own")):
-		t.Skipf("SKIPPED LOUDLY: no small disk can be made here: %v %s", err, out)
-	case err != nil:
-		t.Fatalf("%v\n%s", err, out)
-	case !bytes.Contains(out, []byte("--- PASS: TestFullDisk")):
-		t.Fatalf("it did not run:\n%s", out)
-	}
+	smalldisk.Again(t, t.TempDir())
 }
 
 func onSmallDisk(t *testing.T, dir string) {
-	err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
-		syscall.Mount("small", dir, "tmpfs", 0, "size=3m"))
-	if err != nil {
-		t.Fatalf("no file system of its own: %v", err)
-	}
+	smalldisk.Mount(t, dir, "size=3m")
 	s := openAt(t, dir)
 	id, err := conversation(s, "red")
 	if err != nil {
