@@ -27,9 +27,15 @@ type Grants interface {
 	Grants(ctx context.Context, tenant protocol.TenantID) ([]authority.Grant, error)
 	// RevokeGrant refuses every later Mint and Alive. INV-13.
 	RevokeGrant(ctx context.Context, id protocol.GrantID) (authority.Grant, error)
+	// Alive answers from memory: it is asked for every open flow, many times a
+	// second.
 	Alive(ctx context.Context, id protocol.GrantID) error
 	// Mint hands out the one credential of one request under a grant.
 	Mint(ctx context.Context, u authority.Use) (secret.Value, error)
+	// Run watches until ctx ends and calls ended, from one goroutine, for every
+	// grant that it knows as revoked: those of before at the start, later ones as
+	// they are seen, and from then on Mint and Alive refuse them. INV-13.
+	Run(ctx context.Context, ended func(authority.Ended)) error
 }
 
 // Credentials are what grants and model routes name.

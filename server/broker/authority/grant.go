@@ -1,7 +1,7 @@
 // Package authority holds the words of the Authority port: grants, credentials
 // and the question whether one may be used for the other. Implementations are a
-// keyring file and, later, Vault or OpenBao; the suite authoritytest holds for
-// all of them. It has no behaviour but its checks.
+// keyring file (server/broker/keyring) and Vault or OpenBao (vaultpolicy); the
+// suite authoritytest holds for all of them. It has no behaviour but its checks.
 package authority
 
 import (
@@ -23,6 +23,15 @@ type Grant struct {
 	Credentials []string
 	CreatedAt   time.Time
 	RevokedAt   time.Time // zero: alive
+}
+
+// Ended is a grant that ended where it is held, without this broker's doing: an
+// admin took it back there, or its time was over.
+type Ended struct {
+	Grant protocol.GrantID
+	At    time.Time // when it was seen
+	// How it ended, in words that complete "the grant ended: …".
+	How string
 }
 
 // SameAs reports whether two grants give the same to the same.

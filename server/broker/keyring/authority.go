@@ -90,6 +90,18 @@ func (k *Keyring) RevokeGrant(_ context.Context, id protocol.GrantID) (authority
 	return out, err
 }
 
+// Run tells of the grants that were revoked before. Nobody changes the keyring
+// behind this broker's back: it holds the lock.
+func (k *Keyring) Run(ctx context.Context, ended func(authority.Ended)) error {
+	for _, g := range k.content.Load().Grants {
+		if !g.RevokedAt.IsZero() {
+			ended(authority.Ended{Grant: g.ID, At: g.RevokedAt, How: "it was revoked at the broker"})
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
 // Alive says whether a listed grant may still be used.
 func (k *Keyring) Alive(_ context.Context, id protocol.GrantID) error {
 	_, err := k.content.Load().grant(id)
@@ -143,34 +155,43 @@ func (k *Keyring) Recipient() (recipient, statement string) {
 // PutCredential opens what the command line sealed: {"name": …, "value": …}. The
 // server in between has seen ciphertext only.
 func (k *Keyring) PutCredential(_ context.Context, tenant protocol.TenantID, name string, sealed []byte) error {
-	if err := authority.CheckName(name); err != nil {
-		return err
-	}
-	if tenant == "" || len(sealed) > maxSealed {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "a credential needs a tenant and at most %d sealed bytes", maxSealed)
-	}
-	plain, err := decrypt(sealed, k.seal, maxSealed)
+	v, err := k.OpenCredential(tenant, name, sealed)
 	if err != nil {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the credential was not sealed for this broker: fetch the recipient anew and seal again")
-	}
-	defer clear(plain)
-	var said struct{ Name, Value, Tenant string }
-	if err := json.Unmarshal(plain, &said); err != nil {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the sealed credential cannot be read")
-	}
-	// What was sealed under one name must not be stored under another.
-	if said.Name != name || (said.Tenant != "" && said.Tenant != tenant.String()) {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the credential was sealed under another name or tenant")
-	}
-	if _, err := secret.New(said.Value); err != nil {
 		return err
 	}
 	return k.update(func(c *content) error {
-		put := storedCredential{tenant, name, said.Value, now()}
+		put := storedCredential{tenant, name, v.Reveal(), now()}
 		c.Credentials = slices.DeleteFunc(c.Credentials, func(s storedCredential) bool { return s.Tenant == tenant && s.Name == name })
 		c.Credentials = append(c.Credentials, put)
 		return nil
 	})
+}
+
+// OpenCredential opens what was sealed to the recipient, for whoever stores it.
+// What was sealed under one name or tenant does not open under another.
+func (k *Keyring) OpenCredential(tenant protocol.TenantID, name string, sealed []byte) (secret.Value, error) {
+	refused := func(format string, args ...any) (secret.Value, error) {
+		return secret.Value{}, protocol.Errorf(protocol.CodeInvalidArgument, format, args...)
+	}
+	if err := authority.CheckName(name); err != nil {
+		return secret.Value{}, err
+	}
+	if tenant == "" || len(sealed) > maxSealed {
+		return refused("a credential needs a tenant and at most %d sealed bytes", maxSealed)
+	}
+	plain, err := decrypt(sealed, k.seal, maxSealed)
+	if err != nil {
+		return refused("the credential was not sealed for this broker: fetch the recipient anew and seal again")
+	}
+	defer clear(plain)
+	var said struct{ Name, Value, Tenant string }
+	if err := json.Unmarshal(plain, &said); err != nil {
+		return refused("the sealed credential cannot be read")
+	}
+	if said.Name != name || (said.Tenant != "" && said.Tenant != tenant.String()) {
+		return refused("the credential was sealed under another name or tenant")
+	}
+	return secret.New(said.Value)
 }
 
 // Credentials of a tenant by name, never with their values.
