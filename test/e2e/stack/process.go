@@ -6,12 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"bivouac/test/process"
@@ -39,41 +36,4 @@ func sweep(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-var ports struct {
-	sync.Mutex
-	taken map[int]bool
-}
-
-// freePort finds a port that is free for TCP and UDP, below those that the kernel
-// gives to clients, and gives none out twice.
-func freePort() (int, error) {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.taken == nil {
-		ports.taken = map[int]bool{}
-	}
-	for range 200 {
-		port := 20000 + rand.IntN(12000)
-		if ports.taken[port] || !free(net.JoinHostPort(loopback, strconv.Itoa(port))) {
-			continue
-		}
-		ports.taken[port] = true
-		return port, nil
-	}
-	return 0, errors.New("no free port was found")
-}
-
-func free(address string) bool {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return false
-	}
-	defer l.Close()
-	p, err := net.ListenPacket("udp", address)
-	if err != nil {
-		return false
-	}
-	return p.Close() == nil
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"bivouac/server/api/client"
+	"bivouac/test/process"
 )
 
 // Config of one stack.
@@ -145,7 +146,7 @@ func (s *Stack) choosePorts() error {
 		host string
 	}{{&s.public, loopback}, {&s.runners, s.cfg.Control.Host}, {&s.broker, s.cfg.Control.Host},
 		{&s.second.public, loopback}, {&s.second.runners, s.cfg.Control.Host}} {
-		port, err := freePort()
+		port, err := process.FreePort()
 		if err != nil {
 			return err
 		}
