@@ -33,14 +33,14 @@ func (k *turnKey) live(elapsed time.Duration) bool {
 }
 
 // turnRefused says why an offered turn is not claimed yet, or not at all, where the
-// owner holds a second key over turns; empty when it may be claimed. The question is
+// owner holds a second key over turns; nil when it may be claimed. The question is
 // journalled before the server hears of it.
-func (d *Daemon) turnRefused(o *runnerv1.Offer) (reason string, err error) {
+func (d *Daemon) turnRefused(o *runnerv1.Offer) (no *runnerv1.DeclineRequest, err error) {
 	id := protocol.AttemptID(o.GetAttemptId())
 	key, held := d.rules.Load().policy.KeyOver(secondkey.Turn)
 	k := d.turnKeys.get(id)
 	if k == nil && !held {
-		return "", nil
+		return nil, nil
 	}
 	if k != nil && k.asked.Digest != secondkey.TurnDigest(d.enrolment.Runner, o) {
 		d.dropTurn(id) // other work under the same name
@@ -48,13 +48,13 @@ func (d *Daemon) turnRefused(o *runnerv1.Offer) (reason string, err error) {
 	}
 	if k == nil {
 		if o.GetTurn() == nil || o.GetSpecDigest() == "" {
-			return "its owner holds a second key over turns, and the server does not show what this one is: update bivouac-server", nil
+			return &runnerv1.DeclineRequest{Reason: "its owner holds a second key over turns, and the server does not show what this one is: update bivouac-server"}, nil
 		}
 		if n := d.turnsAsked(); n >= maxQuestions {
-			return "its owner is asked about enough other turns", nil
+			return &runnerv1.DeclineRequest{Reason: "its owner is asked about enough other turns"}, nil
 		}
 		if k, err = d.askTurn(id, o, key); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
 	k.seen.Store(int64(d.cfg.Elapsed()))
@@ -77,30 +77,35 @@ func (d *Daemon) askTurn(id protocol.AttemptID, o *runnerv1.Offer, key owner.Sec
 	return k, nil
 }
 
-// turnAnswer is what the owner said of a turn.
-func (d *Daemon) turnAnswer(k *turnKey) (reason string, err error) {
+// turnAnswer is what the owner said of a turn, for the server too: people there see
+// that it waits, and a refusal may end the turn.
+func (d *Daemon) turnAnswer(k *turnKey) (no *runnerv1.DeclineRequest, err error) {
 	decided := d.actions.entry(k.id).decided
 	if decided == nil && d.keyLeft(k.asked) <= 0 {
 		decided = &runnerv1.OwnerDecided{Decision: secondkey.Expired}
 		if err := d.settleKey(k.id, k.asked, decided); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
+	no = &runnerv1.DeclineRequest{OwnerDecided: decided}
 	switch decided.GetDecision() {
 	case secondkey.Approved:
-		if d.keyLeft(k.asked) <= 0 {
-			return "its owner approved it, and that was too long ago", nil
+		if d.keyLeft(k.asked) > 0 {
+			return nil, nil
 		}
-		return "", nil
+		no.Reason = "its owner approved it, and that was too long ago"
 	case secondkey.Denied:
+		no.Reason = "its owner denied it"
 		if decided.GetReason() != "" {
-			return "its owner denied it: " + decided.GetReason(), nil
+			no.Reason += ": " + decided.GetReason()
 		}
-		return "its owner denied it", nil
 	case secondkey.Expired:
-		return "its owner did not approve it in time", nil
+		no.Reason = "its owner did not approve it in time"
+	default:
+		no.Reason = "its owner holds a second key over turns and is asked; on that machine: bivouac-edge approve " + k.id.String()
+		no.OwnerAsked = &runnerv1.OwnerAsked{Digest: k.asked.Digest, WaitMs: d.keyLeft(k.asked).Milliseconds()}
 	}
-	return "its owner holds a second key over turns and is asked; on that machine: bivouac-edge approve " + k.id.String(), nil
+	return no, nil
 }
 
 // sameTurn compares what was claimed with what the owner was shown. INV-6.
@@ -109,16 +114,9 @@ func (d *Daemon) sameTurn(id protocol.AttemptID, res *runnerv1.ClaimResponse) er
 	if k == nil {
 		return nil
 	}
-	work := new(runnerv1.Work)
-	if err := proto.Unmarshal(res.GetWork(), work); err != nil {
+	if same, err := secondkey.Given(k.offer, res); err != nil {
 		return err
-	}
-	shown, err := secondkey.ShownOf(work)
-	if err != nil {
-		return err
-	}
-	was := k.offer.GetTurn()
-	if res.GetSpecDigest() != k.offer.GetSpecDigest() || shown.GetPrompt() != was.GetPrompt() || shown.GetWorkspaceDigest() != was.GetWorkspaceDigest() {
+	} else if !same {
 		return protocol.Errorf(protocol.CodePolicyDenied, "the turn is not the one that the owner of this machine approved, and does not run")
 	}
 	return nil

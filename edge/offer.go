@@ -28,15 +28,15 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 		return nil // claimed before; the answer to the server is on its way
 	}
 	if reason := d.refusal(o); reason != "" {
-		return d.decline(ctx, c, id, reason)
+		return d.decline(ctx, c, id, &runnerv1.DeclineRequest{Reason: reason})
 	}
 	if o.GetSubjectKind() == protocol.KindTurn {
-		reason, err := d.turnRefused(o)
+		no, err := d.turnRefused(o)
 		if err != nil {
 			return err
 		}
-		if reason != "" {
-			return d.decline(ctx, c, id, reason)
+		if no != nil {
+			return d.decline(ctx, c, id, no)
 		}
 		return d.claimTurn(ctx, c, id)
 	}
@@ -44,9 +44,10 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 }
 
 // decline sends an offer elsewhere, with the reason.
-func (d *Daemon) decline(ctx context.Context, c *connection, id protocol.AttemptID, reason string) error {
-	d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", reason)
-	_, err := call(ctx, d.client.Decline, &runnerv1.DeclineRequest{AttemptId: id.String(), Epoch: c.epoch, Reason: reason})
+func (d *Daemon) decline(ctx context.Context, c *connection, id protocol.AttemptID, no *runnerv1.DeclineRequest) error {
+	d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", no.GetReason())
+	no.AttemptId, no.Epoch = id.String(), c.epoch
+	_, err := call(ctx, d.client.Decline, no)
 	return onlyTransient(err)
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"strings"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -30,7 +31,35 @@ func (s approvals) ListApprovals(ctx context.Context, r *apiv1.ListApprovalsRequ
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := s.Engine.OwnerQuestions(ctx, callerOf(ctx))
+	for _, q := range waiting {
+		out.OwnerQuestions = append(out.OwnerQuestions, ownerQuestionOut(q))
+	}
 	return out, err
+}
+
+// ownerQuestionOut is what waits for the owner of a machine, with what decides it there.
+func ownerQuestionOut(q engine.OwnerQuestion) *apiv1.OwnerQuestion {
+	approve, deny := q.Commands()
+	return &apiv1.OwnerQuestion{
+		AttemptId: q.Attempt.String(), TurnId: q.Turn.String(), SessionId: q.Session.String(), RunnerId: q.Runner.String(), RunnerName: q.Machine,
+		Work: q.Work, Arguments: q.Arguments, Digest: q.Digest, AskedAt: at(q.AskedAt), ExpiresAt: at(q.Until), ApproveThere: approve, DenyThere: deny,
+	}
+}
+
+// approvalID reads the id of an approval. Of what waits for the owner of a machine,
+// the refusal says where it is decided.
+func (s approvals) approvalID(ctx context.Context, text string) (protocol.ApprovalID, error) {
+	id, err := protocol.ParseID[protocol.ApprovalKind](text)
+	for _, kind := range []string{"att_", "trn_"} {
+		if err != nil && strings.HasPrefix(text, kind) {
+			return id, s.Engine.NotDecidedHere(ctx, callerOf(ctx), text)
+		}
+	}
+	return id, err
 }
 
 // wholeApproval adds what a person needs to judge it: the effect class and,
@@ -82,7 +111,7 @@ func denials(tx *store.Tx, turn protocol.TurnID) (map[protocol.ActionID]string, 
 }
 
 func (s approvals) GetApproval(ctx context.Context, r *apiv1.GetApprovalRequest) (*apiv1.GetApprovalResponse, error) {
-	id, err := protocol.ParseID[protocol.ApprovalKind](r.GetApprovalId())
+	id, err := s.approvalID(ctx, r.GetApprovalId())
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +135,7 @@ func (s approvals) one(ctx context.Context, id protocol.ApprovalID) (out *apiv1.
 }
 
 func (s approvals) DecideApproval(ctx context.Context, r *apiv1.DecideApprovalRequest) (*apiv1.DecideApprovalResponse, error) {
-	id, err := protocol.ParseID[protocol.ApprovalKind](r.GetApprovalId())
+	id, err := s.approvalID(ctx, r.GetApprovalId())
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
 	"bivouac/server/planted"
+	"bivouac/server/policy"
 	"bivouac/server/session"
 	"bivouac/server/store"
 )
@@ -310,10 +311,6 @@ func (w *turnTx) consume(subject session.Action, approval session.Approval) erro
 // refuseApproval ends the subject; the model is told, or the turn ends, as the
 // agent's policy says.
 func (w *turnTx) refuseApproval(subject session.Action, approval session.Approval) error {
-	snap, err := w.snapshot()
-	if err != nil {
-		return err
-	}
 	text := "A person denied this call. It did not run."
 	if approval.State == session.ApprovalExpired {
 		text = "Nobody approved this call in time. It did not run."
@@ -322,15 +319,31 @@ func (w *turnTx) refuseApproval(subject session.Action, approval session.Approva
 		text += " Their reason: " + approval.Reason
 	}
 	r := refuse(subject.CallID, statusDenied, protocol.CodePolicyDenied, text)
-	if snap.Agent.Approvals.OnDenied != "fail" {
-		return w.settle(subject, subject.Fence, outcome{event: session.ActionDeny, result: r})
+	ends, err := w.denialEnds()
+	switch {
+	case err != nil:
+		return err
+	case ends:
+		return w.endDenied(subject, r.Code, text)
 	}
-	next, err := subject.Step(session.ActionDeny, w.tx.Now)
+	return w.settle(subject, subject.Fence, outcome{event: session.ActionDeny, result: r})
+}
+
+// denialEnds reports that a denial ends the turn, by on_denied of its agent; else the
+// model is told.
+func (w *turnTx) denialEnds() (bool, error) {
+	snap, err := w.snapshot()
+	return err == nil && snap.Agent.Approvals.OnDenied == policy.DeniedFails, err
+}
+
+// endDenied ends the turn over a call that somebody denied.
+func (w *turnTx) endDenied(a session.Action, code, text string) error {
+	next, err := a.Step(session.ActionDeny, w.tx.Now)
 	if err != nil {
 		return err
 	}
-	next.Code = r.Code
-	if err := w.tx.SaveAction(next, subject.State, subject.Fence); err != nil {
+	next.Code = code
+	if err := w.tx.SaveAction(next, a.State, a.Fence); err != nil {
 		return err
 	}
 	return w.endFailed(reasonApprovalDenied, text)

@@ -188,6 +188,9 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 	if err != nil || a.State != execution.AttemptOffered || a.Runner != c.Runner() {
 		return err // gone elsewhere already
 	}
+	if over, err := e.declinedByOwner(ctx, a, req); over || err != nil {
+		return err
+	}
 	reason, _ := redact.Text(req.Reason)
 	if err := e.withdraw(ctx, a, "the runner declined: "+reason); err != nil && !lostRace(err) {
 		return err

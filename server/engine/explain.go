@@ -265,15 +265,18 @@ func (e *Engine) explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation,
 	switch a.State {
 	case execution.AttemptOffered:
 		x.WaitingFor = "runner " + name + " to claim it"
+		return x, explainOwners(tx, a, &x)
 	case execution.AttemptClaimed, execution.AttemptRunning:
 		x.WaitingFor = "the result from runner " + name
-		err := explainOwner(tx, a, name, &x)
-		return x, err
+		return x, explainOwners(tx, a, &x)
 	case execution.AttemptSuspect:
 		x.WaitingFor = fmt.Sprintf("runner %s, which has not renewed its lease; it goes elsewhere %s after its last renewal", name, a.Retention)
 		x.Remedies = []string{"on that machine: bivouac-edge doctor"} // it may run, and only its network be gone
 	case execution.AttemptQueued:
-		return x, e.rank(tx, a, &x)
+		if err := e.rank(tx, a, &x); err != nil {
+			return x, err
+		}
+		return x, explainOwners(tx, a, &x)
 	default:
 		x.Waited, x.WaitingFor = 0, "nothing: it ended"
 		if a.Reason != "" {

@@ -27,8 +27,13 @@ type ownerKey struct {
 // waits reports that nothing of the action can have run: a machine begins only after
 // the server has the owner's yes.
 func (k ownerKey) waits() bool {
-	no := k.decided == nil || k.decided.GetDecision() == secondkey.Denied || k.decided.GetDecision() == secondkey.Expired
-	return k.asked != nil && !k.over && no
+	return k.asked != nil && !k.over && (k.decided == nil || k.refused())
+}
+
+// refused reports that the owner said no, or nothing in time.
+func (k ownerKey) refused() bool {
+	d := k.decided.GetDecision()
+	return k.asked != nil && (d == secondkey.Denied || d == secondkey.Expired)
 }
 
 // ownerKeyOf reads the records of a device attempt, up to a sequence; zero: all.
@@ -226,25 +231,4 @@ func (w *turnTx) notBegun(a execution.Attempt, action session.Action, why string
 	}
 	return true, w.settle(action, action.Fence, outcome{event: session.ActionFail, evidence: why, result: refuse(action.CallID, statusFailed,
 		protocol.CodeUnavailable, "It did not run: "+why+", who had not approved it.")})
-}
-
-// explainOwner says that an attempt waits for the owner of its machine, and until
-// when, if it does.
-func explainOwner(tx *store.Tx, a execution.Attempt, machine string, x *Explanation) error {
-	key, err := ownerKeyOf(tx, a, 0)
-	if err != nil || !key.waits() || key.decided != nil {
-		return err
-	}
-	work, _, err := workAsked(a, key.asked)
-	if err != nil {
-		return err
-	}
-	wait, bound := key.asked.GetWaitMs(), "its edge.hcl lets it wait no longer"
-	if most := work.GetMaxOwnerWaitMs(); most > 0 && wait >= most {
-		wait, bound = most, "as long as an approval of its agent may wait: ttl of its approvals, within the server's bound"
-	}
-	until := a.StartedAt.Add(time.Duration(wait) * time.Millisecond)
-	x.WaitingFor = "the owner of machine " + machine + ", who holds a second key over it, until " + until.UTC().Format(time.RFC3339) + " (" + bound + ")"
-	x.Remedies = []string{"on that machine: bivouac-edge approve " + a.ID.String(), "on that machine: bivouac-edge deny " + a.ID.String()}
-	return nil
 }

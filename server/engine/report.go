@@ -184,6 +184,9 @@ func (w *turnTx) resultAccepted(a execution.Attempt, r *runnerv1.Result) error {
 	if err != nil {
 		return err
 	}
+	if over, err := w.ownerRefusedAction(a, action, r); over || err != nil {
+		return err
+	}
 	return w.settleDevice(action, r)
 }
 

@@ -54,6 +54,19 @@ type Requirements struct {
 	Resumes bool `json:"resumes,omitempty"`
 	// Egress: its sandbox may read packages from registries.
 	Egress bool `json:"egress,omitempty"`
+	// Asked are the owners of machines who are asked about a turn before their machine
+	// takes it. It is no need of the work, but it lives as long as placement does.
+	Asked []OwnerAsked `json:"asked,omitempty"`
+}
+
+// OwnerAsked is a question to the owner of one machine, by that machine's word.
+type OwnerAsked struct {
+	Runner protocol.RunnerID `json:"runner"`
+	Digest string            `json:"digest"`
+	At     time.Time         `json:"at"`
+	// HeardAt is when the machine said last that it still asks.
+	HeardAt time.Time `json:"heard_at"`
+	Until   time.Time `json:"until"`
 }
 
 // Attempt is one execution of a subject on a runner.

@@ -114,10 +114,17 @@ type Lease struct {
 	Retention    time.Duration
 }
 
+// What follows from a denied call: the model is told and goes on, or the turn fails.
+const (
+	DeniedContinues = "continue"
+	DeniedFails     = "fail"
+)
+
 // Approvals of this agent.
 type Approvals struct {
 	TTL time.Duration
-	// OnDenied is "continue" (the model is told) or "fail".
+	// OnDenied is DeniedContinues or DeniedFails. It is the same for a denial at the
+	// server and for one of the owner of a machine, and for silence of either.
 	OnDenied string
 }
 

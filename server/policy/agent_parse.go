@@ -168,7 +168,7 @@ func (r *reader) lease(b *hcl.Block, p Profile, a *Agent) {
 func (r *reader) approvals(b *hcl.Block, p Profile, a *Agent) {
 	s := r.section(r.content(b.Body, []string{"ttl", "on_denied"}), b.DefRange)
 	s.duration("ttl", &a.Approvals.TTL, time.Second, p.Ceiling.Approvals.TTL)
-	s.choice("on_denied", &a.Approvals.OnDenied, "continue", "fail")
+	s.choice("on_denied", &a.Approvals.OnDenied, DeniedContinues, DeniedFails)
 }
 
 // tools reads every tool of the definition and refuses two with one alias.

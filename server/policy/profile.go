@@ -47,7 +47,7 @@ func ProfileOf(name string) (Profile, bool) {
 			ExecTimeout: 5 * time.Minute, OutputBytes: mib,
 		},
 		Lease:     Lease{AuthorityTTL: 15 * time.Second, Retention: 10 * time.Minute},
-		Approvals: Approvals{TTL: 10 * time.Minute, OnDenied: "continue"},
+		Approvals: Approvals{TTL: 10 * time.Minute, OnDenied: DeniedContinues},
 	}
 	switch name {
 	case "personal":

@@ -246,7 +246,7 @@ func TestOwnersSecondKeyOverTurns(t *testing.T) {
 				t.Errorf("the owner is shown %+v", k.q)
 			}
 			w.Until("it is explained", time.Minute, func() bool {
-				return strings.Contains(k.explain(t).GetWaitingFor(), "bivouac-edge approve "+k.q.Attempt.String())
+				return strings.Contains(fmt.Sprint(k.explain(t).GetRemedies()), "bivouac-edge approve "+k.q.Attempt.String())
 			})
 			if err := k.a.Turn(edge.Decision{Attempt: k.q.Attempt, Digest: k.q.Digest, Approve: true}); err != nil {
 				t.Fatal(err)

@@ -16,16 +16,19 @@ func (a *app) approvalsCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "approvals",
-		Short: "What waits for your decision",
+		Short: "What waits for your decision, or for the owner of a machine",
 		Args:  cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
 			res, err := c.Approvals.ListApprovals(ctx, &apiv1.ListApprovalsRequest{IncludeDecided: all})
 			if err != nil {
 				return err
 			}
-			return a.list(res, len(res.GetApprovals()), "nothing waits for you; bivouac approvals --all shows what was decided", func(w io.Writer) {
+			return a.list(res, len(res.GetApprovals())+len(res.GetOwnerQuestions()), "nothing waits for you; bivouac approvals --all shows what was decided", func(w io.Writer) {
 				for _, ap := range res.GetApprovals() {
 					showApproval(w, ap)
+				}
+				for _, q := range res.GetOwnerQuestions() {
+					showOwnerQuestion(w, q)
 				}
 			})
 		}),
@@ -53,6 +56,18 @@ func showApproval(w io.Writer, ap *apiv1.Approval) {
 		fmt.Fprintf(w, "  expires in %s: bivouac approve %s  |  bivouac deny %s\n",
 			time.Until(ap.GetExpiresAt().AsTime()).Round(time.Second), ap.GetId(), ap.GetId())
 	}
+}
+
+// showOwnerQuestion prints what waits for the owner of a machine, and the command to
+// type there: nothing here decides it.
+func showOwnerQuestion(w io.Writer, q *apiv1.OwnerQuestion) {
+	fmt.Fprintf(w, "%s  WAITING  %s on %s, for the owner of that machine, who holds a second key over it\n", q.GetAttemptId(), plain(q.GetWork()), plain(q.GetRunnerName()))
+	if q.GetArguments() != "" {
+		fmt.Fprintf(w, "  arguments %s\n", plain(q.GetArguments()))
+	}
+	fmt.Fprintf(w, "  of turn   %s\n  digest    %s\n", q.GetTurnId(), plain(q.GetDigest()))
+	fmt.Fprintf(w, "  asked %s ago, ends in %s; on %s: %s  |  %s\n", time.Since(q.GetAskedAt().AsTime()).Round(time.Second),
+		time.Until(q.GetExpiresAt().AsTime()).Round(time.Second), plain(q.GetRunnerName()), q.GetApproveThere(), q.GetDenyThere())
 }
 
 func (a *app) approveCommand() *cobra.Command {

@@ -2934,10 +2934,12 @@ func (x *ListApprovalsRequest) GetIncludeDecided() bool {
 }
 
 type ListApprovalsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Approvals     []*Approval            `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Approvals []*Approval            `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
+	// What waits for the owners of machines. It is decided there alone.
+	OwnerQuestions []*OwnerQuestion `protobuf:"bytes,2,rep,name=owner_questions,json=ownerQuestions,proto3" json:"owner_questions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListApprovalsResponse) Reset() {
@@ -2977,6 +2979,151 @@ func (x *ListApprovalsResponse) GetApprovals() []*Approval {
 	return nil
 }
 
+func (x *ListApprovalsResponse) GetOwnerQuestions() []*OwnerQuestion {
+	if x != nil {
+		return x.OwnerQuestions
+	}
+	return nil
+}
+
+// OwnerQuestion is a turn, or an action of one, that waits for the owner of a machine,
+// who holds a second key over it. Nobody decides it at the server.
+type OwnerQuestion struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId  string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	TurnId     string                 `protobuf:"bytes,2,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
+	SessionId  string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	RunnerId   string                 `protobuf:"bytes,4,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	RunnerName string                 `protobuf:"bytes,5,opt,name=runner_name,json=runnerName,proto3" json:"runner_name,omitempty"`
+	// The device action, or "turn".
+	Work string `protobuf:"bytes,6,opt,name=work,proto3" json:"work,omitempty"`
+	// Of a device action, as the machine has them.
+	Arguments string `protobuf:"bytes,7,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// What the owner's decision binds.
+	Digest    string                 `protobuf:"bytes,8,opt,name=digest,proto3" json:"digest,omitempty"`
+	AskedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The commands that decide it, on that machine.
+	ApproveThere  string `protobuf:"bytes,11,opt,name=approve_there,json=approveThere,proto3" json:"approve_there,omitempty"`
+	DenyThere     string `protobuf:"bytes,12,opt,name=deny_there,json=denyThere,proto3" json:"deny_there,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerQuestion) Reset() {
+	*x = OwnerQuestion{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerQuestion) ProtoMessage() {}
+
+func (x *OwnerQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerQuestion.ProtoReflect.Descriptor instead.
+func (*OwnerQuestion) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *OwnerQuestion) GetAttemptId() string {
+	if x != nil {
+		return x.AttemptId
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetTurnId() string {
+	if x != nil {
+		return x.TurnId
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetRunnerId() string {
+	if x != nil {
+		return x.RunnerId
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetRunnerName() string {
+	if x != nil {
+		return x.RunnerName
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetWork() string {
+	if x != nil {
+		return x.Work
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetArguments() string {
+	if x != nil {
+		return x.Arguments
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *OwnerQuestion) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *OwnerQuestion) GetApproveThere() string {
+	if x != nil {
+		return x.ApproveThere
+	}
+	return ""
+}
+
+func (x *OwnerQuestion) GetDenyThere() string {
+	if x != nil {
+		return x.DenyThere
+	}
+	return ""
+}
+
 type GetApprovalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ApprovalId    string                 `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
@@ -2986,7 +3133,7 @@ type GetApprovalRequest struct {
 
 func (x *GetApprovalRequest) Reset() {
 	*x = GetApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3145,7 @@ func (x *GetApprovalRequest) String() string {
 func (*GetApprovalRequest) ProtoMessage() {}
 
 func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[43]
+	mi := &file_bivouac_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3158,7 @@ func (x *GetApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalRequest.ProtoReflect.Descriptor instead.
 func (*GetApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetApprovalRequest) GetApprovalId() string {
@@ -3030,7 +3177,7 @@ type GetApprovalResponse struct {
 
 func (x *GetApprovalResponse) Reset() {
 	*x = GetApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3042,7 +3189,7 @@ func (x *GetApprovalResponse) String() string {
 func (*GetApprovalResponse) ProtoMessage() {}
 
 func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[44]
+	mi := &file_bivouac_v1_api_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3055,7 +3202,7 @@ func (x *GetApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetApprovalResponse.ProtoReflect.Descriptor instead.
 func (*GetApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetApprovalResponse) GetApproval() *Approval {
@@ -3077,7 +3224,7 @@ type DecideApprovalRequest struct {
 
 func (x *DecideApprovalRequest) Reset() {
 	*x = DecideApprovalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3089,7 +3236,7 @@ func (x *DecideApprovalRequest) String() string {
 func (*DecideApprovalRequest) ProtoMessage() {}
 
 func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[45]
+	mi := &file_bivouac_v1_api_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3102,7 +3249,7 @@ func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalRequest.ProtoReflect.Descriptor instead.
 func (*DecideApprovalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DecideApprovalRequest) GetApprovalId() string {
@@ -3142,7 +3289,7 @@ type DecideApprovalResponse struct {
 
 func (x *DecideApprovalResponse) Reset() {
 	*x = DecideApprovalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3301,7 @@ func (x *DecideApprovalResponse) String() string {
 func (*DecideApprovalResponse) ProtoMessage() {}
 
 func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[46]
+	mi := &file_bivouac_v1_api_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3314,7 @@ func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideApprovalResponse.ProtoReflect.Descriptor instead.
 func (*DecideApprovalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DecideApprovalResponse) GetApproval() *Approval {
@@ -3190,7 +3337,7 @@ type PutArtifactRequest struct {
 
 func (x *PutArtifactRequest) Reset() {
 	*x = PutArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3349,7 @@ func (x *PutArtifactRequest) String() string {
 func (*PutArtifactRequest) ProtoMessage() {}
 
 func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[47]
+	mi := &file_bivouac_v1_api_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3362,7 @@ func (x *PutArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactRequest.ProtoReflect.Descriptor instead.
 func (*PutArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PutArtifactRequest) GetDigest() string {
@@ -3256,7 +3403,7 @@ type PutArtifactResponse struct {
 
 func (x *PutArtifactResponse) Reset() {
 	*x = PutArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3415,7 @@ func (x *PutArtifactResponse) String() string {
 func (*PutArtifactResponse) ProtoMessage() {}
 
 func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[48]
+	mi := &file_bivouac_v1_api_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3428,7 @@ func (x *PutArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutArtifactResponse.ProtoReflect.Descriptor instead.
 func (*PutArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PutArtifactResponse) GetDigest() string {
@@ -3307,7 +3454,7 @@ type GetArtifactRequest struct {
 
 func (x *GetArtifactRequest) Reset() {
 	*x = GetArtifactRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +3466,7 @@ func (x *GetArtifactRequest) String() string {
 func (*GetArtifactRequest) ProtoMessage() {}
 
 func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[49]
+	mi := &file_bivouac_v1_api_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3479,7 @@ func (x *GetArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactRequest.ProtoReflect.Descriptor instead.
 func (*GetArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetArtifactRequest) GetDigest() string {
@@ -3351,7 +3498,7 @@ type GetArtifactResponse struct {
 
 func (x *GetArtifactResponse) Reset() {
 	*x = GetArtifactResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3363,7 +3510,7 @@ func (x *GetArtifactResponse) String() string {
 func (*GetArtifactResponse) ProtoMessage() {}
 
 func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[50]
+	mi := &file_bivouac_v1_api_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3376,7 +3523,7 @@ func (x *GetArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetArtifactResponse.ProtoReflect.Descriptor instead.
 func (*GetArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetArtifactResponse) GetChunk() []byte {
@@ -3401,7 +3548,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3560,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[51]
+	mi := &file_bivouac_v1_api_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3573,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Agent) GetName() string {
@@ -3491,7 +3638,7 @@ type ApplyAgentRequest struct {
 
 func (x *ApplyAgentRequest) Reset() {
 	*x = ApplyAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3503,7 +3650,7 @@ func (x *ApplyAgentRequest) String() string {
 func (*ApplyAgentRequest) ProtoMessage() {}
 
 func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[52]
+	mi := &file_bivouac_v1_api_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3516,7 +3663,7 @@ func (x *ApplyAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentRequest.ProtoReflect.Descriptor instead.
 func (*ApplyAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ApplyAgentRequest) GetFilename() string {
@@ -3553,7 +3700,7 @@ type ApplyAgentResponse struct {
 
 func (x *ApplyAgentResponse) Reset() {
 	*x = ApplyAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3712,7 @@ func (x *ApplyAgentResponse) String() string {
 func (*ApplyAgentResponse) ProtoMessage() {}
 
 func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[53]
+	mi := &file_bivouac_v1_api_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3725,7 @@ func (x *ApplyAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyAgentResponse.ProtoReflect.Descriptor instead.
 func (*ApplyAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ApplyAgentResponse) GetAgent() *Agent {
@@ -3610,7 +3757,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3769,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[54]
+	mi := &file_bivouac_v1_api_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3782,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
 }
 
 type ListAgentsResponse struct {
@@ -3647,7 +3794,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3806,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[55]
+	mi := &file_bivouac_v1_api_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3819,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -3693,7 +3840,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +3852,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[56]
+	mi := &file_bivouac_v1_api_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +3865,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetAgentRequest) GetName() string {
@@ -3744,7 +3891,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3903,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[57]
+	mi := &file_bivouac_v1_api_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3916,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -3788,7 +3935,7 @@ type RecreateInstanceRequest struct {
 
 func (x *RecreateInstanceRequest) Reset() {
 	*x = RecreateInstanceRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3800,7 +3947,7 @@ func (x *RecreateInstanceRequest) String() string {
 func (*RecreateInstanceRequest) ProtoMessage() {}
 
 func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[58]
+	mi := &file_bivouac_v1_api_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3813,7 +3960,7 @@ func (x *RecreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RecreateInstanceRequest) GetAgent() string {
@@ -3833,7 +3980,7 @@ type RecreateInstanceResponse struct {
 
 func (x *RecreateInstanceResponse) Reset() {
 	*x = RecreateInstanceResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3845,7 +3992,7 @@ func (x *RecreateInstanceResponse) String() string {
 func (*RecreateInstanceResponse) ProtoMessage() {}
 
 func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[59]
+	mi := &file_bivouac_v1_api_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3858,7 +4005,7 @@ func (x *RecreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*RecreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{59}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RecreateInstanceResponse) GetInstanceId() string {
@@ -3886,7 +4033,7 @@ type EffectiveToolsRequest struct {
 
 func (x *EffectiveToolsRequest) Reset() {
 	*x = EffectiveToolsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3898,7 +4045,7 @@ func (x *EffectiveToolsRequest) String() string {
 func (*EffectiveToolsRequest) ProtoMessage() {}
 
 func (x *EffectiveToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[60]
+	mi := &file_bivouac_v1_api_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3911,7 +4058,7 @@ func (x *EffectiveToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveToolsRequest.ProtoReflect.Descriptor instead.
 func (*EffectiveToolsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{60}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *EffectiveToolsRequest) GetAgent() string {
@@ -3947,7 +4094,7 @@ type EffectiveToolsResponse struct {
 
 func (x *EffectiveToolsResponse) Reset() {
 	*x = EffectiveToolsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4106,7 @@ func (x *EffectiveToolsResponse) String() string {
 func (*EffectiveToolsResponse) ProtoMessage() {}
 
 func (x *EffectiveToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[61]
+	mi := &file_bivouac_v1_api_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4119,7 @@ func (x *EffectiveToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveToolsResponse.ProtoReflect.Descriptor instead.
 func (*EffectiveToolsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *EffectiveToolsResponse) GetAgent() string {
@@ -4053,7 +4200,7 @@ type Registry struct {
 
 func (x *Registry) Reset() {
 	*x = Registry{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4212,7 @@ func (x *Registry) String() string {
 func (*Registry) ProtoMessage() {}
 
 func (x *Registry) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[62]
+	mi := &file_bivouac_v1_api_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4225,7 @@ func (x *Registry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registry.ProtoReflect.Descriptor instead.
 func (*Registry) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Registry) GetDestination() string {
@@ -4163,7 +4310,7 @@ type EffectiveTool struct {
 
 func (x *EffectiveTool) Reset() {
 	*x = EffectiveTool{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4175,7 +4322,7 @@ func (x *EffectiveTool) String() string {
 func (*EffectiveTool) ProtoMessage() {}
 
 func (x *EffectiveTool) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[63]
+	mi := &file_bivouac_v1_api_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4188,7 +4335,7 @@ func (x *EffectiveTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EffectiveTool.ProtoReflect.Descriptor instead.
 func (*EffectiveTool) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *EffectiveTool) GetRef() string {
@@ -4278,7 +4425,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4290,7 +4437,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[64]
+	mi := &file_bivouac_v1_api_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4303,7 +4450,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{64}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Principal) GetId() string {
@@ -4375,7 +4522,7 @@ type AddPrincipalRequest struct {
 
 func (x *AddPrincipalRequest) Reset() {
 	*x = AddPrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4387,7 +4534,7 @@ func (x *AddPrincipalRequest) String() string {
 func (*AddPrincipalRequest) ProtoMessage() {}
 
 func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[65]
+	mi := &file_bivouac_v1_api_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4400,7 +4547,7 @@ func (x *AddPrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalRequest.ProtoReflect.Descriptor instead.
 func (*AddPrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{65}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AddPrincipalRequest) GetName() string {
@@ -4441,7 +4588,7 @@ type AddPrincipalResponse struct {
 
 func (x *AddPrincipalResponse) Reset() {
 	*x = AddPrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4453,7 +4600,7 @@ func (x *AddPrincipalResponse) String() string {
 func (*AddPrincipalResponse) ProtoMessage() {}
 
 func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[66]
+	mi := &file_bivouac_v1_api_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4466,7 +4613,7 @@ func (x *AddPrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddPrincipalResponse.ProtoReflect.Descriptor instead.
 func (*AddPrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{66}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AddPrincipalResponse) GetPrincipal() *Principal {
@@ -4491,7 +4638,7 @@ type ListPrincipalsRequest struct {
 
 func (x *ListPrincipalsRequest) Reset() {
 	*x = ListPrincipalsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4503,7 +4650,7 @@ func (x *ListPrincipalsRequest) String() string {
 func (*ListPrincipalsRequest) ProtoMessage() {}
 
 func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[67]
+	mi := &file_bivouac_v1_api_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4516,7 +4663,7 @@ func (x *ListPrincipalsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsRequest.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{67}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
 }
 
 type ListPrincipalsResponse struct {
@@ -4528,7 +4675,7 @@ type ListPrincipalsResponse struct {
 
 func (x *ListPrincipalsResponse) Reset() {
 	*x = ListPrincipalsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4540,7 +4687,7 @@ func (x *ListPrincipalsResponse) String() string {
 func (*ListPrincipalsResponse) ProtoMessage() {}
 
 func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[68]
+	mi := &file_bivouac_v1_api_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4553,7 +4700,7 @@ func (x *ListPrincipalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPrincipalsResponse.ProtoReflect.Descriptor instead.
 func (*ListPrincipalsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{68}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListPrincipalsResponse) GetPrincipals() []*Principal {
@@ -4572,7 +4719,7 @@ type DisablePrincipalRequest struct {
 
 func (x *DisablePrincipalRequest) Reset() {
 	*x = DisablePrincipalRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4584,7 +4731,7 @@ func (x *DisablePrincipalRequest) String() string {
 func (*DisablePrincipalRequest) ProtoMessage() {}
 
 func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[69]
+	mi := &file_bivouac_v1_api_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4597,7 +4744,7 @@ func (x *DisablePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{69}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DisablePrincipalRequest) GetPrincipalId() string {
@@ -4616,7 +4763,7 @@ type DisablePrincipalResponse struct {
 
 func (x *DisablePrincipalResponse) Reset() {
 	*x = DisablePrincipalResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4775,7 @@ func (x *DisablePrincipalResponse) String() string {
 func (*DisablePrincipalResponse) ProtoMessage() {}
 
 func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[70]
+	mi := &file_bivouac_v1_api_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4641,7 +4788,7 @@ func (x *DisablePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisablePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*DisablePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{70}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *DisablePrincipalResponse) GetPrincipal() *Principal {
@@ -4659,7 +4806,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4671,7 +4818,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[71]
+	mi := &file_bivouac_v1_api_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4684,7 +4831,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{71}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
 }
 
 type WhoAmIResponse struct {
@@ -4699,7 +4846,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4711,7 +4858,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[72]
+	mi := &file_bivouac_v1_api_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4724,7 +4871,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{72}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() *Principal {
@@ -4758,7 +4905,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4770,7 +4917,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[73]
+	mi := &file_bivouac_v1_api_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4783,7 +4930,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{73}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListQuotasRequest) GetAgent() string {
@@ -4802,7 +4949,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4814,7 +4961,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[74]
+	mi := &file_bivouac_v1_api_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4827,7 +4974,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{74}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListQuotasResponse) GetQuotas() []*Quota {
@@ -4863,7 +5010,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4875,7 +5022,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[75]
+	mi := &file_bivouac_v1_api_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4888,7 +5035,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{75}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Quota) GetScope() string {
@@ -5025,7 +5172,7 @@ type Runner struct {
 
 func (x *Runner) Reset() {
 	*x = Runner{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5037,7 +5184,7 @@ func (x *Runner) String() string {
 func (*Runner) ProtoMessage() {}
 
 func (x *Runner) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[76]
+	mi := &file_bivouac_v1_api_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5050,7 +5197,7 @@ func (x *Runner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runner.ProtoReflect.Descriptor instead.
 func (*Runner) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{76}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Runner) GetId() string {
@@ -5227,7 +5374,7 @@ type Binding struct {
 
 func (x *Binding) Reset() {
 	*x = Binding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5239,7 +5386,7 @@ func (x *Binding) String() string {
 func (*Binding) ProtoMessage() {}
 
 func (x *Binding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[77]
+	mi := &file_bivouac_v1_api_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5252,7 +5399,7 @@ func (x *Binding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Binding.ProtoReflect.Descriptor instead.
 func (*Binding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{77}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Binding) GetId() string {
@@ -5303,7 +5450,7 @@ type CreateJoinCodeRequest struct {
 
 func (x *CreateJoinCodeRequest) Reset() {
 	*x = CreateJoinCodeRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5315,7 +5462,7 @@ func (x *CreateJoinCodeRequest) String() string {
 func (*CreateJoinCodeRequest) ProtoMessage() {}
 
 func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[78]
+	mi := &file_bivouac_v1_api_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5328,7 +5475,7 @@ func (x *CreateJoinCodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeRequest.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{78}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CreateJoinCodeRequest) GetName() string {
@@ -5366,7 +5513,7 @@ type CreateJoinCodeResponse struct {
 
 func (x *CreateJoinCodeResponse) Reset() {
 	*x = CreateJoinCodeResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5525,7 @@ func (x *CreateJoinCodeResponse) String() string {
 func (*CreateJoinCodeResponse) ProtoMessage() {}
 
 func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[79]
+	mi := &file_bivouac_v1_api_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5538,7 @@ func (x *CreateJoinCodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateJoinCodeResponse.ProtoReflect.Descriptor instead.
 func (*CreateJoinCodeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{79}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *CreateJoinCodeResponse) GetCode() string {
@@ -5430,7 +5577,7 @@ type ListRunnersRequest struct {
 
 func (x *ListRunnersRequest) Reset() {
 	*x = ListRunnersRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5442,7 +5589,7 @@ func (x *ListRunnersRequest) String() string {
 func (*ListRunnersRequest) ProtoMessage() {}
 
 func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[80]
+	mi := &file_bivouac_v1_api_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5455,7 +5602,7 @@ func (x *ListRunnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersRequest.ProtoReflect.Descriptor instead.
 func (*ListRunnersRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{80}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
 }
 
 type ListRunnersResponse struct {
@@ -5467,7 +5614,7 @@ type ListRunnersResponse struct {
 
 func (x *ListRunnersResponse) Reset() {
 	*x = ListRunnersResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5479,7 +5626,7 @@ func (x *ListRunnersResponse) String() string {
 func (*ListRunnersResponse) ProtoMessage() {}
 
 func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[81]
+	mi := &file_bivouac_v1_api_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5492,7 +5639,7 @@ func (x *ListRunnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunnersResponse.ProtoReflect.Descriptor instead.
 func (*ListRunnersResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{81}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListRunnersResponse) GetRunners() []*Runner {
@@ -5511,7 +5658,7 @@ type RevokeRunnerRequest struct {
 
 func (x *RevokeRunnerRequest) Reset() {
 	*x = RevokeRunnerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5523,7 +5670,7 @@ func (x *RevokeRunnerRequest) String() string {
 func (*RevokeRunnerRequest) ProtoMessage() {}
 
 func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[82]
+	mi := &file_bivouac_v1_api_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5536,7 +5683,7 @@ func (x *RevokeRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{82}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *RevokeRunnerRequest) GetRunnerId() string {
@@ -5555,7 +5702,7 @@ type RevokeRunnerResponse struct {
 
 func (x *RevokeRunnerResponse) Reset() {
 	*x = RevokeRunnerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5567,7 +5714,7 @@ func (x *RevokeRunnerResponse) String() string {
 func (*RevokeRunnerResponse) ProtoMessage() {}
 
 func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[83]
+	mi := &file_bivouac_v1_api_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5580,7 +5727,7 @@ func (x *RevokeRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRunnerResponse.ProtoReflect.Descriptor instead.
 func (*RevokeRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{83}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *RevokeRunnerResponse) GetRunner() *Runner {
@@ -5601,7 +5748,7 @@ type PutBindingRequest struct {
 
 func (x *PutBindingRequest) Reset() {
 	*x = PutBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5613,7 +5760,7 @@ func (x *PutBindingRequest) String() string {
 func (*PutBindingRequest) ProtoMessage() {}
 
 func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[84]
+	mi := &file_bivouac_v1_api_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5626,7 +5773,7 @@ func (x *PutBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingRequest.ProtoReflect.Descriptor instead.
 func (*PutBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{84}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PutBindingRequest) GetRunnerId() string {
@@ -5659,7 +5806,7 @@ type PutBindingResponse struct {
 
 func (x *PutBindingResponse) Reset() {
 	*x = PutBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5671,7 +5818,7 @@ func (x *PutBindingResponse) String() string {
 func (*PutBindingResponse) ProtoMessage() {}
 
 func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[85]
+	mi := &file_bivouac_v1_api_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5684,7 +5831,7 @@ func (x *PutBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBindingResponse.ProtoReflect.Descriptor instead.
 func (*PutBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{85}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PutBindingResponse) GetBinding() *Binding {
@@ -5703,7 +5850,7 @@ type DeleteBindingRequest struct {
 
 func (x *DeleteBindingRequest) Reset() {
 	*x = DeleteBindingRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5715,7 +5862,7 @@ func (x *DeleteBindingRequest) String() string {
 func (*DeleteBindingRequest) ProtoMessage() {}
 
 func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[86]
+	mi := &file_bivouac_v1_api_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5728,7 +5875,7 @@ func (x *DeleteBindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingRequest.ProtoReflect.Descriptor instead.
 func (*DeleteBindingRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{86}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *DeleteBindingRequest) GetBindingId() string {
@@ -5746,7 +5893,7 @@ type DeleteBindingResponse struct {
 
 func (x *DeleteBindingResponse) Reset() {
 	*x = DeleteBindingResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5758,7 +5905,7 @@ func (x *DeleteBindingResponse) String() string {
 func (*DeleteBindingResponse) ProtoMessage() {}
 
 func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[87]
+	mi := &file_bivouac_v1_api_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5771,7 +5918,7 @@ func (x *DeleteBindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteBindingResponse.ProtoReflect.Descriptor instead.
 func (*DeleteBindingResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{87}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
 }
 
 // Cleanup is something that ended and whose remains are not known to be gone.
@@ -5793,7 +5940,7 @@ type Cleanup struct {
 
 func (x *Cleanup) Reset() {
 	*x = Cleanup{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5805,7 +5952,7 @@ func (x *Cleanup) String() string {
 func (*Cleanup) ProtoMessage() {}
 
 func (x *Cleanup) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[88]
+	mi := &file_bivouac_v1_api_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5818,7 +5965,7 @@ func (x *Cleanup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cleanup.ProtoReflect.Descriptor instead.
 func (*Cleanup) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{88}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Cleanup) GetId() string {
@@ -5879,7 +6026,7 @@ type ListCleanupsRequest struct {
 
 func (x *ListCleanupsRequest) Reset() {
 	*x = ListCleanupsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5891,7 +6038,7 @@ func (x *ListCleanupsRequest) String() string {
 func (*ListCleanupsRequest) ProtoMessage() {}
 
 func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[89]
+	mi := &file_bivouac_v1_api_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5904,7 +6051,7 @@ func (x *ListCleanupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCleanupsRequest.ProtoReflect.Descriptor instead.
 func (*ListCleanupsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{89}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ListCleanupsRequest) GetPage() *Page {
@@ -5924,7 +6071,7 @@ type ListCleanupsResponse struct {
 
 func (x *ListCleanupsResponse) Reset() {
 	*x = ListCleanupsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5936,7 +6083,7 @@ func (x *ListCleanupsResponse) String() string {
 func (*ListCleanupsResponse) ProtoMessage() {}
 
 func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[90]
+	mi := &file_bivouac_v1_api_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5949,7 +6096,7 @@ func (x *ListCleanupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCleanupsResponse.ProtoReflect.Descriptor instead.
 func (*ListCleanupsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{90}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ListCleanupsResponse) GetCleanups() []*Cleanup {
@@ -5983,7 +6130,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5995,7 +6142,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[91]
+	mi := &file_bivouac_v1_api_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6008,7 +6155,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{91}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Grant) GetId() string {
@@ -6077,7 +6224,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6089,7 +6236,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[92]
+	mi := &file_bivouac_v1_api_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6102,7 +6249,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{92}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *CreateGrantRequest) GetAgent() string {
@@ -6128,7 +6275,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[93]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6140,7 +6287,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[93]
+	mi := &file_bivouac_v1_api_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6153,7 +6300,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{93}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *CreateGrantResponse) GetGrant() *Grant {
@@ -6172,7 +6319,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[94]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6184,7 +6331,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[94]
+	mi := &file_bivouac_v1_api_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6197,7 +6344,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{94}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ListGrantsRequest) GetIncludeRevoked() bool {
@@ -6216,7 +6363,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[95]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6228,7 +6375,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[95]
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6241,7 +6388,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{95}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -6261,7 +6408,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6273,7 +6420,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6286,7 +6433,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -6319,7 +6466,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6331,7 +6478,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6344,7 +6491,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -6393,7 +6540,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6405,7 +6552,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6418,7 +6565,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Ended) GetSessions() []string {
@@ -6455,7 +6602,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6467,7 +6614,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6480,7 +6627,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -6526,7 +6673,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6538,7 +6685,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6551,7 +6698,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
 }
 
 type GetSealRecipientResponse struct {
@@ -6566,7 +6713,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6578,7 +6725,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6591,7 +6738,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -6625,7 +6772,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6637,7 +6784,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6650,7 +6797,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -6675,7 +6822,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6687,7 +6834,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6700,7 +6847,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
 }
 
 type ListCredentialsRequest struct {
@@ -6711,7 +6858,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6723,7 +6870,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6736,7 +6883,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
 }
 
 type ListCredentialsResponse struct {
@@ -6748,7 +6895,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6760,7 +6907,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6773,7 +6920,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -6794,7 +6941,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6806,7 +6953,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6819,7 +6966,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Credential) GetName() string {
@@ -6852,7 +6999,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6864,7 +7011,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6877,7 +7024,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -6895,7 +7042,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6907,7 +7054,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6920,7 +7067,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
 }
 
 type DiagnoseRequest struct {
@@ -6931,7 +7078,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6943,7 +7090,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6956,7 +7103,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
 }
 
 type DiagnoseResponse struct {
@@ -6968,7 +7115,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6980,7 +7127,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6993,7 +7140,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -7023,7 +7170,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7035,7 +7182,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7048,7 +7195,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *Finding) GetWhere() string {
@@ -7101,7 +7248,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7113,7 +7260,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7126,7 +7273,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
 }
 
 type GetLedgerResponse struct {
@@ -7148,7 +7295,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7160,7 +7307,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7173,7 +7320,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -7228,7 +7375,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7240,7 +7387,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7253,7 +7400,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -7272,7 +7419,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[115]
+	mi := &file_bivouac_v1_api_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7284,7 +7431,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[115]
+	mi := &file_bivouac_v1_api_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7297,7 +7444,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -7565,9 +7712,29 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x0fdecided_by_name\x18\x0f \x01(\tR\rdecidedByName\x12\x16\n" +
 	"\x06reason\x18\x10 \x01(\tR\x06reason\"?\n" +
 	"\x14ListApprovalsRequest\x12'\n" +
-	"\x0finclude_decided\x18\x01 \x01(\bR\x0eincludeDecided\"K\n" +
+	"\x0finclude_decided\x18\x01 \x01(\bR\x0eincludeDecided\"\x8f\x01\n" +
 	"\x15ListApprovalsResponse\x122\n" +
-	"\tapprovals\x18\x01 \x03(\v2\x14.bivouac.v1.ApprovalR\tapprovals\"5\n" +
+	"\tapprovals\x18\x01 \x03(\v2\x14.bivouac.v1.ApprovalR\tapprovals\x12B\n" +
+	"\x0fowner_questions\x18\x02 \x03(\v2\x19.bivouac.v1.OwnerQuestionR\x0eownerQuestions\"\xa4\x03\n" +
+	"\rOwnerQuestion\x12\x1d\n" +
+	"\n" +
+	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x17\n" +
+	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x1b\n" +
+	"\trunner_id\x18\x04 \x01(\tR\brunnerId\x12\x1f\n" +
+	"\vrunner_name\x18\x05 \x01(\tR\n" +
+	"runnerName\x12\x12\n" +
+	"\x04work\x18\x06 \x01(\tR\x04work\x12\x1c\n" +
+	"\targuments\x18\a \x01(\tR\targuments\x12\x16\n" +
+	"\x06digest\x18\b \x01(\tR\x06digest\x125\n" +
+	"\basked_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12#\n" +
+	"\rapprove_there\x18\v \x01(\tR\fapproveThere\x12\x1d\n" +
+	"\n" +
+	"deny_there\x18\f \x01(\tR\tdenyThere\"5\n" +
 	"\x12GetApprovalRequest\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\"G\n" +
@@ -7956,7 +8123,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 116)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 117)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -8001,97 +8168,98 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Approval)(nil),                 // 40: bivouac.v1.Approval
 	(*ListApprovalsRequest)(nil),     // 41: bivouac.v1.ListApprovalsRequest
 	(*ListApprovalsResponse)(nil),    // 42: bivouac.v1.ListApprovalsResponse
-	(*GetApprovalRequest)(nil),       // 43: bivouac.v1.GetApprovalRequest
-	(*GetApprovalResponse)(nil),      // 44: bivouac.v1.GetApprovalResponse
-	(*DecideApprovalRequest)(nil),    // 45: bivouac.v1.DecideApprovalRequest
-	(*DecideApprovalResponse)(nil),   // 46: bivouac.v1.DecideApprovalResponse
-	(*PutArtifactRequest)(nil),       // 47: bivouac.v1.PutArtifactRequest
-	(*PutArtifactResponse)(nil),      // 48: bivouac.v1.PutArtifactResponse
-	(*GetArtifactRequest)(nil),       // 49: bivouac.v1.GetArtifactRequest
-	(*GetArtifactResponse)(nil),      // 50: bivouac.v1.GetArtifactResponse
-	(*Agent)(nil),                    // 51: bivouac.v1.Agent
-	(*ApplyAgentRequest)(nil),        // 52: bivouac.v1.ApplyAgentRequest
-	(*ApplyAgentResponse)(nil),       // 53: bivouac.v1.ApplyAgentResponse
-	(*ListAgentsRequest)(nil),        // 54: bivouac.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 55: bivouac.v1.ListAgentsResponse
-	(*GetAgentRequest)(nil),          // 56: bivouac.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),         // 57: bivouac.v1.GetAgentResponse
-	(*RecreateInstanceRequest)(nil),  // 58: bivouac.v1.RecreateInstanceRequest
-	(*RecreateInstanceResponse)(nil), // 59: bivouac.v1.RecreateInstanceResponse
-	(*EffectiveToolsRequest)(nil),    // 60: bivouac.v1.EffectiveToolsRequest
-	(*EffectiveToolsResponse)(nil),   // 61: bivouac.v1.EffectiveToolsResponse
-	(*Registry)(nil),                 // 62: bivouac.v1.Registry
-	(*EffectiveTool)(nil),            // 63: bivouac.v1.EffectiveTool
-	(*Principal)(nil),                // 64: bivouac.v1.Principal
-	(*AddPrincipalRequest)(nil),      // 65: bivouac.v1.AddPrincipalRequest
-	(*AddPrincipalResponse)(nil),     // 66: bivouac.v1.AddPrincipalResponse
-	(*ListPrincipalsRequest)(nil),    // 67: bivouac.v1.ListPrincipalsRequest
-	(*ListPrincipalsResponse)(nil),   // 68: bivouac.v1.ListPrincipalsResponse
-	(*DisablePrincipalRequest)(nil),  // 69: bivouac.v1.DisablePrincipalRequest
-	(*DisablePrincipalResponse)(nil), // 70: bivouac.v1.DisablePrincipalResponse
-	(*WhoAmIRequest)(nil),            // 71: bivouac.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),           // 72: bivouac.v1.WhoAmIResponse
-	(*ListQuotasRequest)(nil),        // 73: bivouac.v1.ListQuotasRequest
-	(*ListQuotasResponse)(nil),       // 74: bivouac.v1.ListQuotasResponse
-	(*Quota)(nil),                    // 75: bivouac.v1.Quota
-	(*Runner)(nil),                   // 76: bivouac.v1.Runner
-	(*Binding)(nil),                  // 77: bivouac.v1.Binding
-	(*CreateJoinCodeRequest)(nil),    // 78: bivouac.v1.CreateJoinCodeRequest
-	(*CreateJoinCodeResponse)(nil),   // 79: bivouac.v1.CreateJoinCodeResponse
-	(*ListRunnersRequest)(nil),       // 80: bivouac.v1.ListRunnersRequest
-	(*ListRunnersResponse)(nil),      // 81: bivouac.v1.ListRunnersResponse
-	(*RevokeRunnerRequest)(nil),      // 82: bivouac.v1.RevokeRunnerRequest
-	(*RevokeRunnerResponse)(nil),     // 83: bivouac.v1.RevokeRunnerResponse
-	(*PutBindingRequest)(nil),        // 84: bivouac.v1.PutBindingRequest
-	(*PutBindingResponse)(nil),       // 85: bivouac.v1.PutBindingResponse
-	(*DeleteBindingRequest)(nil),     // 86: bivouac.v1.DeleteBindingRequest
-	(*DeleteBindingResponse)(nil),    // 87: bivouac.v1.DeleteBindingResponse
-	(*Cleanup)(nil),                  // 88: bivouac.v1.Cleanup
-	(*ListCleanupsRequest)(nil),      // 89: bivouac.v1.ListCleanupsRequest
-	(*ListCleanupsResponse)(nil),     // 90: bivouac.v1.ListCleanupsResponse
-	(*Grant)(nil),                    // 91: bivouac.v1.Grant
-	(*CreateGrantRequest)(nil),       // 92: bivouac.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),      // 93: bivouac.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),        // 94: bivouac.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),       // 95: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 96: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 97: bivouac.v1.RevokeGrantResponse
-	(*Ended)(nil),                    // 98: bivouac.v1.Ended
-	(*RevocationLayer)(nil),          // 99: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 100: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 101: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 102: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 103: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 104: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 105: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 106: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 107: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 108: bivouac.v1.DeleteCredentialResponse
-	(*DiagnoseRequest)(nil),          // 109: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 110: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 111: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 112: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 113: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 114: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 115: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 116: google.protobuf.Timestamp
+	(*OwnerQuestion)(nil),            // 43: bivouac.v1.OwnerQuestion
+	(*GetApprovalRequest)(nil),       // 44: bivouac.v1.GetApprovalRequest
+	(*GetApprovalResponse)(nil),      // 45: bivouac.v1.GetApprovalResponse
+	(*DecideApprovalRequest)(nil),    // 46: bivouac.v1.DecideApprovalRequest
+	(*DecideApprovalResponse)(nil),   // 47: bivouac.v1.DecideApprovalResponse
+	(*PutArtifactRequest)(nil),       // 48: bivouac.v1.PutArtifactRequest
+	(*PutArtifactResponse)(nil),      // 49: bivouac.v1.PutArtifactResponse
+	(*GetArtifactRequest)(nil),       // 50: bivouac.v1.GetArtifactRequest
+	(*GetArtifactResponse)(nil),      // 51: bivouac.v1.GetArtifactResponse
+	(*Agent)(nil),                    // 52: bivouac.v1.Agent
+	(*ApplyAgentRequest)(nil),        // 53: bivouac.v1.ApplyAgentRequest
+	(*ApplyAgentResponse)(nil),       // 54: bivouac.v1.ApplyAgentResponse
+	(*ListAgentsRequest)(nil),        // 55: bivouac.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 56: bivouac.v1.ListAgentsResponse
+	(*GetAgentRequest)(nil),          // 57: bivouac.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),         // 58: bivouac.v1.GetAgentResponse
+	(*RecreateInstanceRequest)(nil),  // 59: bivouac.v1.RecreateInstanceRequest
+	(*RecreateInstanceResponse)(nil), // 60: bivouac.v1.RecreateInstanceResponse
+	(*EffectiveToolsRequest)(nil),    // 61: bivouac.v1.EffectiveToolsRequest
+	(*EffectiveToolsResponse)(nil),   // 62: bivouac.v1.EffectiveToolsResponse
+	(*Registry)(nil),                 // 63: bivouac.v1.Registry
+	(*EffectiveTool)(nil),            // 64: bivouac.v1.EffectiveTool
+	(*Principal)(nil),                // 65: bivouac.v1.Principal
+	(*AddPrincipalRequest)(nil),      // 66: bivouac.v1.AddPrincipalRequest
+	(*AddPrincipalResponse)(nil),     // 67: bivouac.v1.AddPrincipalResponse
+	(*ListPrincipalsRequest)(nil),    // 68: bivouac.v1.ListPrincipalsRequest
+	(*ListPrincipalsResponse)(nil),   // 69: bivouac.v1.ListPrincipalsResponse
+	(*DisablePrincipalRequest)(nil),  // 70: bivouac.v1.DisablePrincipalRequest
+	(*DisablePrincipalResponse)(nil), // 71: bivouac.v1.DisablePrincipalResponse
+	(*WhoAmIRequest)(nil),            // 72: bivouac.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),           // 73: bivouac.v1.WhoAmIResponse
+	(*ListQuotasRequest)(nil),        // 74: bivouac.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),       // 75: bivouac.v1.ListQuotasResponse
+	(*Quota)(nil),                    // 76: bivouac.v1.Quota
+	(*Runner)(nil),                   // 77: bivouac.v1.Runner
+	(*Binding)(nil),                  // 78: bivouac.v1.Binding
+	(*CreateJoinCodeRequest)(nil),    // 79: bivouac.v1.CreateJoinCodeRequest
+	(*CreateJoinCodeResponse)(nil),   // 80: bivouac.v1.CreateJoinCodeResponse
+	(*ListRunnersRequest)(nil),       // 81: bivouac.v1.ListRunnersRequest
+	(*ListRunnersResponse)(nil),      // 82: bivouac.v1.ListRunnersResponse
+	(*RevokeRunnerRequest)(nil),      // 83: bivouac.v1.RevokeRunnerRequest
+	(*RevokeRunnerResponse)(nil),     // 84: bivouac.v1.RevokeRunnerResponse
+	(*PutBindingRequest)(nil),        // 85: bivouac.v1.PutBindingRequest
+	(*PutBindingResponse)(nil),       // 86: bivouac.v1.PutBindingResponse
+	(*DeleteBindingRequest)(nil),     // 87: bivouac.v1.DeleteBindingRequest
+	(*DeleteBindingResponse)(nil),    // 88: bivouac.v1.DeleteBindingResponse
+	(*Cleanup)(nil),                  // 89: bivouac.v1.Cleanup
+	(*ListCleanupsRequest)(nil),      // 90: bivouac.v1.ListCleanupsRequest
+	(*ListCleanupsResponse)(nil),     // 91: bivouac.v1.ListCleanupsResponse
+	(*Grant)(nil),                    // 92: bivouac.v1.Grant
+	(*CreateGrantRequest)(nil),       // 93: bivouac.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),      // 94: bivouac.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),        // 95: bivouac.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),       // 96: bivouac.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),       // 97: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 98: bivouac.v1.RevokeGrantResponse
+	(*Ended)(nil),                    // 99: bivouac.v1.Ended
+	(*RevocationLayer)(nil),          // 100: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 101: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 102: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 103: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 104: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 105: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 106: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 107: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 108: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 109: bivouac.v1.DeleteCredentialResponse
+	(*DiagnoseRequest)(nil),          // 110: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 111: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 112: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 113: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 114: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 115: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 116: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 117: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	116, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	116, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	117, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	117, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	116, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	116, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	116, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	117, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	117, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	117, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	116, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	116, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	117, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	117, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -8099,151 +8267,154 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	12,  // 19: bivouac.v1.CancelTurnResponse.turn:type_name -> bivouac.v1.Turn
 	26,  // 20: bivouac.v1.ExplainResponse.runners:type_name -> bivouac.v1.RunnerVerdict
 	25,  // 21: bivouac.v1.ExplainResponse.pastes:type_name -> bivouac.v1.Paste
-	62,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
+	63,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
 	29,  // 23: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 24: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	116, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	117, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 26: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	116, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	117, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 28: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 29: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
 	37,  // 30: bivouac.v1.WatchEventsResponse.staging:type_name -> bivouac.v1.Staging
-	116, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	116, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	117, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	117, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
 	40,  // 33: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
-	40,  // 34: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	40,  // 35: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	116, // 36: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
-	51,  // 37: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
-	51,  // 38: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
-	51,  // 39: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
-	63,  // 40: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
-	62,  // 41: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
-	116, // 42: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
-	64,  // 43: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	64,  // 44: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
-	64,  // 45: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
-	64,  // 46: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
-	75,  // 47: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	116, // 48: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	116, // 49: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
-	77,  // 50: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	116, // 51: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
-	76,  // 52: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
-	76,  // 53: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
-	77,  // 54: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	116, // 55: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	116, // 56: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
-	0,   // 57: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
-	88,  // 58: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	116, // 59: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	116, // 60: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	91,  // 61: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	91,  // 62: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	91,  // 63: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	99,  // 64: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	98,  // 65: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
-	106, // 66: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	116, // 67: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	111, // 68: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	116, // 69: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 70: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 71: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 72: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 73: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 74: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 75: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 76: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 77: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 78: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 79: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 80: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 81: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 82: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 83: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	38,  // 84: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	41,  // 85: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	43,  // 86: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	45,  // 87: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	47,  // 88: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	49,  // 89: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	52,  // 90: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	54,  // 91: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	56,  // 92: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	58,  // 93: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	60,  // 94: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	65,  // 95: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	67,  // 96: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	69,  // 97: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	71,  // 98: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	73,  // 99: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	78,  // 100: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	80,  // 101: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	82,  // 102: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	84,  // 103: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	86,  // 104: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	89,  // 105: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	92,  // 106: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	94,  // 107: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	96,  // 108: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	100, // 109: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	102, // 110: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	104, // 111: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	107, // 112: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	109, // 113: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	112, // 114: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	114, // 115: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 116: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 117: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 118: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 119: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 120: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 121: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 122: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 123: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 124: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 125: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 126: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 127: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 128: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 129: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	39,  // 130: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	42,  // 131: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	44,  // 132: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	46,  // 133: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	48,  // 134: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	50,  // 135: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	53,  // 136: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	55,  // 137: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	57,  // 138: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	59,  // 139: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	61,  // 140: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	66,  // 141: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	68,  // 142: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	70,  // 143: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	72,  // 144: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	74,  // 145: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	79,  // 146: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	81,  // 147: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	83,  // 148: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	85,  // 149: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	87,  // 150: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	90,  // 151: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	93,  // 152: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	95,  // 153: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	97,  // 154: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	101, // 155: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	103, // 156: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	105, // 157: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	108, // 158: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	110, // 159: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	113, // 160: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	115, // 161: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	116, // [116:162] is the sub-list for method output_type
-	70,  // [70:116] is the sub-list for method input_type
-	70,  // [70:70] is the sub-list for extension type_name
-	70,  // [70:70] is the sub-list for extension extendee
-	0,   // [0:70] is the sub-list for field type_name
+	43,  // 34: bivouac.v1.ListApprovalsResponse.owner_questions:type_name -> bivouac.v1.OwnerQuestion
+	117, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	117, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
+	40,  // 37: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	40,  // 38: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
+	117, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	52,  // 40: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
+	52,  // 41: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
+	52,  // 42: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
+	64,  // 43: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
+	63,  // 44: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
+	117, // 45: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	65,  // 46: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	65,  // 47: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
+	65,  // 48: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
+	65,  // 49: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
+	76,  // 50: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
+	117, // 51: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	117, // 52: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	78,  // 53: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
+	117, // 54: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	77,  // 55: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
+	77,  // 56: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
+	78,  // 57: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
+	117, // 58: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	117, // 59: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	0,   // 60: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
+	89,  // 61: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
+	117, // 62: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	117, // 63: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	92,  // 64: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	92,  // 65: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	92,  // 66: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	100, // 67: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	99,  // 68: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
+	107, // 69: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	117, // 70: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	112, // 71: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	117, // 72: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 73: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 74: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 75: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 76: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 77: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 78: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 79: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 80: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 81: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 82: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 83: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 84: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 85: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 86: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	38,  // 87: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	41,  // 88: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	44,  // 89: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	46,  // 90: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	48,  // 91: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	50,  // 92: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	53,  // 93: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	55,  // 94: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	57,  // 95: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	59,  // 96: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	61,  // 97: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	66,  // 98: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	68,  // 99: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	70,  // 100: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	72,  // 101: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	74,  // 102: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	79,  // 103: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	81,  // 104: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	83,  // 105: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	85,  // 106: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	87,  // 107: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	90,  // 108: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	93,  // 109: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	95,  // 110: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	97,  // 111: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	101, // 112: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	103, // 113: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	105, // 114: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	108, // 115: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	110, // 116: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	113, // 117: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	115, // 118: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 119: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 120: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 121: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 122: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 123: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 124: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 125: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 126: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 127: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 128: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 129: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 130: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 131: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 132: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	39,  // 133: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	42,  // 134: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	45,  // 135: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	47,  // 136: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	49,  // 137: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	51,  // 138: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	54,  // 139: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	56,  // 140: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	58,  // 141: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	60,  // 142: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	62,  // 143: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	67,  // 144: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	69,  // 145: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	71,  // 146: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	73,  // 147: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	75,  // 148: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	80,  // 149: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	82,  // 150: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	84,  // 151: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	86,  // 152: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	88,  // 153: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	91,  // 154: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	94,  // 155: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	96,  // 156: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	98,  // 157: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	102, // 158: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	104, // 159: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	106, // 160: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	109, // 161: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	111, // 162: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	114, // 163: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	116, // 164: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	119, // [119:165] is the sub-list for method output_type
+	73,  // [73:119] is the sub-list for method input_type
+	73,  // [73:73] is the sub-list for extension type_name
+	73,  // [73:73] is the sub-list for extension extendee
+	0,   // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -8263,7 +8434,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   116,
+			NumMessages:   117,
 			NumExtensions: 0,
 			NumServices:   12,
 		},

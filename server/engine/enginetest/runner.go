@@ -46,6 +46,8 @@ type Runner struct {
 	renewed time.Time
 	held    []*Held
 	Stopped []string // attempts that it was told to stop
+	// Offered is the last offer that it got.
+	Offered *runnerv1.Offer
 	Answers []*runnerv1.ToolAnswer
 	Fenced  string
 }
@@ -188,6 +190,7 @@ func (r *Runner) mail() bool {
 		r.cursor = m.Seq
 		switch k := m.Kind.(type) {
 		case *runnerv1.AttachResponse_Offer:
+			r.Offered = k.Offer
 			if r.Claims {
 				r.claim(k.Offer)
 			}
