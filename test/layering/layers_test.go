@@ -86,6 +86,13 @@ var layers = []layer{
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 
+	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
+	// command line and tests link it
+	{"vaultpolicy/client", []string{"edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/vault/api"}, "the one place that reads these servers' answers"},
+	{"vaultpolicy/login", []string{"edge/filemode", "edge/protocol", "server/broker/secret", "vaultpolicy/client"}, []string{}, "a login knows no grant"},
+	{"vaultpolicy/policies", []string{"edge/protocol"}, []string{}, "what may be done is text, before anybody asks"},
+	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
+
 	// listeners and assembly
 	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect"}, "what happens around a call knows no state, so that a broker may use it"},
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},

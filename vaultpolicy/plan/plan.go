@@ -1,0 +1,153 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"bivouac/vaultpolicy/login"
+	"bivouac/vaultpolicy/policies"
+)
+
+// ReceiptKey signs receipts.
+const ReceiptKey = "bivouac-receipts"
+
+// QuotaName of the rate limit over new tokens.
+const QuotaName = "bivouac-mint"
+
+// Plan is what the server must have, in the order in which it is made.
+type Plan struct{ Items []Item }
+
+// Wanted is what a plan is made of.
+type Wanted struct {
+	Mounts policies.Mounts
+	// Login of the broker.
+	Login Login
+	// Credentials that grants may reach.
+	Credentials []policies.Credential
+	// Routes are the keys that the operator bound to model routes and registries.
+	Routes []policies.Credential
+	// Period of a grant's token: a grant whose broker was away for longer is over.
+	Period time.Duration
+	// TokensPerSecond that the server makes for everybody; zero: no quota.
+	TokensPerSecond int
+}
+
+// Login is the broker's, as the server must know it.
+type Login struct {
+	login.Auth
+	// Audiences and Subject that a JWT must have, and the claim that names it.
+	Audiences []string
+	Subject   string
+	UserClaim string
+	// Certificate (PEM) of the broker, or of the authority that signs it.
+	Certificate string
+}
+
+// LoginTTL is how long the broker's token lives without being renewed.
+const LoginTTL = time.Hour
+
+// New makes the plan.
+func New(w Wanted) Plan {
+	var p Plan
+	p.engines(w)
+	p.rules(w)
+	p.login(w)
+	if w.TokensPerSecond > 0 {
+		p.add(Item{
+			Kind: "rate limit", Name: QuotaName, Path: "sys/quotas/rate-limit/" + QuotaName,
+			For:  "a broker that runs wild can keep the server from its other work",
+			Want: map[string]any{"path": "auth/token/create", "rate": w.TokensPerSecond, "interval": time.Second},
+		})
+	}
+	return p
+}
+
+func (p *Plan) add(i Item) { p.Items = append(p.Items, i) }
+
+func (p *Plan) engines(w Wanted) {
+	mount := func(name, kind, why string, options map[string]any) {
+		want := map[string]any{"type": kind}
+		if options != nil {
+			want["options"] = options
+		}
+		p.add(Item{
+			Kind: "mount", Name: name, Path: "sys/mounts/" + name, ReadPath: "sys/mounts", Key: name + "/", For: why, Fixed: true,
+			Want: want, Creates: map[string]any{"description": "Bivouac"},
+		})
+	}
+	kv2 := map[string]any{"version": "2"}
+	mount(w.Mounts.Grants, "kv", "no grant can be made or found", kv2)
+	mount(w.Mounts.Credentials, "kv", "no credential can be stored or used", kv2)
+	mount(w.Mounts.Transit, "transit", "no grant can be sealed or opened, and no receipt signed", nil)
+	p.add(Item{
+		Kind: "settings of", Name: w.Mounts.Credentials, Path: w.Mounts.Credentials + "/config",
+		For:  "values that were replaced stay readable",
+		Want: map[string]any{"max_versions": 1},
+	})
+	p.add(Item{
+		Kind: "key", Name: ReceiptKey, Path: w.Mounts.Transit + "/keys/" + ReceiptKey, Fixed: true,
+		For:  "receipts are signed by the broker's keyring instead",
+		Want: map[string]any{"type": "ed25519"},
+	})
+}
+
+func (p *Plan) rules(w Wanted) {
+	policy := func(name, text, why string) {
+		p.add(Item{Kind: "policy", Name: name, Path: "sys/policies/acl/" + name, For: why, Want: map[string]any{"policy": text}})
+	}
+	policy(policies.BrokerName, policies.Broker(w.Mounts), "the broker may do nothing")
+	policy(policies.GrantName, policies.Grant(w.Mounts), "no grant can be used")
+	policy(policies.RoutesName, policies.Routes(w.Mounts, w.Routes), "the broker cannot read the keys of model routes and registries")
+	for _, c := range w.Credentials {
+		policy(policies.UseName(c), policies.Use(w.Mounts, c), "no grant of tenant "+c.Tenant.String()+" can use the credential "+c.Name)
+	}
+	p.add(Item{
+		Kind: "token role", Name: policies.GrantRole, Path: "auth/token/roles/" + policies.GrantRole, For: "no grant can be made",
+		Want: map[string]any{
+			"orphan": true, "renewable": true, "token_type": "service", "token_period": w.Period, "token_no_default_policy": true,
+			"allowed_policies": []string{policies.GrantName}, "allowed_policies_glob": []string{policies.UseGlob},
+			"allowed_entity_aliases": []string{"user-*"},
+		},
+	})
+}
+
+// brokerPolicies are what the broker's login has.
+var brokerPolicies = []string{policies.BrokerName, policies.RoutesName}
+
+func (p *Plan) login(w Wanted) {
+	l := w.Login
+	if l.Method == login.Token {
+		p.add(Item{
+			Kind: "token role", Name: policies.BrokerName, Path: "auth/token/roles/" + policies.BrokerName, For: "no token can be made for the broker",
+			Want: map[string]any{
+				"orphan": true, "renewable": true, "token_type": "service", "token_period": LoginTTL, "token_no_default_policy": true,
+				"allowed_policies": brokerPolicies,
+			},
+		})
+		return
+	}
+	p.add(Item{
+		Kind: "auth method", Name: l.Mount, Path: "sys/auth/" + l.Mount, ReadPath: "sys/auth", Key: l.Mount + "/", Fixed: true,
+		For: "the broker cannot log in", Want: map[string]any{"type": l.Method}, Creates: map[string]any{"description": "Bivouac"},
+	})
+	role := Item{
+		Kind: "login role", Name: l.Role, For: "the broker cannot log in",
+		Want: map[string]any{
+			"token_policies": brokerPolicies, "token_no_default_policy": true, "token_type": "service",
+			"token_ttl": LoginTTL, "token_max_ttl": 24 * LoginTTL,
+		},
+	}
+	switch l.Method {
+	case login.AppRole:
+		role.Path = "auth/" + l.Mount + "/role/" + l.Role
+		role.Want["bind_secret_id"] = true
+	case login.JWT:
+		role.Path = "auth/" + l.Mount + "/role/" + l.Role
+		role.Want["role_type"], role.Want["user_claim"] = "jwt", l.UserClaim
+		role.Want["bound_audiences"], role.Want["bound_subject"] = slices.Clone(l.Audiences), l.Subject
+	case login.Cert:
+		role.Path = "auth/" + l.Mount + "/certs/" + l.Role
+		role.Want["certificate"] = l.Certificate
+	}
+	p.add(role)
+}
