@@ -70,6 +70,7 @@ type Broker struct {
 	calls        *calllog.Log
 	witness      *witness.Witness
 	flows        *flows
+	ended        *ended
 	moved        *moved
 	leaf         *leaf
 	caps         atomic.Pointer[Caps] // SetCaps replaces them
@@ -97,7 +98,7 @@ func New(cfg Config, p Ports) (*Broker, error) {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root key is not Ed25519")
 	}
 	b := &Broker{
-		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), moved: newMoved(p.Elapsed),
+		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), ended: newEnded(), moved: newMoved(p.Elapsed),
 		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), routes: map[string]*route{}, destinations: map[string]*outlet{},
 	}
 	b.caps.Store(b.cfg.Caps)
@@ -123,7 +124,7 @@ func (b *Broker) open() (err error) {
 	}
 	b.follower, err = feed.Follow(b.feed, feed.Config{
 		Addresses: b.cfg.Servers, Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, Network: b.ports.Feed,
-		BootNonce: b.boot, OnChange: func() { b.Sweep() }, Log: b.log,
+		BootNonce: b.boot, OnChange: func() { b.Sweep() }, Beside: b.tellEnded, Log: b.log,
 	})
 	if err != nil {
 		return err
@@ -198,6 +199,7 @@ func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.L
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(ctx, packets, listener) })
 	g.Go(func() error { return b.follower.Run(ctx) })
+	g.Go(func() error { return b.ports.Authority.Run(ctx, b.grantEnded) })
 	g.Go(func() error { return b.ports.Paths.Run(ctx, func() { b.Sweep() }) })
 	g.Go(func() error { return b.runSweep(ctx) })
 	g.Go(func() error { return b.runCaps(ctx) })

@@ -71,6 +71,7 @@ func (s authorityService) RevokeGrant(ctx context.Context, in *brokerv1.RevokeGr
 	if err != nil {
 		return nil, err
 	}
+	s.ended.add(authority.Ended{Grant: id, At: g.RevokedAt, How: "it was revoked at the broker"})
 	under := func(r *request) bool { return r.claims.Grant == id }
 	closed := s.flows.judge(func(r *request) error {
 		if under(r) {

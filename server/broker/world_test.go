@@ -58,6 +58,7 @@ type world struct {
 	net      *linktest.Net
 	dir      string
 	keys     *keyring.Keyring
+	outside  *outside // takes grants back behind the broker's back
 	paths    *consul.Memory
 	broker   *broker.Broker
 	scripted *scripted.Provider
@@ -175,6 +176,7 @@ func (w *world) makeKeys() {
 	w.keys, err = keyring.Open(w.dir)
 	w.must(err)
 	w.t.Cleanup(func() { w.keys.Close() })
+	w.outside = newOutside(w.keys)
 	for name, value := range map[string]string{"provider-key": modelKey, "weather-key": toolKey} {
 		w.must(w.keys.PutCredential(w.t.Context(), w.tenant, name, authoritytest.Seal(w.t, w.keys, name, value)))
 	}
@@ -304,6 +306,7 @@ type feedServer struct {
 	// withheld statements are those that the server does not know yet.
 	withheld bool
 	wake     chan struct{}
+	reports
 }
 
 func (f *feedServer) raise(kind brokerv1.FloorKind, id string, minimum int64) {
@@ -375,7 +378,7 @@ func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
 	w.must(err)
 	start := time.Now()
 	w.broker, err = broker.New(cfg, broker.Ports{
-		Meter: w.meter, Authority: w.keys, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
+		Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
 		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },
 		Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

@@ -83,15 +83,41 @@ func grantsFor(tx *store.Tx, p protocol.PrincipalID, agent string) ([]policy.Gra
 // RevokeGrant ends a grant and all work that stands on it, in every layer, and says
 // per layer what the probe found and when. Work under another grant goes on. INV-13.
 func (e *Engine) RevokeGrant(ctx context.Context, c store.Caller, id protocol.GrantID, reason string) (Revocation, error) {
-	r := revoking{e: e, begun: time.Now(), id: id, reason: reason}
-	probe, err := r.record(ctx, c)
-	if err != nil {
-		return Revocation{}, err
+	return (&revoking{e: e, begun: time.Now(), id: id, reason: reason}).run(ctx, c)
+}
+
+// EndedGrant is a grant that ended where the broker's authority holds it, as the
+// broker saw it.
+type EndedGrant struct {
+	ID   protocol.GrantID
+	Seen time.Time
+	How  string
+}
+
+// GrantEnded ends here what ended at the authority, with a receipt that is kept:
+// nobody waits for the answer. settled says that the server has it as revoked; a
+// grant that it does not know may be about to be stored, and is to be told again.
+func (e *Engine) GrantEnded(ctx context.Context, g EndedGrant) (settled bool, err error) {
+	var known policy.Grant
+	err = e.cfg.Store.View(ctx, store.AsLoop("authority"), func(tx *store.Tx) (err error) {
+		known, err = tx.Grant(g.ID)
+		return err
+	})
+	switch {
+	case notFound(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !known.RevokedAt.IsZero():
+		return true, nil
 	}
-	ended := r.endWork(ctx)
-	r.revokeAtBroker(ctx)
-	r.probe(ctx, probe)
-	return Revocation{Grant: r.grant, Before: r.before, Layers: r.layers, Ended: ended, Receipt: r.receipt(ctx, ended)}, nil
+	r := revoking{e: e, begun: time.Now(), id: g.ID, reason: "it ended at the authority: " + g.How}
+	r.layer("authority", g.How, true, "seen by the broker at "+g.Seen.UTC().Format(time.RFC3339Nano))
+	if _, err = r.run(ctx, store.AsLoop("authority")); err != nil {
+		return false, err
+	}
+	e.cfg.Log.Info("a grant ended at the authority", "grant", g.ID, "how", g.How)
+	return true, nil
 }
 
 // revoking is one revocation under way. Once it is recorded nothing undoes it;
@@ -104,6 +130,21 @@ type revoking struct {
 	grant  policy.Grant
 	before bool // revoked when this began
 	layers []Layer
+	// receipt over the layers; empty while the broker is unreachable.
+	receipt string
+}
+
+// run is the whole revocation, for a caller who may.
+func (r *revoking) run(ctx context.Context, c store.Caller) (Revocation, error) {
+	probe, err := r.record(ctx, c)
+	if err != nil {
+		return Revocation{}, err
+	}
+	ended := r.endWork(ctx)
+	r.revokeAtBroker(ctx)
+	r.probe(ctx, probe)
+	r.sign(ctx, ended)
+	return Revocation{Grant: r.grant, Before: r.before, Layers: r.layers, Ended: ended, Receipt: r.receipt}, nil
 }
 
 func (r *revoking) layer(name, probe string, gone bool, detail string) {
@@ -127,7 +168,7 @@ func (r *revoking) record(ctx context.Context, c store.Caller) (probe string, er
 		probe = r.e.probeToken(ctx, r.grant)
 	}
 	err = r.e.takeBack(ctx, c, policy.Floor{Kind: policy.FloorGrant, ID: r.id.String(), Minimum: noFloor}, func(tx *store.Tx) (err error) {
-		if r.grant, err = tx.RevokeGrant(r.id); err != nil || r.before {
+		if r.grant, err = tx.RevokeGrant(r.id, r.reason); err != nil || r.before {
 			return err
 		}
 		return r.e.asksSessions(tx, r.grant.Tenant, r.id.String(), tx.Now.Add(ownWork))
@@ -194,17 +235,19 @@ func (r *revoking) probe(ctx context.Context, token string) {
 	}
 }
 
-// receipt has the layers signed by the broker's receipt key.
-func (r *revoking) receipt(ctx context.Context, ended Ended) string {
+// sign has the layers signed by the broker's receipt key, and keeps the first
+// receipt with the grant.
+func (r *revoking) sign(ctx context.Context, ended Ended) {
 	body, err := canonical.Marshal(map[string]any{
 		"kind": "revocation", "grant": r.id, "tenant": r.grant.Tenant, "principal": r.grant.Principal, "agent": r.grant.Agent,
 		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers, "ended": ended})
 	if err == nil {
-		var jws string
-		if jws, err = r.e.cfg.Broker.SignReceipt(ctx, body); err == nil {
-			return jws
-		}
+		r.receipt, err = r.e.cfg.Broker.SignReceipt(ctx, body)
 	}
-	r.e.cfg.Log.Warn("revocation has no receipt", "grant", r.id, "error", err)
-	return ""
+	if err == nil {
+		err = r.e.cfg.Store.Update(ctx, store.AsLoop("receipt"), func(tx *store.Tx) error { return tx.KeepReceipt(r.id, r.receipt) })
+	}
+	if err != nil {
+		r.e.cfg.Log.Warn("a revocation has no kept receipt", "grant", r.id, "error", err)
+	}
 }

@@ -85,7 +85,7 @@ func TestRevocationIsTheReason(t *testing.T) {
 				}
 				return func() { // as another replica does, whose floor is not here yet
 					err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error {
-						_, err := tx.RevokeGrant(g.ID)
+						_, err := tx.RevokeGrant(g.ID, "")
 						return err
 					})
 					if err != nil {
@@ -267,6 +267,45 @@ func TestRevokeTwice(t *testing.T) {
 		again, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, "r")
 		if err != nil || !again.Before || !again.Grant.RevokedAt.Equal(first.Grant.RevokedAt) {
 			t.Errorf("%+v, %v", again, err)
+		}
+	})
+}
+
+// INV-13: what ends at the authority ends here like a revocation, with a receipt
+// that is kept; a grant that is not stored yet is to be told again.
+func TestGrantEndedAtTheAuthority(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant", Credentials: []string{"weather-token"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Broker.Say(et.Script(et.Calls(write), et.Text("done")))
+		turn := w.Submit(w.Session("assistant"), "first")
+		w.Settle()
+		wantState(t, w, turn.ID, session.WaitingApproval, "")
+
+		unknown := engine.EndedGrant{ID: protocol.GrantID("grt_01h00000000000000000000000"), Seen: time.Now(), How: "its token is gone"}
+		if settled, err := w.Engine.GrantEnded(ctx(), unknown); settled || err != nil {
+			t.Errorf("a grant that is not stored: settled %v, %v", settled, err)
+		}
+		wantState(t, w, turn.ID, session.WaitingApproval, "")
+
+		ended := engine.EndedGrant{ID: g.ID, Seen: time.Now(), How: "its token is gone"}
+		for range 2 {
+			if settled, err := w.Engine.GrantEnded(ctx(), ended); !settled || err != nil {
+				t.Errorf("settled %v, %v", settled, err)
+			}
+		}
+		wantState(t, w, turn.ID, session.Failed, "grant_revoked")
+		err = w.Store.View(ctx(), w.Me(), func(tx *store.Tx) error {
+			kept, err := tx.Grant(g.ID)
+			if kept.Receipt == "" || kept.RevokedAt.IsZero() || !strings.Contains(kept.RevokedWhy, "its token is gone") {
+				t.Errorf("kept: %+v", kept)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
 }

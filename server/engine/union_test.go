@@ -251,7 +251,7 @@ func TestRevocationMidAction(t *testing.T) {
 			tries := 0
 			w.Broker.Serve("http:forecast", func(*brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 				if tries++; tries == 1 { // it is cut off while it is under way
-					err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error { _, err := tx.RevokeGrant(mine.ID); return err })
+					err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error { _, err := tx.RevokeGrant(mine.ID, ""); return err })
 					if err != nil {
 						t.Error(err)
 					}

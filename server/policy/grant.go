@@ -17,4 +17,7 @@ type Grant struct {
 	Sealed      []byte
 	CreatedAt   time.Time
 	RevokedAt   time.Time
+	RevokedWhy  string // as whoever revoked it said
+	// Receipt is the broker's signature over what ended with it: JWS, compact.
+	Receipt string
 }

@@ -40,7 +40,7 @@ func (g gate) check(ctx context.Context, procedure string) error {
 		return stranger(peer)
 	case runnerv1connect.RunnerServiceRecoverChallengeProcedure, runnerv1connect.RunnerServiceRecoverProcedure:
 		return lapsed(peer)
-	case brokerv1connect.FeedServiceFeedProcedure:
+	case brokerv1connect.FeedServiceFeedProcedure, brokerv1connect.FeedServiceReportEndedProcedure:
 		if peer.Role != identity.RoleBroker {
 			return protocol.Errorf(protocol.CodePermissionDenied, "the feed is for brokers; this certificate is of %s", roleName(peer.Role))
 		}

@@ -5,10 +5,10 @@ import (
 	"bivouac/server/policy"
 )
 
-const grantColumns = `g.id, g.tenant, g.principal, g.agent, g.credentials, g.sealed, g.created_at, g.revoked_at`
+const grantColumns = `g.id, g.tenant, g.principal, g.agent, g.credentials, g.sealed, g.created_at, g.revoked_at, g.revoked_why, g.receipt`
 
 func scanGrant(r scanner) (g policy.Grant, err error) {
-	err = r.Scan(&g.ID, &g.Tenant, &g.Principal, &g.Agent, document(&g.Credentials), blob(&g.Sealed), at(&g.CreatedAt), at(&g.RevokedAt))
+	err = r.Scan(&g.ID, &g.Tenant, &g.Principal, &g.Agent, document(&g.Credentials), blob(&g.Sealed), at(&g.CreatedAt), at(&g.RevokedAt), &g.RevokedWhy, &g.Receipt)
 	return g, err
 }
 
@@ -23,7 +23,8 @@ var (
 		AND g.principal = $4 AND g.agent = $5 AND g.revoked_at = 0 ORDER BY g.created_at DESC, g.id DESC`)
 	grantsOf = define(`SELECT ` + grantColumns + ` FROM grants g WHERE ` + managed("g") + `
 		AND ($4 = 1 OR g.revoked_at = 0) ORDER BY g.created_at, g.id`)
-	revokeGrant = define(`UPDATE grants SET revoked_at = $2 WHERE id = $1 AND revoked_at = 0`)
+	revokeGrant = define(`UPDATE grants SET revoked_at = $2, revoked_why = $3 WHERE id = $1 AND revoked_at = 0`)
+	keepReceipt = define(`UPDATE grants SET receipt = $2 WHERE id = $1 AND revoked_at <> 0 AND receipt = ''`)
 )
 
 // InsertGrant stores what the broker sealed for a principal and an agent.
@@ -62,16 +63,28 @@ func (tx *Tx) Grants(includeRevoked bool) ([]policy.Grant, error) {
 	return list(tx, scanGrant, grantsOf, tx.managing(includeRevoked))
 }
 
-// RevokeGrant records the revocation once; the caller adds the floor in the same transaction. INV-13.
-func (tx *Tx) RevokeGrant(id protocol.GrantID) (policy.Grant, error) {
+// RevokeGrant records the revocation once, with why; the caller adds the floor in
+// the same transaction. INV-13.
+func (tx *Tx) RevokeGrant(id protocol.GrantID, why string) (policy.Grant, error) {
 	g, err := tx.Grant(id)
 	if err != nil || !g.RevokedAt.IsZero() {
 		return g, err
 	}
-	if _, err := tx.exec(revokeGrant, id, tx.Now); err != nil {
+	if _, err := tx.exec(revokeGrant, id, tx.Now, why); err != nil {
 		return g, err
 	}
-	g.RevokedAt = tx.Now
+	g.RevokedAt, g.RevokedWhy = tx.Now, why
 	tx.touch(TopicTurns)
 	return g, nil
+}
+
+// KeepReceipt stores the first signed receipt of a revocation. A later one, of
+// layers that were probed again, is its asker's to keep.
+func (tx *Tx) KeepReceipt(id protocol.GrantID, receipt string) error {
+	g, err := tx.Grant(id)
+	if err != nil || g.RevokedAt.IsZero() || g.Receipt != "" {
+		return err
+	}
+	_, err = tx.exec(keepReceipt, id, receipt)
+	return err
 }

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
@@ -33,6 +35,9 @@ type Config struct {
 	BootNonce   string
 	// OnChange is called after every message that changed something.
 	OnChange func()
+	// Beside runs while a stream is open, with the server that it comes from, and
+	// returns when its context ends; nil: nothing does.
+	Beside func(context.Context, brokerv1connect.FeedServiceClient)
 	Log      *slog.Logger
 }
 
@@ -109,13 +114,15 @@ func (w *Follower) stream(ctx context.Context, c *link.Client) (good bool, err e
 	quiet := time.AfterFunc(w.silence(), func() { cancel(errSilent) })
 	defer quiet.Stop()
 	cursor := w.feed.Begin()
-	s, err := brokerv1connect.NewFeedServiceClient(c, c.URL()).Feed(ctx, &brokerv1.FeedRequest{
+	server := brokerv1connect.NewFeedServiceClient(c, c.URL())
+	s, err := server.Feed(ctx, &brokerv1.FeedRequest{
 		Cursor: cursor, BootNonce: w.cfg.BootNonce, CapabilityVersion: protocol.Current(),
 	})
 	if err != nil {
 		return false, w.ended(ctx, c, err)
 	}
 	defer s.Close() // ended with ctx
+	defer w.beside(ctx, cancel, server)()
 	for s.Receive() {
 		quiet.Reset(w.silence())
 		changed, err := w.feed.Apply(s.Msg())
@@ -128,6 +135,19 @@ func (w *Follower) stream(ctx context.Context, c *link.Client) (good bool, err e
 		good = good || w.feed.Check(silence) == nil
 	}
 	return good, w.ended(ctx, c, s.Err())
+}
+
+// beside starts what runs with the stream; the returned function ends it.
+func (w *Follower) beside(ctx context.Context, cancel context.CancelCauseFunc, server brokerv1connect.FeedServiceClient) (end func()) {
+	if w.cfg.Beside == nil {
+		return func() {}
+	}
+	var g errgroup.Group
+	g.Go(func() error { w.cfg.Beside(ctx, server); return nil })
+	return func() {
+		cancel(nil)
+		g.Wait() // it has no error
+	}
 }
 
 // ended names the reason. After silence the connection itself is not trusted.

@@ -27,6 +27,7 @@ import (
 
 // server is a small feed over real TLS on pipes.
 type server struct {
+	brokerv1connect.UnimplementedFeedServiceHandler
 	mute  atomic.Bool // says nothing, as a server does that hangs
 	peers chan identity.Peer
 	asked chan int64

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -45,13 +46,28 @@ func grants(t *testing.T, s *store.Store) {
 	inForce("two", "assistant", newer, x.Grant)
 	inForce("another agent", "another")
 	revoke := func(g protocol.GrantID) (out policy.Grant) {
-		update(t, s, x.user(), func(tx *store.Tx) (err error) { out, err = tx.RevokeGrant(g); return err })
+		update(t, s, x.user(), func(tx *store.Tx) (err error) { out, err = tx.RevokeGrant(g, "lost laptop"); return err })
 		return out
 	}
 	first := revoke(newer)
 	if again := revoke(newer); first.RevokedAt.IsZero() || !again.RevokedAt.Equal(first.RevokedAt) {
 		t.Errorf("revoked at %v, then at %v", first.RevokedAt, again.RevokedAt)
 	}
+	// The first receipt is kept, and none of a grant in force.
+	keep := func(g protocol.GrantID, receipt string) {
+		update(t, s, x.user(), func(tx *store.Tx) error { return tx.KeepReceipt(g, receipt) })
+	}
+	keep(newer, "first")
+	keep(newer, "second")
+	keep(x.Grant, "early")
+	view(t, s, x.user(), func(tx *store.Tx) error {
+		g, err := tx.Grant(newer)
+		other, err2 := tx.Grant(x.Grant)
+		if g.Receipt != "first" || g.RevokedWhy != "lost laptop" || other.Receipt != "" {
+			t.Errorf("receipt %q why %q, of one in force %q", g.Receipt, g.RevokedWhy, other.Receipt)
+		}
+		return errors.Join(err, err2)
+	})
 	if g, err := standing(); err != nil || g.ID != x.Grant {
 		t.Errorf("the one before: %s, %v", g.ID, err)
 	}

@@ -285,6 +285,7 @@ func otherColumns(t *testing.T, s *store.Store, x *side) {
 		var g policy.Grant
 		fill(&g)
 		g.Tenant, g.Principal, g.RevokedAt = x.Tenant, x.User, time.Time{}
+		g.RevokedWhy, g.Receipt = "", "" // come with the revocation
 		if err := tx.InsertGrant(g); err != nil {
 			return err
 		}

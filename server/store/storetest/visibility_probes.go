@@ -347,7 +347,8 @@ var authorityProbes = map[string]probe{
 		all, err := tx.Grants(false)
 		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
 	}},
-	"RevokeGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.RevokeGrant(x.Grant)) }},
+	"RevokeGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.RevokeGrant(x.Grant, "")) }},
+	"KeepReceipt": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.KeepReceipt(x.Grant, "r")) }},
 	"AddFloor": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		return got(tx.AddFloor(policy.Floor{Kind: policy.FloorGrant, ID: x.Grant.String(), Minimum: 1}))
 	}},

@@ -420,7 +420,9 @@ type Destination struct {
 	Url         string                 `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
 	Credentials []string               `protobuf:"bytes,3,rep,name=credentials,proto3" json:"credentials,omitempty"`
 	// What sandboxed code speaks there: "go", "npm" or "git"; empty: it may not.
-	Egress        string `protobuf:"bytes,4,opt,name=egress,proto3" json:"egress,omitempty"`
+	Egress string `protobuf:"bytes,4,opt,name=egress,proto3" json:"egress,omitempty"`
+	// It is an MCP server, for tools of kind "mcp" alone.
+	Mcp           bool `protobuf:"varint,5,opt,name=mcp,proto3" json:"mcp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -481,6 +483,13 @@ func (x *Destination) GetEgress() string {
 		return x.Egress
 	}
 	return ""
+}
+
+func (x *Destination) GetMcp() bool {
+	if x != nil {
+		return x.Mcp
+	}
+	return false
 }
 
 type CallModelRequest struct {
@@ -601,8 +610,10 @@ type HttpTool struct {
 	Body              []string `protobuf:"bytes,6,rep,name=body,proto3" json:"body,omitempty"`
 	IdempotencyHeader string   `protobuf:"bytes,7,opt,name=idempotency_header,json=idempotencyHeader,proto3" json:"idempotency_header,omitempty"`
 	TimeoutMs         int32    `protobuf:"varint,8,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Set: a tool of an MCP server. Method, path, body and header are empty then.
+	Mcp           *McpCall `protobuf:"bytes,9,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HttpTool) Reset() {
@@ -691,6 +702,87 @@ func (x *HttpTool) GetTimeoutMs() int32 {
 	return 0
 }
 
+func (x *HttpTool) GetMcp() *McpCall {
+	if x != nil {
+		return x.Mcp
+	}
+	return nil
+}
+
+// McpCall is what a definition says of an MCP server's tool.
+type McpCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exact name, as the server lists it.
+	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Of the canonical input schema that the definition was accepted with. A server
+	// that offers another one is not called.
+	SchemaDigest string `protobuf:"bytes,2,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
+	// Nothing changes by it (effect R0).
+	Reads bool `protobuf:"varint,3,opt,name=reads,proto3" json:"reads,omitempty"`
+	// It may be sent again under the same key.
+	Repeatable    bool `protobuf:"varint,4,opt,name=repeatable,proto3" json:"repeatable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpCall) Reset() {
+	*x = McpCall{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpCall) ProtoMessage() {}
+
+func (x *McpCall) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpCall.ProtoReflect.Descriptor instead.
+func (*McpCall) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *McpCall) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *McpCall) GetSchemaDigest() string {
+	if x != nil {
+		return x.SchemaDigest
+	}
+	return ""
+}
+
+func (x *McpCall) GetReads() bool {
+	if x != nil {
+		return x.Reads
+	}
+	return false
+}
+
+func (x *McpCall) GetRepeatable() bool {
+	if x != nil {
+		return x.Repeatable
+	}
+	return false
+}
+
 type InvokeRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Capability string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
@@ -706,7 +798,7 @@ type InvokeRequest struct {
 
 func (x *InvokeRequest) Reset() {
 	*x = InvokeRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +810,7 @@ func (x *InvokeRequest) String() string {
 func (*InvokeRequest) ProtoMessage() {}
 
 func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +823,7 @@ func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeRequest.ProtoReflect.Descriptor instead.
 func (*InvokeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{7}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InvokeRequest) GetCapability() string {
@@ -782,17 +874,20 @@ type InvokeResponse struct {
 	HttpStatus  int32  `protobuf:"varint,1,opt,name=http_status,json=httpStatus,proto3" json:"http_status,omitempty"`
 	ContentType string `protobuf:"bytes,2,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	// Redacted and bounded.
-	Body          []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	Truncated     bool   `protobuf:"varint,4,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	BodyBytes     int64  `protobuf:"varint,5,opt,name=body_bytes,json=bodyBytes,proto3" json:"body_bytes,omitempty"`
-	BodyDigest    string `protobuf:"bytes,6,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"`
+	Body       []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	Truncated  bool   `protobuf:"varint,4,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	BodyBytes  int64  `protobuf:"varint,5,opt,name=body_bytes,json=bodyBytes,proto3" json:"body_bytes,omitempty"`
+	BodyDigest string `protobuf:"bytes,6,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"`
+	// The call was answered, and the answer says that it failed: an MCP server's
+	// isError or error. Statuses from 400 on fail without it.
+	Failed        bool `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InvokeResponse) Reset() {
 	*x = InvokeResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +899,7 @@ func (x *InvokeResponse) String() string {
 func (*InvokeResponse) ProtoMessage() {}
 
 func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +912,7 @@ func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeResponse.ProtoReflect.Descriptor instead.
 func (*InvokeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{8}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InvokeResponse) GetHttpStatus() int32 {
@@ -862,6 +957,13 @@ func (x *InvokeResponse) GetBodyDigest() string {
 	return ""
 }
 
+func (x *InvokeResponse) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
 type LookupActionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ActionId      string                 `protobuf:"bytes,1,opt,name=action_id,json=actionId,proto3" json:"action_id,omitempty"`
@@ -871,7 +973,7 @@ type LookupActionRequest struct {
 
 func (x *LookupActionRequest) Reset() {
 	*x = LookupActionRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +985,7 @@ func (x *LookupActionRequest) String() string {
 func (*LookupActionRequest) ProtoMessage() {}
 
 func (x *LookupActionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +998,7 @@ func (x *LookupActionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupActionRequest.ProtoReflect.Descriptor instead.
 func (*LookupActionRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{9}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LookupActionRequest) GetActionId() string {
@@ -915,14 +1017,16 @@ type LookupActionResponse struct {
 	LogSinceUs int64 `protobuf:"varint,4,opt,name=log_since_us,json=logSinceUs,proto3" json:"log_since_us,omitempty"`
 	// Of a call that was sent: nothing of it is under way any more, so that no
 	// answer will come. What happened stays unknown.
-	Final         bool `protobuf:"varint,5,opt,name=final,proto3" json:"final,omitempty"`
+	Final bool `protobuf:"varint,5,opt,name=final,proto3" json:"final,omitempty"`
+	// Of a call that was answered: InvokeResponse.failed.
+	Failed        bool `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LookupActionResponse) Reset() {
 	*x = LookupActionResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1038,7 @@ func (x *LookupActionResponse) String() string {
 func (*LookupActionResponse) ProtoMessage() {}
 
 func (x *LookupActionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1051,7 @@ func (x *LookupActionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupActionResponse.ProtoReflect.Descriptor instead.
 func (*LookupActionResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LookupActionResponse) GetState() CallState {
@@ -985,6 +1089,13 @@ func (x *LookupActionResponse) GetFinal() bool {
 	return false
 }
 
+func (x *LookupActionResponse) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
 type UsageRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	SliceIds []string               `protobuf:"bytes,1,rep,name=slice_ids,json=sliceIds,proto3" json:"slice_ids,omitempty"`
@@ -996,7 +1107,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1119,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1132,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UsageRequest) GetSliceIds() []string {
@@ -1052,7 +1163,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1175,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1188,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UsageResponse) GetBootNonce() string {
@@ -1122,7 +1233,7 @@ type SliceUsage struct {
 
 func (x *SliceUsage) Reset() {
 	*x = SliceUsage{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1245,7 @@ func (x *SliceUsage) String() string {
 func (*SliceUsage) ProtoMessage() {}
 
 func (x *SliceUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1258,7 @@ func (x *SliceUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceUsage.ProtoReflect.Descriptor instead.
 func (*SliceUsage) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SliceUsage) GetSliceId() string {
@@ -1216,7 +1327,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1339,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1352,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ProbeRequest) GetCapability() string {
@@ -1270,7 +1381,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1393,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1406,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ProbeResponse) GetAdmitted() bool {
@@ -1342,7 +1453,7 @@ type ReachRequest struct {
 
 func (x *ReachRequest) Reset() {
 	*x = ReachRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1465,7 @@ func (x *ReachRequest) String() string {
 func (*ReachRequest) ProtoMessage() {}
 
 func (x *ReachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1478,7 @@ func (x *ReachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachRequest.ProtoReflect.Descriptor instead.
 func (*ReachRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReachRequest) GetTenantId() string {
@@ -1431,7 +1542,7 @@ type ReachResponse struct {
 
 func (x *ReachResponse) Reset() {
 	*x = ReachResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1554,7 @@ func (x *ReachResponse) String() string {
 func (*ReachResponse) ProtoMessage() {}
 
 func (x *ReachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1567,7 @@ func (x *ReachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachResponse.ProtoReflect.Descriptor instead.
 func (*ReachResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReachResponse) GetModels() []*Reach {
@@ -1499,7 +1610,7 @@ type Reach struct {
 
 func (x *Reach) Reset() {
 	*x = Reach{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1622,7 @@ func (x *Reach) String() string {
 func (*Reach) ProtoMessage() {}
 
 func (x *Reach) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1635,7 @@ func (x *Reach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reach.ProtoReflect.Descriptor instead.
 func (*Reach) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reach) GetAdmitted() bool {
@@ -1583,6 +1694,241 @@ func (x *Reach) GetVerbs() string {
 	return ""
 }
 
+type McpToolsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	TenantName    string                 `protobuf:"bytes,2,opt,name=tenant_name,json=tenantName,proto3" json:"tenant_name,omitempty"`
+	Destination   string                 `protobuf:"bytes,3,opt,name=destination,proto3" json:"destination,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpToolsRequest) Reset() {
+	*x = McpToolsRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpToolsRequest) ProtoMessage() {}
+
+func (x *McpToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpToolsRequest.ProtoReflect.Descriptor instead.
+func (*McpToolsRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *McpToolsRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *McpToolsRequest) GetTenantName() string {
+	if x != nil {
+		return x.TenantName
+	}
+	return ""
+}
+
+func (x *McpToolsRequest) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+type McpToolsResponse struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Destination string                 `protobuf:"bytes,1,opt,name=destination,proto3" json:"destination,omitempty"`
+	// The server's own words about itself: shown, never trusted.
+	ServerName      string `protobuf:"bytes,2,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	ServerVersion   string `protobuf:"bytes,3,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
+	ProtocolVersion string `protobuf:"bytes,4,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
+	// Sorted by name.
+	Tools []*McpTool `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Credentials that broker.hcl binds to it.
+	Credentials   []string `protobuf:"bytes,6,rep,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpToolsResponse) Reset() {
+	*x = McpToolsResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpToolsResponse) ProtoMessage() {}
+
+func (x *McpToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpToolsResponse.ProtoReflect.Descriptor instead.
+func (*McpToolsResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *McpToolsResponse) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *McpToolsResponse) GetServerName() string {
+	if x != nil {
+		return x.ServerName
+	}
+	return ""
+}
+
+func (x *McpToolsResponse) GetServerVersion() string {
+	if x != nil {
+		return x.ServerVersion
+	}
+	return ""
+}
+
+func (x *McpToolsResponse) GetProtocolVersion() string {
+	if x != nil {
+		return x.ProtocolVersion
+	}
+	return ""
+}
+
+func (x *McpToolsResponse) GetTools() []*McpTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *McpToolsResponse) GetCredentials() []string {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+type McpTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The server's words: for a person, never for a model.
+	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	// Canonical JSON, and its digest; empty with a problem.
+	InputSchema  string `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
+	SchemaDigest string `protobuf:"bytes,4,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
+	// What the server hints: "read-only", "destructive", "idempotent", "open world".
+	Hints []string `protobuf:"bytes,5,rep,name=hints,proto3" json:"hints,omitempty"`
+	// Why no definition can name it; empty where one can.
+	Problem       string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpTool) Reset() {
+	*x = McpTool{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpTool) ProtoMessage() {}
+
+func (x *McpTool) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpTool.ProtoReflect.Descriptor instead.
+func (*McpTool) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *McpTool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *McpTool) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *McpTool) GetInputSchema() string {
+	if x != nil {
+		return x.InputSchema
+	}
+	return ""
+}
+
+func (x *McpTool) GetSchemaDigest() string {
+	if x != nil {
+		return x.SchemaDigest
+	}
+	return ""
+}
+
+func (x *McpTool) GetHints() []string {
+	if x != nil {
+		return x.Hints
+	}
+	return nil
+}
+
+func (x *McpTool) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type Grant struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
@@ -1598,7 +1944,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1956,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1969,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Grant) GetGrantId() string {
@@ -1688,7 +2034,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +2046,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +2059,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateGrantRequest) GetGrantId() string {
@@ -1761,7 +2107,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1773,7 +2119,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1786,7 +2132,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CreateGrantResponse) GetSealed() []byte {
@@ -1805,7 +2151,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1817,7 +2163,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1830,7 +2176,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListGrantsRequest) GetTenantId() string {
@@ -1849,7 +2195,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +2207,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2220,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -1893,7 +2239,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2251,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2264,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -1940,7 +2286,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2298,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2311,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RevokeGrantResponse) GetRevokedUs() int64 {
@@ -2007,7 +2353,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2365,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2378,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutCredentialRequest) GetTenantId() string {
@@ -2064,7 +2410,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2422,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2435,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
 }
 
 type ListCredentialsRequest struct {
@@ -2101,7 +2447,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2459,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2472,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListCredentialsRequest) GetTenantId() string {
@@ -2145,7 +2491,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2503,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2516,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -2192,7 +2538,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2550,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2563,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Credential) GetName() string {
@@ -2251,7 +2597,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2609,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2622,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteCredentialRequest) GetTenantId() string {
@@ -2301,7 +2647,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2659,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2672,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
 }
 
 type EnrollServerRequest struct {
@@ -2340,7 +2686,7 @@ type EnrollServerRequest struct {
 
 func (x *EnrollServerRequest) Reset() {
 	*x = EnrollServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2698,7 @@ func (x *EnrollServerRequest) String() string {
 func (*EnrollServerRequest) ProtoMessage() {}
 
 func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2711,7 @@ func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerRequest.ProtoReflect.Descriptor instead.
 func (*EnrollServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EnrollServerRequest) GetCode() string {
@@ -2393,7 +2739,7 @@ type EnrollServerResponse struct {
 
 func (x *EnrollServerResponse) Reset() {
 	*x = EnrollServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2751,7 @@ func (x *EnrollServerResponse) String() string {
 func (*EnrollServerResponse) ProtoMessage() {}
 
 func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2764,7 @@ func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerResponse.ProtoReflect.Descriptor instead.
 func (*EnrollServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EnrollServerResponse) GetServerId() string {
@@ -2451,7 +2797,7 @@ type RenewServerRequest struct {
 
 func (x *RenewServerRequest) Reset() {
 	*x = RenewServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2809,7 @@ func (x *RenewServerRequest) String() string {
 func (*RenewServerRequest) ProtoMessage() {}
 
 func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2822,7 @@ func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerRequest.ProtoReflect.Descriptor instead.
 func (*RenewServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RenewServerRequest) GetNames() []string {
@@ -2495,7 +2841,7 @@ type RenewServerResponse struct {
 
 func (x *RenewServerResponse) Reset() {
 	*x = RenewServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2853,7 @@ func (x *RenewServerResponse) String() string {
 func (*RenewServerResponse) ProtoMessage() {}
 
 func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2866,7 @@ func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerResponse.ProtoReflect.Descriptor instead.
 func (*RenewServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RenewServerResponse) GetCertificateChain() []byte {
@@ -2539,7 +2885,7 @@ type CertifySigningKeyRequest struct {
 
 func (x *CertifySigningKeyRequest) Reset() {
 	*x = CertifySigningKeyRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2897,7 @@ func (x *CertifySigningKeyRequest) String() string {
 func (*CertifySigningKeyRequest) ProtoMessage() {}
 
 func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2910,7 @@ func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyRequest.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CertifySigningKeyRequest) GetPublicKey() []byte {
@@ -2586,7 +2932,7 @@ type CertifySigningKeyResponse struct {
 
 func (x *CertifySigningKeyResponse) Reset() {
 	*x = CertifySigningKeyResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +2944,7 @@ func (x *CertifySigningKeyResponse) String() string {
 func (*CertifySigningKeyResponse) ProtoMessage() {}
 
 func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2957,7 @@ func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyResponse.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CertifySigningKeyResponse) GetStatement() string {
@@ -2647,7 +2993,7 @@ type CertifyRunnerRequest struct {
 
 func (x *CertifyRunnerRequest) Reset() {
 	*x = CertifyRunnerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +3005,7 @@ func (x *CertifyRunnerRequest) String() string {
 func (*CertifyRunnerRequest) ProtoMessage() {}
 
 func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +3018,7 @@ func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerRequest.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CertifyRunnerRequest) GetRunnerId() string {
@@ -2707,7 +3053,7 @@ type CertifyRunnerResponse struct {
 
 func (x *CertifyRunnerResponse) Reset() {
 	*x = CertifyRunnerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +3065,7 @@ func (x *CertifyRunnerResponse) String() string {
 func (*CertifyRunnerResponse) ProtoMessage() {}
 
 func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +3078,7 @@ func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerResponse.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CertifyRunnerResponse) GetCertificateChain() []byte {
@@ -2766,7 +3112,7 @@ type SignReceiptRequest struct {
 
 func (x *SignReceiptRequest) Reset() {
 	*x = SignReceiptRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2778,7 +3124,7 @@ func (x *SignReceiptRequest) String() string {
 func (*SignReceiptRequest) ProtoMessage() {}
 
 func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2791,7 +3137,7 @@ func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptRequest.ProtoReflect.Descriptor instead.
 func (*SignReceiptRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SignReceiptRequest) GetReceipt() []byte {
@@ -2810,7 +3156,7 @@ type SignReceiptResponse struct {
 
 func (x *SignReceiptResponse) Reset() {
 	*x = SignReceiptResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +3168,7 @@ func (x *SignReceiptResponse) String() string {
 func (*SignReceiptResponse) ProtoMessage() {}
 
 func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +3181,7 @@ func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptResponse.ProtoReflect.Descriptor instead.
 func (*SignReceiptResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SignReceiptResponse) GetJws() string {
@@ -2854,7 +3200,7 @@ type LastHeadRequest struct {
 
 func (x *LastHeadRequest) Reset() {
 	*x = LastHeadRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +3212,7 @@ func (x *LastHeadRequest) String() string {
 func (*LastHeadRequest) ProtoMessage() {}
 
 func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +3225,7 @@ func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastHeadRequest.ProtoReflect.Descriptor instead.
 func (*LastHeadRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LastHeadRequest) GetTenantId() string {
@@ -2902,7 +3248,7 @@ type LastHeadResponse struct {
 
 func (x *LastHeadResponse) Reset() {
 	*x = LastHeadResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +3260,7 @@ func (x *LastHeadResponse) String() string {
 func (*LastHeadResponse) ProtoMessage() {}
 
 func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3273,7 @@ func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastHeadResponse.ProtoReflect.Descriptor instead.
 func (*LastHeadResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *LastHeadResponse) GetSize() int64 {
@@ -2965,7 +3311,7 @@ type SignHeadRequest struct {
 
 func (x *SignHeadRequest) Reset() {
 	*x = SignHeadRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3323,7 @@ func (x *SignHeadRequest) String() string {
 func (*SignHeadRequest) ProtoMessage() {}
 
 func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3336,7 @@ func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignHeadRequest.ProtoReflect.Descriptor instead.
 func (*SignHeadRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SignHeadRequest) GetHead() []byte {
@@ -3023,7 +3369,7 @@ type SignHeadResponse struct {
 
 func (x *SignHeadResponse) Reset() {
 	*x = SignHeadResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3381,7 @@ func (x *SignHeadResponse) String() string {
 func (*SignHeadResponse) ProtoMessage() {}
 
 func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3394,7 @@ func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignHeadResponse.ProtoReflect.Descriptor instead.
 func (*SignHeadResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SignHeadResponse) GetJws() string {
@@ -3071,7 +3417,7 @@ type FeedRequest struct {
 
 func (x *FeedRequest) Reset() {
 	*x = FeedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3429,7 @@ func (x *FeedRequest) String() string {
 func (*FeedRequest) ProtoMessage() {}
 
 func (x *FeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3442,7 @@ func (x *FeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedRequest.ProtoReflect.Descriptor instead.
 func (*FeedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *FeedRequest) GetCursor() int64 {
@@ -3134,7 +3480,7 @@ type FeedResponse struct {
 
 func (x *FeedResponse) Reset() {
 	*x = FeedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3146,7 +3492,7 @@ func (x *FeedResponse) String() string {
 func (*FeedResponse) ProtoMessage() {}
 
 func (x *FeedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3159,7 +3505,7 @@ func (x *FeedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedResponse.ProtoReflect.Descriptor instead.
 func (*FeedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *FeedResponse) GetStoreReadUs() int64 {
@@ -3211,7 +3557,7 @@ type Floor struct {
 
 func (x *Floor) Reset() {
 	*x = Floor{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3569,7 @@ func (x *Floor) String() string {
 func (*Floor) ProtoMessage() {}
 
 func (x *Floor) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3582,7 @@ func (x *Floor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Floor.ProtoReflect.Descriptor instead.
 func (*Floor) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Floor) GetSeq() int64 {
@@ -3275,7 +3621,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3287,7 +3633,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3300,7 +3646,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{54}
 }
 
 type DiagnoseResponse struct {
@@ -3312,7 +3658,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +3670,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +3683,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -3365,7 +3711,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3723,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3736,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Finding) GetCheck() string {
@@ -3428,6 +3774,158 @@ func (x *Finding) GetMend() string {
 	return ""
 }
 
+// At most 256 at a time.
+type ReportEndedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grants        []*EndedGrant          `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportEndedRequest) Reset() {
+	*x = ReportEndedRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportEndedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportEndedRequest) ProtoMessage() {}
+
+func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportEndedRequest.ProtoReflect.Descriptor instead.
+func (*ReportEndedRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *ReportEndedRequest) GetGrants() []*EndedGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+type EndedGrant struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	GrantId string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	SeenUs  int64                  `protobuf:"varint,2,opt,name=seen_us,json=seenUs,proto3" json:"seen_us,omitempty"`
+	// How it ended: at most 200 characters, for people.
+	How           string `protobuf:"bytes,3,opt,name=how,proto3" json:"how,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndedGrant) Reset() {
+	*x = EndedGrant{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndedGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndedGrant) ProtoMessage() {}
+
+func (x *EndedGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndedGrant.ProtoReflect.Descriptor instead.
+func (*EndedGrant) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *EndedGrant) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+func (x *EndedGrant) GetSeenUs() int64 {
+	if x != nil {
+		return x.SeenUs
+	}
+	return 0
+}
+
+func (x *EndedGrant) GetHow() string {
+	if x != nil {
+		return x.How
+	}
+	return ""
+}
+
+type ReportEndedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that the server has as revoked by now. One that it does not know is not
+	// among them: it may be about to store it.
+	Settled       []string `protobuf:"bytes,1,rep,name=settled,proto3" json:"settled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportEndedResponse) Reset() {
+	*x = ReportEndedResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportEndedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportEndedResponse) ProtoMessage() {}
+
+func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportEndedResponse.ProtoReflect.Descriptor instead.
+func (*ReportEndedResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ReportEndedResponse) GetSettled() []string {
+	if x != nil {
+		return x.Settled
+	}
+	return nil
+}
+
 var File_bivouac_broker_v1_broker_proto protoreflect.FileDescriptor
 
 const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
@@ -3457,12 +3955,13 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x0fdata_boundaries\x18\x03 \x03(\tR\x0edataBoundaries\x126\n" +
 	"\x18input_micro_usd_per_mtok\x18\x04 \x01(\x03R\x14inputMicroUsdPerMtok\x128\n" +
 	"\x19output_micro_usd_per_mtok\x18\x05 \x01(\x03R\x15outputMicroUsdPerMtok\x12\x16\n" +
-	"\x06priced\x18\x06 \x01(\bR\x06priced\"m\n" +
+	"\x06priced\x18\x06 \x01(\bR\x06priced\"\x7f\n" +
 	"\vDestination\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12 \n" +
 	"\vcredentials\x18\x03 \x03(\tR\vcredentials\x12\x16\n" +
-	"\x06egress\x18\x04 \x01(\tR\x06egress\"\x87\x01\n" +
+	"\x06egress\x18\x04 \x01(\tR\x06egress\x12\x10\n" +
+	"\x03mcp\x18\x05 \x01(\bR\x03mcp\"\x87\x01\n" +
 	"\x10CallModelRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
@@ -3470,7 +3969,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12:\n" +
 	"\arequest\x18\x03 \x01(\v2 .bivouac.runtime.v1.ModelRequestR\arequest\"L\n" +
 	"\x11CallModelResponse\x127\n" +
-	"\x05event\x18\x01 \x01(\v2!.bivouac.runtime.v1.ModelResponseR\x05event\"\xec\x01\n" +
+	"\x05event\x18\x01 \x01(\v2!.bivouac.runtime.v1.ModelResponseR\x05event\"\x9a\x02\n" +
 	"\bHttpTool\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x16\n" +
@@ -3482,7 +3981,15 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04body\x18\x06 \x03(\tR\x04body\x12-\n" +
 	"\x12idempotency_header\x18\a \x01(\tR\x11idempotencyHeader\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\b \x01(\x05R\ttimeoutMs\"\xee\x01\n" +
+	"timeout_ms\x18\b \x01(\x05R\ttimeoutMs\x12,\n" +
+	"\x03mcp\x18\t \x01(\v2\x1a.bivouac.broker.v1.McpCallR\x03mcp\"x\n" +
+	"\aMcpCall\x12\x12\n" +
+	"\x04tool\x18\x01 \x01(\tR\x04tool\x12#\n" +
+	"\rschema_digest\x18\x02 \x01(\tR\fschemaDigest\x12\x14\n" +
+	"\x05reads\x18\x03 \x01(\bR\x05reads\x12\x1e\n" +
+	"\n" +
+	"repeatable\x18\x04 \x01(\bR\n" +
+	"repeatable\"\xee\x01\n" +
 	"\rInvokeRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
@@ -3491,7 +3998,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04tool\x18\x03 \x01(\v2\x1b.bivouac.broker.v1.HttpToolR\x04tool\x12\x1c\n" +
 	"\targuments\x18\x04 \x01(\tR\targuments\x12'\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12(\n" +
-	"\x10max_output_bytes\x18\x06 \x01(\x05R\x0emaxOutputBytes\"\xc6\x01\n" +
+	"\x10max_output_bytes\x18\x06 \x01(\x05R\x0emaxOutputBytes\"\xde\x01\n" +
 	"\x0eInvokeResponse\x12\x1f\n" +
 	"\vhttp_status\x18\x01 \x01(\x05R\n" +
 	"httpStatus\x12!\n" +
@@ -3501,9 +4008,10 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\n" +
 	"body_bytes\x18\x05 \x01(\x03R\tbodyBytes\x12\x1f\n" +
 	"\vbody_digest\x18\x06 \x01(\tR\n" +
-	"bodyDigest\"2\n" +
+	"bodyDigest\x12\x16\n" +
+	"\x06failed\x18\a \x01(\bR\x06failed\"2\n" +
 	"\x13LookupActionRequest\x12\x1b\n" +
-	"\taction_id\x18\x01 \x01(\tR\bactionId\"\xc4\x01\n" +
+	"\taction_id\x18\x01 \x01(\tR\bactionId\"\xdc\x01\n" +
 	"\x14LookupActionResponse\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.bivouac.broker.v1.CallStateR\x05state\x12\x1f\n" +
 	"\vhttp_status\x18\x02 \x01(\x05R\n" +
@@ -3512,7 +4020,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"bodyDigest\x12 \n" +
 	"\flog_since_us\x18\x04 \x01(\x03R\n" +
 	"logSinceUs\x12\x14\n" +
-	"\x05final\x18\x05 \x01(\bR\x05final\"A\n" +
+	"\x05final\x18\x05 \x01(\bR\x05final\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\bR\x06failed\"A\n" +
 	"\fUsageRequest\x12\x1b\n" +
 	"\tslice_ids\x18\x01 \x03(\tR\bsliceIds\x12\x14\n" +
 	"\x05close\x18\x02 \x01(\bR\x05close\"\x86\x01\n" +
@@ -3565,7 +4074,27 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\tintention\x18\x05 \x01(\tR\tintention\x12\x1a\n" +
 	"\bprotocol\x18\x06 \x01(\tR\bprotocol\x12\x10\n" +
 	"\x03url\x18\a \x01(\tR\x03url\x12\x14\n" +
-	"\x05verbs\x18\b \x01(\tR\x05verbs\"\xd8\x01\n" +
+	"\x05verbs\x18\b \x01(\tR\x05verbs\"q\n" +
+	"\x0fMcpToolsRequest\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x1f\n" +
+	"\vtenant_name\x18\x02 \x01(\tR\n" +
+	"tenantName\x12 \n" +
+	"\vdestination\x18\x03 \x01(\tR\vdestination\"\xfb\x01\n" +
+	"\x10McpToolsResponse\x12 \n" +
+	"\vdestination\x18\x01 \x01(\tR\vdestination\x12\x1f\n" +
+	"\vserver_name\x18\x02 \x01(\tR\n" +
+	"serverName\x12%\n" +
+	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\x12)\n" +
+	"\x10protocol_version\x18\x04 \x01(\tR\x0fprotocolVersion\x120\n" +
+	"\x05tools\x18\x05 \x03(\v2\x1a.bivouac.broker.v1.McpToolR\x05tools\x12 \n" +
+	"\vcredentials\x18\x06 \x03(\tR\vcredentials\"\xb7\x01\n" +
+	"\aMcpTool\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\x12!\n" +
+	"\finput_schema\x18\x03 \x01(\tR\vinputSchema\x12#\n" +
+	"\rschema_digest\x18\x04 \x01(\tR\fschemaDigest\x12\x14\n" +
+	"\x05hints\x18\x05 \x03(\tR\x05hints\x12\x18\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\"\xd8\x01\n" +
 	"\x05Grant\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12!\n" +
@@ -3685,7 +4214,16 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
 	"\x04what\x18\x03 \x01(\tR\x04what\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x12\n" +
-	"\x04mend\x18\x05 \x01(\tR\x04mend*l\n" +
+	"\x04mend\x18\x05 \x01(\tR\x04mend\"K\n" +
+	"\x12ReportEndedRequest\x125\n" +
+	"\x06grants\x18\x01 \x03(\v2\x1d.bivouac.broker.v1.EndedGrantR\x06grants\"R\n" +
+	"\n" +
+	"EndedGrant\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x17\n" +
+	"\aseen_us\x18\x02 \x01(\x03R\x06seenUs\x12\x10\n" +
+	"\x03how\x18\x03 \x01(\tR\x03how\"/\n" +
+	"\x13ReportEndedResponse\x12\x18\n" +
+	"\asettled\x18\x01 \x03(\tR\asettled*l\n" +
 	"\tCallState\x12\x1a\n" +
 	"\x16CALL_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CALL_STATE_ABSENT\x10\x01\x12\x13\n" +
@@ -3700,7 +4238,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x0fFLOOR_KIND_TURN\x10\x05\x12\x16\n" +
 	"\x12FLOOR_KIND_ATTEMPT\x10\x06\x12\x18\n" +
 	"\x14FLOOR_KIND_PRINCIPAL\x10\a\x12\x14\n" +
-	"\x10FLOOR_KIND_STORE\x10\b2\xb7\x05\n" +
+	"\x10FLOOR_KIND_STORE\x10\b2\x8e\x06\n" +
 	"\rBrokerService\x12U\n" +
 	"\bDescribe\x12\".bivouac.broker.v1.DescribeRequest\x1a#.bivouac.broker.v1.DescribeResponse\"\x00\x12Z\n" +
 	"\tCallModel\x12#.bivouac.broker.v1.CallModelRequest\x1a$.bivouac.broker.v1.CallModelResponse\"\x000\x01\x12O\n" +
@@ -3709,6 +4247,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x05Usage\x12\x1f.bivouac.broker.v1.UsageRequest\x1a .bivouac.broker.v1.UsageResponse\"\x00\x12L\n" +
 	"\x05Probe\x12\x1f.bivouac.broker.v1.ProbeRequest\x1a .bivouac.broker.v1.ProbeResponse\"\x00\x12L\n" +
 	"\x05Reach\x12\x1f.bivouac.broker.v1.ReachRequest\x1a .bivouac.broker.v1.ReachResponse\"\x00\x12U\n" +
+	"\bMcpTools\x12\".bivouac.broker.v1.McpToolsRequest\x1a#.bivouac.broker.v1.McpToolsResponse\"\x00\x12U\n" +
 	"\bDiagnose\x12\".bivouac.broker.v1.DiagnoseRequest\x1a#.bivouac.broker.v1.DiagnoseResponse\"\x002\xf0\x04\n" +
 	"\x10AuthorityService\x12^\n" +
 	"\vCreateGrant\x12%.bivouac.broker.v1.CreateGrantRequest\x1a&.bivouac.broker.v1.CreateGrantResponse\"\x00\x12[\n" +
@@ -3725,9 +4264,10 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\rCertifyRunner\x12'.bivouac.broker.v1.CertifyRunnerRequest\x1a(.bivouac.broker.v1.CertifyRunnerResponse\"\x00\x12^\n" +
 	"\vSignReceipt\x12%.bivouac.broker.v1.SignReceiptRequest\x1a&.bivouac.broker.v1.SignReceiptResponse\"\x00\x12U\n" +
 	"\bLastHead\x12\".bivouac.broker.v1.LastHeadRequest\x1a#.bivouac.broker.v1.LastHeadResponse\"\x00\x12U\n" +
-	"\bSignHead\x12\".bivouac.broker.v1.SignHeadRequest\x1a#.bivouac.broker.v1.SignHeadResponse\"\x002Z\n" +
+	"\bSignHead\x12\".bivouac.broker.v1.SignHeadRequest\x1a#.bivouac.broker.v1.SignHeadResponse\"\x002\xba\x01\n" +
 	"\vFeedService\x12K\n" +
-	"\x04Feed\x12\x1e.bivouac.broker.v1.FeedRequest\x1a\x1f.bivouac.broker.v1.FeedResponse\"\x000\x01B2Z0bivouac/server/broker/protocol/brokerv1;brokerv1b\x06proto3"
+	"\x04Feed\x12\x1e.bivouac.broker.v1.FeedRequest\x1a\x1f.bivouac.broker.v1.FeedResponse\"\x000\x01\x12^\n" +
+	"\vReportEnded\x12%.bivouac.broker.v1.ReportEndedRequest\x1a&.bivouac.broker.v1.ReportEndedResponse\"\x00B2Z0bivouac/server/broker/protocol/brokerv1;brokerv1b\x06proto3"
 
 var (
 	file_bivouac_broker_v1_broker_proto_rawDescOnce sync.Once
@@ -3742,7 +4282,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -3753,121 +4293,135 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*CallModelRequest)(nil),          // 6: bivouac.broker.v1.CallModelRequest
 	(*CallModelResponse)(nil),         // 7: bivouac.broker.v1.CallModelResponse
 	(*HttpTool)(nil),                  // 8: bivouac.broker.v1.HttpTool
-	(*InvokeRequest)(nil),             // 9: bivouac.broker.v1.InvokeRequest
-	(*InvokeResponse)(nil),            // 10: bivouac.broker.v1.InvokeResponse
-	(*LookupActionRequest)(nil),       // 11: bivouac.broker.v1.LookupActionRequest
-	(*LookupActionResponse)(nil),      // 12: bivouac.broker.v1.LookupActionResponse
-	(*UsageRequest)(nil),              // 13: bivouac.broker.v1.UsageRequest
-	(*UsageResponse)(nil),             // 14: bivouac.broker.v1.UsageResponse
-	(*SliceUsage)(nil),                // 15: bivouac.broker.v1.SliceUsage
-	(*ProbeRequest)(nil),              // 16: bivouac.broker.v1.ProbeRequest
-	(*ProbeResponse)(nil),             // 17: bivouac.broker.v1.ProbeResponse
-	(*ReachRequest)(nil),              // 18: bivouac.broker.v1.ReachRequest
-	(*ReachResponse)(nil),             // 19: bivouac.broker.v1.ReachResponse
-	(*Reach)(nil),                     // 20: bivouac.broker.v1.Reach
-	(*Grant)(nil),                     // 21: bivouac.broker.v1.Grant
-	(*CreateGrantRequest)(nil),        // 22: bivouac.broker.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),       // 23: bivouac.broker.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),         // 24: bivouac.broker.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 25: bivouac.broker.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),        // 26: bivouac.broker.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),       // 27: bivouac.broker.v1.RevokeGrantResponse
-	(*PutCredentialRequest)(nil),      // 28: bivouac.broker.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 29: bivouac.broker.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),    // 30: bivouac.broker.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 31: bivouac.broker.v1.ListCredentialsResponse
-	(*Credential)(nil),                // 32: bivouac.broker.v1.Credential
-	(*DeleteCredentialRequest)(nil),   // 33: bivouac.broker.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil),  // 34: bivouac.broker.v1.DeleteCredentialResponse
-	(*EnrollServerRequest)(nil),       // 35: bivouac.broker.v1.EnrollServerRequest
-	(*EnrollServerResponse)(nil),      // 36: bivouac.broker.v1.EnrollServerResponse
-	(*RenewServerRequest)(nil),        // 37: bivouac.broker.v1.RenewServerRequest
-	(*RenewServerResponse)(nil),       // 38: bivouac.broker.v1.RenewServerResponse
-	(*CertifySigningKeyRequest)(nil),  // 39: bivouac.broker.v1.CertifySigningKeyRequest
-	(*CertifySigningKeyResponse)(nil), // 40: bivouac.broker.v1.CertifySigningKeyResponse
-	(*CertifyRunnerRequest)(nil),      // 41: bivouac.broker.v1.CertifyRunnerRequest
-	(*CertifyRunnerResponse)(nil),     // 42: bivouac.broker.v1.CertifyRunnerResponse
-	(*SignReceiptRequest)(nil),        // 43: bivouac.broker.v1.SignReceiptRequest
-	(*SignReceiptResponse)(nil),       // 44: bivouac.broker.v1.SignReceiptResponse
-	(*LastHeadRequest)(nil),           // 45: bivouac.broker.v1.LastHeadRequest
-	(*LastHeadResponse)(nil),          // 46: bivouac.broker.v1.LastHeadResponse
-	(*SignHeadRequest)(nil),           // 47: bivouac.broker.v1.SignHeadRequest
-	(*SignHeadResponse)(nil),          // 48: bivouac.broker.v1.SignHeadResponse
-	(*FeedRequest)(nil),               // 49: bivouac.broker.v1.FeedRequest
-	(*FeedResponse)(nil),              // 50: bivouac.broker.v1.FeedResponse
-	(*Floor)(nil),                     // 51: bivouac.broker.v1.Floor
-	(*DiagnoseRequest)(nil),           // 52: bivouac.broker.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),          // 53: bivouac.broker.v1.DiagnoseResponse
-	(*Finding)(nil),                   // 54: bivouac.broker.v1.Finding
-	(*runtimev1.ModelRequest)(nil),    // 55: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 56: bivouac.runtime.v1.ModelResponse
+	(*McpCall)(nil),                   // 9: bivouac.broker.v1.McpCall
+	(*InvokeRequest)(nil),             // 10: bivouac.broker.v1.InvokeRequest
+	(*InvokeResponse)(nil),            // 11: bivouac.broker.v1.InvokeResponse
+	(*LookupActionRequest)(nil),       // 12: bivouac.broker.v1.LookupActionRequest
+	(*LookupActionResponse)(nil),      // 13: bivouac.broker.v1.LookupActionResponse
+	(*UsageRequest)(nil),              // 14: bivouac.broker.v1.UsageRequest
+	(*UsageResponse)(nil),             // 15: bivouac.broker.v1.UsageResponse
+	(*SliceUsage)(nil),                // 16: bivouac.broker.v1.SliceUsage
+	(*ProbeRequest)(nil),              // 17: bivouac.broker.v1.ProbeRequest
+	(*ProbeResponse)(nil),             // 18: bivouac.broker.v1.ProbeResponse
+	(*ReachRequest)(nil),              // 19: bivouac.broker.v1.ReachRequest
+	(*ReachResponse)(nil),             // 20: bivouac.broker.v1.ReachResponse
+	(*Reach)(nil),                     // 21: bivouac.broker.v1.Reach
+	(*McpToolsRequest)(nil),           // 22: bivouac.broker.v1.McpToolsRequest
+	(*McpToolsResponse)(nil),          // 23: bivouac.broker.v1.McpToolsResponse
+	(*McpTool)(nil),                   // 24: bivouac.broker.v1.McpTool
+	(*Grant)(nil),                     // 25: bivouac.broker.v1.Grant
+	(*CreateGrantRequest)(nil),        // 26: bivouac.broker.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),       // 27: bivouac.broker.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),         // 28: bivouac.broker.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 29: bivouac.broker.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),        // 30: bivouac.broker.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),       // 31: bivouac.broker.v1.RevokeGrantResponse
+	(*PutCredentialRequest)(nil),      // 32: bivouac.broker.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 33: bivouac.broker.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),    // 34: bivouac.broker.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 35: bivouac.broker.v1.ListCredentialsResponse
+	(*Credential)(nil),                // 36: bivouac.broker.v1.Credential
+	(*DeleteCredentialRequest)(nil),   // 37: bivouac.broker.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil),  // 38: bivouac.broker.v1.DeleteCredentialResponse
+	(*EnrollServerRequest)(nil),       // 39: bivouac.broker.v1.EnrollServerRequest
+	(*EnrollServerResponse)(nil),      // 40: bivouac.broker.v1.EnrollServerResponse
+	(*RenewServerRequest)(nil),        // 41: bivouac.broker.v1.RenewServerRequest
+	(*RenewServerResponse)(nil),       // 42: bivouac.broker.v1.RenewServerResponse
+	(*CertifySigningKeyRequest)(nil),  // 43: bivouac.broker.v1.CertifySigningKeyRequest
+	(*CertifySigningKeyResponse)(nil), // 44: bivouac.broker.v1.CertifySigningKeyResponse
+	(*CertifyRunnerRequest)(nil),      // 45: bivouac.broker.v1.CertifyRunnerRequest
+	(*CertifyRunnerResponse)(nil),     // 46: bivouac.broker.v1.CertifyRunnerResponse
+	(*SignReceiptRequest)(nil),        // 47: bivouac.broker.v1.SignReceiptRequest
+	(*SignReceiptResponse)(nil),       // 48: bivouac.broker.v1.SignReceiptResponse
+	(*LastHeadRequest)(nil),           // 49: bivouac.broker.v1.LastHeadRequest
+	(*LastHeadResponse)(nil),          // 50: bivouac.broker.v1.LastHeadResponse
+	(*SignHeadRequest)(nil),           // 51: bivouac.broker.v1.SignHeadRequest
+	(*SignHeadResponse)(nil),          // 52: bivouac.broker.v1.SignHeadResponse
+	(*FeedRequest)(nil),               // 53: bivouac.broker.v1.FeedRequest
+	(*FeedResponse)(nil),              // 54: bivouac.broker.v1.FeedResponse
+	(*Floor)(nil),                     // 55: bivouac.broker.v1.Floor
+	(*DiagnoseRequest)(nil),           // 56: bivouac.broker.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),          // 57: bivouac.broker.v1.DiagnoseResponse
+	(*Finding)(nil),                   // 58: bivouac.broker.v1.Finding
+	(*ReportEndedRequest)(nil),        // 59: bivouac.broker.v1.ReportEndedRequest
+	(*EndedGrant)(nil),                // 60: bivouac.broker.v1.EndedGrant
+	(*ReportEndedResponse)(nil),       // 61: bivouac.broker.v1.ReportEndedResponse
+	(*runtimev1.ModelRequest)(nil),    // 62: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 63: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	55, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	56, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
-	8,  // 4: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
-	0,  // 5: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
-	15, // 6: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
-	8,  // 7: bivouac.broker.v1.ReachRequest.tools:type_name -> bivouac.broker.v1.HttpTool
-	20, // 8: bivouac.broker.v1.ReachResponse.models:type_name -> bivouac.broker.v1.Reach
-	20, // 9: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
-	20, // 10: bivouac.broker.v1.ReachResponse.egress:type_name -> bivouac.broker.v1.Reach
-	21, // 11: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
-	32, // 12: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
-	51, // 13: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
-	1,  // 14: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	54, // 15: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
-	2,  // 16: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
-	6,  // 17: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
-	9,  // 18: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
-	11, // 19: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
-	13, // 20: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
-	16, // 21: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
-	18, // 22: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
-	52, // 23: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
-	22, // 24: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
-	24, // 25: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
-	26, // 26: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	28, // 27: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	30, // 28: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	33, // 29: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	35, // 30: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	37, // 31: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	39, // 32: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	41, // 33: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	43, // 34: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	45, // 35: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
-	47, // 36: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
-	49, // 37: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	3,  // 38: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 39: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	10, // 40: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	12, // 41: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	14, // 42: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	17, // 43: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	19, // 44: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	53, // 45: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
-	23, // 46: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	25, // 47: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	27, // 48: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	29, // 49: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	31, // 50: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	34, // 51: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	36, // 52: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	38, // 53: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	40, // 54: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	42, // 55: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	44, // 56: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	46, // 57: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
-	48, // 58: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
-	50, // 59: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	38, // [38:60] is the sub-list for method output_type
-	16, // [16:38] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	62, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	63, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	9,  // 4: bivouac.broker.v1.HttpTool.mcp:type_name -> bivouac.broker.v1.McpCall
+	8,  // 5: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
+	0,  // 6: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
+	16, // 7: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
+	8,  // 8: bivouac.broker.v1.ReachRequest.tools:type_name -> bivouac.broker.v1.HttpTool
+	21, // 9: bivouac.broker.v1.ReachResponse.models:type_name -> bivouac.broker.v1.Reach
+	21, // 10: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
+	21, // 11: bivouac.broker.v1.ReachResponse.egress:type_name -> bivouac.broker.v1.Reach
+	24, // 12: bivouac.broker.v1.McpToolsResponse.tools:type_name -> bivouac.broker.v1.McpTool
+	25, // 13: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
+	36, // 14: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
+	55, // 15: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
+	1,  // 16: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
+	58, // 17: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	60, // 18: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
+	2,  // 19: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
+	6,  // 20: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
+	10, // 21: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
+	12, // 22: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
+	14, // 23: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
+	17, // 24: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
+	19, // 25: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
+	22, // 26: bivouac.broker.v1.BrokerService.McpTools:input_type -> bivouac.broker.v1.McpToolsRequest
+	56, // 27: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	26, // 28: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
+	28, // 29: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
+	30, // 30: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
+	32, // 31: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	34, // 32: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	37, // 33: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	39, // 34: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	41, // 35: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	43, // 36: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	45, // 37: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	47, // 38: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	49, // 39: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
+	51, // 40: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
+	53, // 41: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	59, // 42: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
+	3,  // 43: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 44: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	11, // 45: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	13, // 46: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	15, // 47: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	18, // 48: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	20, // 49: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	23, // 50: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
+	57, // 51: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	27, // 52: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	29, // 53: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	31, // 54: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	33, // 55: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	35, // 56: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	38, // 57: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	40, // 58: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	42, // 59: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	44, // 60: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	46, // 61: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	48, // 62: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	50, // 63: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
+	52, // 64: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
+	54, // 65: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	61, // 66: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
+	43, // [43:67] is the sub-list for method output_type
+	19, // [19:43] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_broker_v1_broker_proto_init() }
@@ -3881,7 +4435,7 @@ func file_bivouac_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   53,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -57,6 +57,8 @@ const (
 	BrokerServiceProbeProcedure = "/bivouac.broker.v1.BrokerService/Probe"
 	// BrokerServiceReachProcedure is the fully-qualified name of the BrokerService's Reach RPC.
 	BrokerServiceReachProcedure = "/bivouac.broker.v1.BrokerService/Reach"
+	// BrokerServiceMcpToolsProcedure is the fully-qualified name of the BrokerService's McpTools RPC.
+	BrokerServiceMcpToolsProcedure = "/bivouac.broker.v1.BrokerService/McpTools"
 	// BrokerServiceDiagnoseProcedure is the fully-qualified name of the BrokerService's Diagnose RPC.
 	BrokerServiceDiagnoseProcedure = "/bivouac.broker.v1.BrokerService/Diagnose"
 	// AuthorityServiceCreateGrantProcedure is the fully-qualified name of the AuthorityService's
@@ -98,6 +100,8 @@ const (
 	TrustServiceSignHeadProcedure = "/bivouac.broker.v1.TrustService/SignHead"
 	// FeedServiceFeedProcedure is the fully-qualified name of the FeedService's Feed RPC.
 	FeedServiceFeedProcedure = "/bivouac.broker.v1.FeedService/Feed"
+	// FeedServiceReportEndedProcedure is the fully-qualified name of the FeedService's ReportEnded RPC.
+	FeedServiceReportEndedProcedure = "/bivouac.broker.v1.FeedService/ReportEnded"
 )
 
 // BrokerServiceClient is a client for the bivouac.broker.v1.BrokerService service.
@@ -117,6 +121,9 @@ type BrokerServiceClient interface {
 	// What an agent could reach now: caps, paths, boundaries, bindings. It admits
 	// nothing and shows no secret.
 	Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
+	// What an MCP server of the broker's file offers now, for a person who writes a
+	// definition. It admits nothing: every call is held against its own definition.
+	McpTools(context.Context, *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error)
 	// What the broker stands on, seen from where it runs: feed, paths, providers,
 	// disk. Nothing secret is in it, and no credential is used for it.
 	Diagnose(context.Context, *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error)
@@ -175,6 +182,12 @@ func NewBrokerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(brokerServiceMethods.ByName("Reach")),
 			connect.WithClientOptions(opts...),
 		),
+		mcpTools: connect.NewClient[brokerv1.McpToolsRequest, brokerv1.McpToolsResponse](
+			httpClient,
+			baseURL+BrokerServiceMcpToolsProcedure,
+			connect.WithSchema(brokerServiceMethods.ByName("McpTools")),
+			connect.WithClientOptions(opts...),
+		),
 		diagnose: connect.NewClient[brokerv1.DiagnoseRequest, brokerv1.DiagnoseResponse](
 			httpClient,
 			baseURL+BrokerServiceDiagnoseProcedure,
@@ -193,6 +206,7 @@ type brokerServiceClient struct {
 	usage        *connect.Client[brokerv1.UsageRequest, brokerv1.UsageResponse]
 	probe        *connect.Client[brokerv1.ProbeRequest, brokerv1.ProbeResponse]
 	reach        *connect.Client[brokerv1.ReachRequest, brokerv1.ReachResponse]
+	mcpTools     *connect.Client[brokerv1.McpToolsRequest, brokerv1.McpToolsResponse]
 	diagnose     *connect.Client[brokerv1.DiagnoseRequest, brokerv1.DiagnoseResponse]
 }
 
@@ -255,6 +269,15 @@ func (c *brokerServiceClient) Reach(ctx context.Context, req *brokerv1.ReachRequ
 	return nil, err
 }
 
+// McpTools calls bivouac.broker.v1.BrokerService.McpTools.
+func (c *brokerServiceClient) McpTools(ctx context.Context, req *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error) {
+	response, err := c.mcpTools.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Diagnose calls bivouac.broker.v1.BrokerService.Diagnose.
 func (c *brokerServiceClient) Diagnose(ctx context.Context, req *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
 	response, err := c.diagnose.CallUnary(ctx, connect.NewRequest(req))
@@ -281,6 +304,9 @@ type BrokerServiceHandler interface {
 	// What an agent could reach now: caps, paths, boundaries, bindings. It admits
 	// nothing and shows no secret.
 	Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error)
+	// What an MCP server of the broker's file offers now, for a person who writes a
+	// definition. It admits nothing: every call is held against its own definition.
+	McpTools(context.Context, *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error)
 	// What the broker stands on, seen from where it runs: feed, paths, providers,
 	// disk. Nothing secret is in it, and no credential is used for it.
 	Diagnose(context.Context, *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error)
@@ -335,6 +361,12 @@ func NewBrokerServiceHandler(svc BrokerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(brokerServiceMethods.ByName("Reach")),
 		connect.WithHandlerOptions(opts...),
 	)
+	brokerServiceMcpToolsHandler := connect.NewUnaryHandlerSimple(
+		BrokerServiceMcpToolsProcedure,
+		svc.McpTools,
+		connect.WithSchema(brokerServiceMethods.ByName("McpTools")),
+		connect.WithHandlerOptions(opts...),
+	)
 	brokerServiceDiagnoseHandler := connect.NewUnaryHandlerSimple(
 		BrokerServiceDiagnoseProcedure,
 		svc.Diagnose,
@@ -357,6 +389,8 @@ func NewBrokerServiceHandler(svc BrokerServiceHandler, opts ...connect.HandlerOp
 			brokerServiceProbeHandler.ServeHTTP(w, r)
 		case BrokerServiceReachProcedure:
 			brokerServiceReachHandler.ServeHTTP(w, r)
+		case BrokerServiceMcpToolsProcedure:
+			brokerServiceMcpToolsHandler.ServeHTTP(w, r)
 		case BrokerServiceDiagnoseProcedure:
 			brokerServiceDiagnoseHandler.ServeHTTP(w, r)
 		default:
@@ -394,6 +428,10 @@ func (UnimplementedBrokerServiceHandler) Probe(context.Context, *brokerv1.ProbeR
 
 func (UnimplementedBrokerServiceHandler) Reach(context.Context, *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.BrokerService.Reach is not implemented"))
+}
+
+func (UnimplementedBrokerServiceHandler) McpTools(context.Context, *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.BrokerService.McpTools is not implemented"))
 }
 
 func (UnimplementedBrokerServiceHandler) Diagnose(context.Context, *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
@@ -898,6 +936,9 @@ func (UnimplementedTrustServiceHandler) SignHead(context.Context, *brokerv1.Sign
 type FeedServiceClient interface {
 	// A snapshot, then deltas, then heartbeats of at most 250 ms.
 	Feed(context.Context, *brokerv1.FeedRequest) (*connect.ServerStreamForClient[brokerv1.FeedResponse], error)
+	// Grants that ended where the broker's authority holds them. The broker says it
+	// again after every connection until the server has it.
+	ReportEnded(context.Context, *brokerv1.ReportEndedRequest) (*brokerv1.ReportEndedResponse, error)
 }
 
 // NewFeedServiceClient constructs a client for the bivouac.broker.v1.FeedService service. By
@@ -917,12 +958,19 @@ func NewFeedServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(feedServiceMethods.ByName("Feed")),
 			connect.WithClientOptions(opts...),
 		),
+		reportEnded: connect.NewClient[brokerv1.ReportEndedRequest, brokerv1.ReportEndedResponse](
+			httpClient,
+			baseURL+FeedServiceReportEndedProcedure,
+			connect.WithSchema(feedServiceMethods.ByName("ReportEnded")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // feedServiceClient implements FeedServiceClient.
 type feedServiceClient struct {
-	feed *connect.Client[brokerv1.FeedRequest, brokerv1.FeedResponse]
+	feed        *connect.Client[brokerv1.FeedRequest, brokerv1.FeedResponse]
+	reportEnded *connect.Client[brokerv1.ReportEndedRequest, brokerv1.ReportEndedResponse]
 }
 
 // Feed calls bivouac.broker.v1.FeedService.Feed.
@@ -930,10 +978,22 @@ func (c *feedServiceClient) Feed(ctx context.Context, req *brokerv1.FeedRequest)
 	return c.feed.CallServerStream(ctx, connect.NewRequest(req))
 }
 
+// ReportEnded calls bivouac.broker.v1.FeedService.ReportEnded.
+func (c *feedServiceClient) ReportEnded(ctx context.Context, req *brokerv1.ReportEndedRequest) (*brokerv1.ReportEndedResponse, error) {
+	response, err := c.reportEnded.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // FeedServiceHandler is an implementation of the bivouac.broker.v1.FeedService service.
 type FeedServiceHandler interface {
 	// A snapshot, then deltas, then heartbeats of at most 250 ms.
 	Feed(context.Context, *brokerv1.FeedRequest, *connect.ServerStream[brokerv1.FeedResponse]) error
+	// Grants that ended where the broker's authority holds them. The broker says it
+	// again after every connection until the server has it.
+	ReportEnded(context.Context, *brokerv1.ReportEndedRequest) (*brokerv1.ReportEndedResponse, error)
 }
 
 // NewFeedServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -949,10 +1009,18 @@ func NewFeedServiceHandler(svc FeedServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(feedServiceMethods.ByName("Feed")),
 		connect.WithHandlerOptions(opts...),
 	)
+	feedServiceReportEndedHandler := connect.NewUnaryHandlerSimple(
+		FeedServiceReportEndedProcedure,
+		svc.ReportEnded,
+		connect.WithSchema(feedServiceMethods.ByName("ReportEnded")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.broker.v1.FeedService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case FeedServiceFeedProcedure:
 			feedServiceFeedHandler.ServeHTTP(w, r)
+		case FeedServiceReportEndedProcedure:
+			feedServiceReportEndedHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -964,4 +1032,8 @@ type UnimplementedFeedServiceHandler struct{}
 
 func (UnimplementedFeedServiceHandler) Feed(context.Context, *brokerv1.FeedRequest, *connect.ServerStream[brokerv1.FeedResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.FeedService.Feed is not implemented"))
+}
+
+func (UnimplementedFeedServiceHandler) ReportEnded(context.Context, *brokerv1.ReportEndedRequest) (*brokerv1.ReportEndedResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.FeedService.ReportEnded is not implemented"))
 }
