@@ -1,0 +1,115 @@
+//go:build linux
+
+package vaulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"bivouac/test/engines/engine"
+)
+
+// Each runs test on every engine, as a subtest of its name. An engine that is not
+// here is skipped with a word about what brings it, or fails if this run must have it.
+func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
+	t.Helper()
+	for _, e := range engine.All() {
+		t.Run(e.Name, func(t *testing.T) {
+			asked := e.Asked()
+			if asked == engine.Never {
+				t.Skipf("%s is not asked for in %s", e.Name, engine.AskedVariable)
+			}
+			p, err := found(e)
+			switch {
+			case err == nil:
+				test(t, p)
+			case asked == engine.WhereFound && errors.Is(err, engine.ErrAbsent):
+				t.Skipf("NOT TESTED: %v", err)
+			default:
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// looks remembers what was found: the search asks the go command.
+var looks sync.Map // engine's name → func() (engine.Program, error)
+
+func found(e engine.Engine) (engine.Program, error) {
+	look, _ := looks.LoadOrStore(e.Name, sync.OnceValues(func() (engine.Program, error) { return e.Find(context.Background()) }))
+	return look.(func() (engine.Program, error))()
+}
+
+// servers that tests share, one for each engine, from the first test that opens it
+// to the end of Main.
+var servers struct {
+	sync.Mutex
+	main   bool
+	opened map[string]*Server
+}
+
+// Main runs the tests of a package, then ends the servers that they shared.
+func Main(m *testing.M) int {
+	servers.Lock()
+	servers.main, servers.opened = true, map[string]*Server{}
+	servers.Unlock()
+	code := m.Run()
+	servers.Lock()
+	defer servers.Unlock()
+	for _, s := range servers.opened {
+		if err := errors.Join(s.process.End(), os.RemoveAll(s.dir)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+// startIn bounds a start, also on a machine that has much else to do.
+const startIn = 2 * time.Minute
+
+// Open returns the server that the tests of this binary share: unsealed, with its
+// storage in memory. Whoever needs faults takes one of its own from Start.
+func Open(t testing.TB, p engine.Program) *Server {
+	t.Helper()
+	servers.Lock()
+	defer servers.Unlock()
+	if !servers.main {
+		t.Fatal("a package that opens a shared server needs a TestMain that calls vaulttest.Main")
+	}
+	if s := servers.opened[p.Name]; s != nil {
+		return s
+	}
+	dir, err := os.MkdirTemp("", "bivouac-"+p.Name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := start(p, dir, inMemory)
+	if err != nil {
+		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
+	}
+	s.shared = true
+	servers.opened[p.Name] = s
+	return s
+}
+
+// Start starts a server for this test alone, with its storage in files: what was
+// written is there after a stop, a kill and a start.
+func Start(t testing.TB, p engine.Program) *Server {
+	t.Helper()
+	s, err := start(p, t.TempDir(), inFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.process.End(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
