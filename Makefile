@@ -73,6 +73,11 @@ SOAK ?= 168h
 soak: ## seven days of virtual time: memory, goroutines, descriptors and files stay flat (SOAK=24h: one)
 	$(GO) test ./test/harness -run TestSoak -soak $(SOAK) -count=1 -timeout 4h -v
 
+.PHONY: engines
+ENGINES ?=
+engines: ## adapters against real servers: Vault (on PATH, or built once), OpenBao (on PATH); ENGINES=vault or bao for one
+	$(GO) run ./test/engines $(ENGINES)
+
 .PHONY: check
 check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
 	@.ci/check
