@@ -67,6 +67,7 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 	x.Disk(finding.Disk{Path: c.DataDir, Holds: "database, blobs and identity", Since: c.Began, FreeFunc: c.FreeFunc,
 		Mend: "du -xh " + c.DataDir + " | sort -h | tail"})
 	x.piledUp(ctx)
+	x.ledgers(ctx)
 	x.certificates()
 	Told(x.Report, x.Advertised, x.AdvertisedBroker)
 	x.listener(ctx)

@@ -71,6 +71,7 @@ var waitingGauges = []metric.Gauge{
 	{Name: "bivouac_turns_active", Help: "Turns under way."},
 	{Name: "bivouac_approvals_pending", Help: "Approvals that wait for a person."},
 	{Name: "bivouac_unknown_unresolved", Help: "Effects of unknown outcome that nobody has resolved."},
+	{Name: "bivouac_ledgers_refused", Help: "Tenants whose ledger the broker refuses to sign: its database was changed, brought back, or two servers write it."},
 	{Name: "bivouac_cleanup_debt", Help: "What has ended and is not known to be gone."},
 	{Name: "bivouac_cleanup_oldest_seconds", Help: "For how long the oldest of the debt is due."},
 	{Name: "bivouac_runner_links", Help: "Connected runners, by the transport that they use.", Label: "transport", Allowed: []string{"http/2", "http/3"}},
@@ -89,7 +90,12 @@ func (s *Server) waiting(st *store.Store) metric.ReadFunc {
 				}
 				return max(0, tx.Now.Sub(t).Seconds())
 			}
+			refused, err := tx.RefusedLedgers()
+			if err != nil {
+				return err
+			}
 			out = []metric.Sample{
+				{Name: "bivouac_ledgers_refused", Value: float64(len(refused))},
 				{Name: "bivouac_queue_depth", Label: "turn", Value: float64(g.Queued)},
 				{Name: "bivouac_queue_depth", Label: "attempt", Value: float64(g.Attempts)},
 				{Name: "bivouac_queue_oldest_seconds", Value: since(g.OldestQueued)},

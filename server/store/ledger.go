@@ -126,6 +126,17 @@ func (tx *Tx) Ledger(t protocol.TenantID) (LedgerHead, error) {
 	return one(tx, "ledger of tenant", t, scanHead, headOf, tx.mine(t))
 }
 
+// RefusedLedgers are those whose newest head the broker does not sign.
+func (tx *Tx) RefusedLedgers() (refused []LedgerHead, err error) {
+	unsigned, err := tx.UnsignedLedgers(All)
+	for _, h := range unsigned {
+		if h.Refused != "" {
+			refused = append(refused, h)
+		}
+	}
+	return refused, err
+}
+
 // UnsignedLedgers are those that have grown since a broker signed them.
 func (tx *Tx) UnsignedLedgers(limit int) ([]LedgerHead, error) {
 	if err := tx.internal("sealing"); err != nil {

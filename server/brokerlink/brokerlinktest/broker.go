@@ -24,6 +24,8 @@ type Backend struct {
 	Invoke    func(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
 	// Lookup is what the call log knows of every action. Default: absent.
 	Lookup brokerv1.CallState
+	// HeadRefused is why no head of a ledger is signed; nil: every one is.
+	HeadRefused error
 	// Findings of its doctor.
 	Findings []*brokerv1.Finding
 }

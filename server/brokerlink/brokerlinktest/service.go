@@ -95,6 +95,9 @@ func (b trustService) LastHead(ctx context.Context, _ *brokerv1.LastHeadRequest)
 }
 
 func (b trustService) SignHead(ctx context.Context, r *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error) {
+	if b.Backend.HeadRefused != nil {
+		return nil, protocol.ToConnect(b.Backend.HeadRefused)
+	}
 	res, err := b.SignReceipt(ctx, &brokerv1.SignReceiptRequest{Receipt: r.GetHead()})
 	return &brokerv1.SignHeadResponse{Jws: res.GetJws()}, err
 }
@@ -259,6 +262,10 @@ func (b brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest
 		return nil, err
 	}
 	return &brokerv1.DiagnoseResponse{Findings: b.Backend.Findings}, nil
+}
+
+func (b brokerService) McpTools(_ context.Context, r *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error) {
+	return &brokerv1.McpToolsResponse{Destination: r.GetDestination(), Tools: []*brokerv1.McpTool{{Name: "search"}}}, nil
 }
 
 func (b brokerService) Reach(ctx context.Context, r *brokerv1.ReachRequest) (*brokerv1.ReachResponse, error) {
