@@ -3,6 +3,7 @@
 package vaulttest
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -61,6 +62,19 @@ func (s *Server) RootToken() string { return s.root }
 // Prefix is new at each call: mounts, policies and roles of a test begin with it, so
 // that tests on one server do not meet.
 func (s *Server) Prefix() string { return fmt.Sprintf("t%d-", s.prefixes.Add(1)) }
+
+// MountKV mounts a KV store with versions, in the namespace of c if it has one, and
+// waits until it takes secrets: a new one first makes itself ready beside the answer.
+func (s *Server) MountKV(t testing.TB, c *api.Client, mount string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startIn)
+	defer cancel()
+	check(t, c.Sys().MountWithContext(ctx, mount, &api.MountInput{Type: "kv", Options: map[string]string{"version": "2"}}))
+	check(t, s.await(ctx, "store at "+mount, func(ctx context.Context) bool {
+		_, err := c.Logical().ReadWithContext(ctx, mount+"/config")
+		return err == nil
+	}))
+}
 
 // Namespace makes one and returns its name. ok is false where the server has none.
 func (s *Server) Namespace(t testing.TB) (name string, ok bool) {

@@ -33,9 +33,7 @@ func mounted(t *testing.T, s *vaulttest.Server, root *api.Client) (mount, policy
 	t.Helper()
 	prefix := s.Prefix()
 	mount, policy = prefix+"kv", prefix+"reader"
-	if err := root.Sys().Mount(mount, &api.MountInput{Type: "kv", Options: map[string]string{"version": "2"}}); err != nil {
-		t.Fatal(err)
-	}
+	s.MountKV(t, root, mount)
 	if _, err := root.KVv2(mount).Put(t.Context(), "weather", map[string]any{"value": canary}); err != nil {
 		t.Fatal(err)
 	}
