@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"math"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac/server/broker/budget"
+	"bivouac/server/broker/mcp"
 	"bivouac/server/broker/provider"
 )
 
@@ -105,8 +107,29 @@ type Destination struct {
 	// Credentials that may be sent there, by name.
 	Credentials []Credential `hcl:"credential,block"`
 	// Egress lets sandboxed code read packages from it; without the block it cannot.
-	Egress *Egress   `hcl:"egress,block"`
-	Range  hcl.Range `hcl:",def_range"`
+	Egress *Egress `hcl:"egress,block"`
+	// MCP makes it an MCP server, for tools of kind "mcp" alone.
+	MCP   *MCP      `hcl:"mcp,block"`
+	Range hcl.Range `hcl:",def_range"`
+}
+
+// MCP makes a destination an MCP server over streamable HTTP. The URL is the exact
+// endpoint; nothing else there is ever asked.
+type MCP struct {
+	// Credential of the destination with which `bivouac mcp tools` and `tools
+	// effective` list what the server offers; empty: none. It needs no grant, since the
+	// operator bound it, and calls nothing. A tool names its own, which a grant gives.
+	Credential string `hcl:"credential,optional"`
+	// Timeout of one call with the handshake and the list before it; a tool's own may
+	// be shorter. Default "1m".
+	Timeout string `hcl:"timeout,optional"`
+	// MaxAnswerKiB of one answer, and of the whole list of tools. Default 4096.
+	MaxAnswerKiB int `hcl:"max_answer_kib,optional"`
+	// MaxTools that the server may list. Default 256.
+	MaxTools int `hcl:"max_tools,optional"`
+	// MaxSchemaKiB and MaxSchemaDepth of one tool's input schema. Default 64, and 32.
+	MaxSchemaKiB   int `hcl:"max_schema_kib,optional"`
+	MaxSchemaDepth int `hcl:"max_schema_depth,optional"`
 }
 
 // Egress makes a destination a registry of packages for sandboxed code. It needs
@@ -194,7 +217,7 @@ func (c Config) withDefaults() Config {
 			or(&d.Credentials[j].Header, "Authorization")
 			or(&d.Credentials[j].Format, "Bearer {value}")
 		}
-		d.Egress = d.Egress.withDefaults()
+		d.Egress, d.MCP = d.Egress.withDefaults(), d.MCP.withDefaults()
 	}
 	return c
 }
@@ -210,6 +233,19 @@ func (e *Egress) withDefaults() *Egress {
 	if out.MaxOpen == 0 {
 		out.MaxOpen = 16
 	}
+	return &out
+}
+
+func (m *MCP) withDefaults() *MCP {
+	if m == nil {
+		return nil
+	}
+	out, d := *m, mcp.DefaultBounds
+	out.Timeout = cmp.Or(out.Timeout, d.Timeout.String())
+	out.MaxAnswerKiB = cmp.Or(out.MaxAnswerKiB, d.MaxAnswer>>10)
+	out.MaxTools = cmp.Or(out.MaxTools, d.MaxTools)
+	out.MaxSchemaKiB = cmp.Or(out.MaxSchemaKiB, d.MaxSchema>>10)
+	out.MaxSchemaDepth = cmp.Or(out.MaxSchemaDepth, d.MaxSchemaDepth)
 	return &out
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/forward"
@@ -153,6 +154,35 @@ func (k *check) destination(d Destination) {
 	}
 	if d.Egress != nil {
 		k.egress(d)
+	}
+	if d.MCP != nil {
+		k.mcp(d)
+	}
+}
+
+func (k *check) mcp(d Destination) {
+	m := d.MCP
+	if d.Egress != nil || len(d.Methods) > 0 {
+		k.bad(d.Range, "mcp: an MCP server takes tools of kind \"mcp\" alone: no egress block and no methods beside it")
+	}
+	if m.Credential != "" && !slices.ContainsFunc(d.Credentials, func(c Credential) bool { return c.Name == m.Credential }) {
+		k.bad(d.Range, "mcp: credential %q has no block in destination %q", m.Credential, d.Name)
+	}
+	if t, err := time.ParseDuration(m.Timeout); err != nil || t < time.Second || t > gateway.MaxTimeout {
+		k.bad(d.Range, "mcp: timeout %q: a duration from \"1s\" to %q", m.Timeout, gateway.MaxTimeout)
+	}
+	for _, n := range []struct {
+		name     string
+		is, most int
+	}{{"max_answer_kib", m.MaxAnswerKiB, 64 << 10}, {"max_tools", m.MaxTools, 4096}, {"max_schema_kib", m.MaxSchemaKiB, 1 << 10}, {"max_schema_depth", m.MaxSchemaDepth, canonical.MaxDepth - 8}} {
+		if n.is < 1 || n.is > n.most {
+			k.bad(d.Range, "mcp: %s %d must be 1 to %d", n.name, n.is, n.most)
+		}
+	}
+	for _, c := range d.Credentials {
+		if strings.HasPrefix(strings.ToLower(c.Header), "mcp-") {
+			k.bad(c.Range, "credential %q: the header %q belongs to MCP itself", c.Name, c.Header)
+		}
 	}
 }
 

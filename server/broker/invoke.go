@@ -13,8 +13,9 @@ import (
 	"bivouac/server/broker/secret"
 )
 
-// Invoke sends one http tool. The order is fixed: checked, prepared, credential
-// minted, logged durably, sent, answered. INV-4.
+// Invoke sends one gateway tool: an http request, or a call at an MCP server. The
+// order is fixed: checked, prepared, credential minted, logged durably, sent,
+// answered. INV-4.
 func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 	b := s.Broker
 	tool := in.GetTool()
@@ -35,7 +36,14 @@ func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (
 	}
 	ctx, cancel := b.untilDeadline(ctx, req)
 	defer cancel()
-	ready, err := b.destinations[tool.GetDestination()].Prepare(gateway.Call{
+	out := b.destinations[tool.GetDestination()]
+	if err := out.admits(tool); err != nil {
+		return nil, refusedBy(ByPolicy, err)
+	}
+	if out.mcp != nil {
+		return b.callMCP(ctx, action, req, in)
+	}
+	ready, err := out.Prepare(gateway.Call{
 		Tool: tool, Arguments: []byte(in.GetArguments()), IdempotencyKey: in.GetIdempotencyKey(), MaxBytes: int(in.GetMaxOutputBytes()),
 	})
 	if err != nil {
@@ -81,14 +89,19 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	if err != nil {
 		return nil, b.notAnswered(id, first, err)
 	}
+	return b.answered(id, answer), nil
+}
+
+// answered logs what came back and makes it the response.
+func (b *Broker) answered(id protocol.ActionID, a *gateway.Answer) *brokerv1.InvokeResponse {
 	fault.Here(fault.BrokerCallAnswered)
-	if err := b.calls.Answer(id, answer.Status, answer.Digest); err != nil {
+	if err := b.calls.Answer(id, calllog.Outcome{Status: a.Status, BodyDigest: a.Digest, Failed: a.Failed}); err != nil {
 		b.log.Error("an answer was not logged", "action", id, "error", err)
 	}
 	return &brokerv1.InvokeResponse{
-		HttpStatus: int32(answer.Status), ContentType: answer.ContentType, Body: answer.Body,
-		Truncated: answer.Truncated, BodyBytes: answer.Bytes, BodyDigest: answer.Digest,
-	}, nil
+		HttpStatus: int32(a.Status), ContentType: a.ContentType, Body: a.Body,
+		Truncated: a.Truncated, BodyBytes: a.Bytes, BodyDigest: a.Digest, Failed: a.Failed,
+	}
 }
 
 // notAnswered takes the log's entry back only when it is certain that nothing
@@ -125,7 +138,7 @@ func (s brokerService) LookupAction(_ context.Context, in *brokerv1.LookupAction
 		final = e.State == calllog.Sent
 	}
 	return &brokerv1.LookupActionResponse{
-		State: callStates[e.State], HttpStatus: int32(e.Status), BodyDigest: e.BodyDigest, LogSinceUs: s.calls.Since().UnixMicro(), Final: final,
+		State: callStates[e.State], HttpStatus: int32(e.Status), BodyDigest: e.BodyDigest, LogSinceUs: s.calls.Since().UnixMicro(), Final: final, Failed: e.Failed,
 	}, nil
 }
 

@@ -27,10 +27,17 @@ func (s brokerService) Reach(ctx context.Context, in *brokerv1.ReachRequest) (*b
 		r.model = route
 		out.Models = append(out.Models, s.said(r, s.reaches(ctx, r, s.credentialOfRoute)))
 	}
+	seen := s.lookers()
+	defer seen.close(ctx)
 	for _, tool := range in.GetTools() {
 		r := asking()
 		r.tool = tool
-		out.Tools = append(out.Tools, s.said(r, s.reaches(ctx, r, s.toolAsBound)))
+		out.Tools = append(out.Tools, s.said(r, s.reaches(ctx, r, func(ctx context.Context, r *request) error {
+			if err := s.toolAsBound(ctx, r); err != nil {
+				return err
+			}
+			return seen.stillOffered(ctx, r)
+		})))
 	}
 	for _, name := range in.GetEgress() {
 		r := asking()
@@ -47,6 +54,10 @@ func (s brokerService) Reach(ctx context.Context, in *brokerv1.ReachRequest) (*b
 func (b *Broker) reaches(ctx context.Context, r *request, last func(context.Context, *request) error) error {
 	for _, q := range []question{{ByCap, b.checkCaps}, {ByPath, b.checkPath}, {ByBoundary, b.checkBoundary}, {ByPolicy, last}} {
 		if err := q.ask(ctx, r); err != nil {
+			var said *reachError
+			if errors.As(err, &said) {
+				return err
+			}
 			return &reachError{q.by, err}
 		}
 	}
@@ -55,11 +66,15 @@ func (b *Broker) reaches(ctx context.Context, r *request, last func(context.Cont
 
 // toolAsBound holds a tool against its destination, and asks for its credential.
 func (b *Broker) toolAsBound(ctx context.Context, r *request) error {
-	if err := b.destinations[r.tool.GetDestination()].Admits(r.tool); err != nil || r.tool.GetCredential() == "" {
+	out := b.destinations[r.tool.GetDestination()]
+	if err := out.admits(r.tool); err != nil {
 		return err
 	}
-	_, err := b.ports.Authority.RouteKey(ctx, r.claims.Tenant, r.tool.GetCredential())
-	return err
+	if r.tool.GetCredential() != "" {
+		_, err := b.ports.Authority.RouteKey(ctx, r.claims.Tenant, r.tool.GetCredential())
+		return err
+	}
+	return nil
 }
 
 // egressAsBound asks whether sandboxed code may read from a destination, and for

@@ -29,6 +29,7 @@ var mayCall = map[string][]identity.Role{
 	brokerv1connect.BrokerServiceUsageProcedure:        serversOnly,
 	brokerv1connect.BrokerServiceProbeProcedure:        serversOnly,
 	brokerv1connect.BrokerServiceReachProcedure:        serversOnly,
+	brokerv1connect.BrokerServiceMcpToolsProcedure:     serversOnly,
 	brokerv1connect.BrokerServiceDiagnoseProcedure:     serversOnly,
 
 	brokerv1connect.AuthorityServiceCreateGrantProcedure:      serversOnly,

@@ -9,6 +9,7 @@ import (
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/forward"
 	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/mcp"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/provider"
 	"bivouac/server/broker/secret"
@@ -29,12 +30,28 @@ type outlet struct {
 	// packages is the way of sandboxed code; nil where there is none.
 	packages *forward.Upstream
 	bounds   Egress
+	// mcp is the server's client; nil where the destination is none.
+	mcp *mcp.Endpoint
+}
+
+// admits a tool: one of an MCP server where it is one, and an http tool elsewhere.
+func (o *outlet) admits(t *brokerv1.HttpTool) error {
+	if o.mcp != nil {
+		return o.mcp.Admits(t)
+	}
+	if t.GetMcp() != nil {
+		return protocol.Errorf(protocol.CodePolicyDenied, "destination %s is no MCP server: it needs an mcp block in broker.hcl", o.Name())
+	}
+	return o.Admits(t)
 }
 
 func (o *outlet) close() {
 	o.Close()
 	if o.packages != nil {
 		o.packages.Close()
+	}
+	if o.mcp != nil {
+		o.mcp.Close()
 	}
 }
 
@@ -86,6 +103,10 @@ func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error
 	out := &outlet{boundaries: d.DataBoundaries, Destination: gateway.New(gateway.Config{
 		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client,
 	})}
+	if d.MCP != nil {
+		out.mcp = mcp.New(mcp.Config{Name: d.Name, URL: base, Bindings: bindings, Credential: d.MCP.Credential, Bounds: d.MCP.bounds(), Client: client})
+		return out, nil
+	}
 	if d.Egress == nil {
 		return out, nil
 	}
@@ -96,6 +117,14 @@ func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error
 		Name: d.Name, Base: base, Protocol: d.Egress.Protocol, Credential: d.Egress.Credential, Binding: bindings[d.Egress.Credential], Client: packages,
 	})
 	return out, err
+}
+
+func (m *MCP) bounds() mcp.Bounds {
+	timeout, err := time.ParseDuration(m.Timeout)
+	if err != nil {
+		timeout = mcp.DefaultBounds.Timeout // a checked configuration has one
+	}
+	return mcp.Bounds{Timeout: timeout, MaxAnswer: m.MaxAnswerKiB << 10, MaxTools: m.MaxTools, MaxSchema: m.MaxSchemaKiB << 10, MaxSchemaDepth: m.MaxSchemaDepth}
 }
 
 func (c Config) readCA(name string) ([]byte, error) {

@@ -19,6 +19,7 @@ var layers = []layer{
 	{"edge/protocol", nil, contracts, "a contract imports the standard library and generated code only"},
 	{"edge/protocol/canonical", []string{"edge/protocol"}, []string{"github.com/gowebpki/jcs"}, "canonical JSON is pure"},
 	{"edge/protocol/secondkey", []string{"edge/protocol", "edge/runtime/runtimev1"}, []string{"google.golang.org/protobuf"}, "what an owner decides on is a digest of a contract"},
+	{"edge/protocol/facts", []string{"edge/protocol"}, []string{}, "what a machine may say of itself is a bound of the contract"},
 	{"edge/protocol/redact", nil, []string{}, "what looks like a secret is text"},
 	{"edge/runtime", nil, contracts, "a contract"},
 	{"edge/runtime/loop", []string{"edge/runtime", "edge/protocol"}, []string{"google.golang.org/protobuf", "github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text"}, "the loop is pure"},
@@ -54,7 +55,7 @@ var layers = []layer{
 	{"edge/state", []string{"edge/durable", "edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
 	{"edge/service", []string{"edge/durable", "edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
 	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
-	{"edge", []string{"edge/op", "edge/durable", "edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
+	{"edge", []string{"edge/op", "edge/legible", "edge/durable", "edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
 
 	// pure server packages; session and execution never import each other
 	{"server/steptable", []string{"edge/protocol"}, []string{}, "step tables know no record"},
@@ -76,9 +77,10 @@ var layers = []layer{
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
 	// the broker: no state database, no engine, no sandbox
-	{"server/broker", []string{"server/broker/forward", "server/broker/provider", "server/broker/gateway", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker", []string{"server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/provider", []string{"consul", "edge/protocol", "edge/runtime/runtimev1", "server/broker/egress", "server/broker/secret"}, []string{}, "a provider's format knows no budget and no call log"},
 	{"server/broker/gateway", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/net"}, "an http tool knows no budget and no call log"},
+	{"server/broker/mcp", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
 	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
@@ -141,8 +143,9 @@ var goStatements = map[string]string{
 
 // closures names what a binary must never link; "/..." means everything below.
 var closures = map[string][]string{
+	"bivouac":        {"github.com/modelcontextprotocol/..."},
 	"bivouac-broker": {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/sandbox/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
-	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/..."},
-	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/..."},
-	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/..."},
+	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/...", "github.com/modelcontextprotocol/..."},
+	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/...", "github.com/modelcontextprotocol/..."},
+	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/...", "github.com/modelcontextprotocol/..."},
 }

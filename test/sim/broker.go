@@ -230,7 +230,7 @@ func (b *broker) answered(id protocol.ActionID, resp *brokerv1.InvokeResponse, e
 		if b.life != life || !b.reach(fault.BrokerCallAnswered) {
 			return
 		}
-		if err := b.calls.Answer(id, int(resp.HttpStatus), resp.BodyDigest); err != nil {
+		if err := b.calls.Answer(id, calllog.Outcome{Status: int(resp.HttpStatus), BodyDigest: resp.BodyDigest, Failed: resp.Failed}); err != nil {
 			b.s.violate("an answer is not logged: %v", err)
 		}
 		reply(resp, nil)

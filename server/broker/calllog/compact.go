@@ -101,7 +101,7 @@ func (l *Log) recordsLocked() func(yield func(record) bool) {
 				return
 			}
 			if e.State == Answered {
-				if !yield(record{Kind: kindAnswered, Action: id, Status: e.Status, Body: e.BodyDigest, AtUs: e.At.UnixMicro()}) {
+				if !yield(record{Kind: kindAnswered, Action: id, Status: e.Status, Body: e.BodyDigest, Failed: e.Failed, AtUs: e.At.UnixMicro()}) {
 					return
 				}
 			}

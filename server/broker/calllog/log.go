@@ -94,7 +94,7 @@ func (l *Log) apply(r record) {
 	case kindSent:
 		l.entries[r.Action] = Entry{State: Sent, ArgsDigest: r.Args, KeyDigest: r.Key, At: at}
 	case kindAnswered:
-		e.State, e.Status, e.BodyDigest, e.At = Answered, r.Status, r.Body, at
+		e.State, e.Status, e.BodyDigest, e.Failed, e.At = Answered, r.Status, r.Body, r.Failed, at
 		l.entries[r.Action] = e
 	case kindBarred:
 		l.entries[r.Action] = Entry{State: Barred, At: at}
@@ -150,12 +150,19 @@ func refuse(id protocol.ActionID, old Entry) error {
 		"action %s was sent before and no answer was seen: it is not sent again; see: bivouac unknown", id)
 }
 
+// Outcome is what an answer said.
+type Outcome struct {
+	Status     int
+	BodyDigest string
+	Failed     bool // the answer itself says no, whatever its status
+}
+
 // Answer records the outcome. A process that dies before leaves SENT, which is
 // the truth it knew.
-func (l *Log) Answer(id protocol.ActionID, status int, bodyDigest string) error {
+func (l *Log) Answer(id protocol.ActionID, o Outcome) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.appendLocked(record{Kind: kindAnswered, Action: id, Status: status, Body: bodyDigest})
+	return l.appendLocked(record{Kind: kindAnswered, Action: id, Status: o.Status, Body: o.BodyDigest, Failed: o.Failed})
 }
 
 // Unsent takes the first Begin of an action back when it is certain that no

@@ -49,7 +49,7 @@ func TestSentSurvivesACrash(t *testing.T) {
 	sent, answered := actionID(), actionID()
 	begin(t, l, Call{Action: sent, ArgsDigest: "d1"})
 	begin(t, l, Call{Action: answered, ArgsDigest: "d2"})
-	if err := l.Answer(answered, 201, "sha256:b"); err != nil {
+	if err := l.Answer(answered, Outcome{Status: 201, BodyDigest: "sha256:b", Failed: true}); err != nil {
 		t.Fatal(err)
 	}
 	// No Close: a copy of the file is what a killed process leaves.
@@ -59,7 +59,7 @@ func TestSentSurvivesACrash(t *testing.T) {
 	if e := lookup(t, again, sent); e.State != Sent || e.ArgsDigest != "d1" {
 		t.Errorf("sent: %+v", e)
 	}
-	if e := lookup(t, again, answered); e.State != Answered || e.Status != 201 || e.BodyDigest != "sha256:b" {
+	if e := lookup(t, again, answered); e.State != Answered || e.Status != 201 || e.BodyDigest != "sha256:b" || !e.Failed {
 		t.Errorf("answered: %+v", e)
 	}
 	if e := lookup(t, again, actionID()); e.State != Barred {
@@ -90,7 +90,7 @@ func TestSecondSendingIsRefused(t *testing.T) {
 	if first, err := l.Begin(Call{Action: keyed, ArgsDigest: "d", Key: "k", Repeatable: true}); err != nil || first {
 		t.Errorf("the same key was refused: first=%v %v", first, err)
 	}
-	if err := l.Answer(opaque, 200, "b"); err != nil {
+	if err := l.Answer(opaque, Outcome{Status: 200, BodyDigest: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Begin(Call{Action: opaque, ArgsDigest: "d"}); protocol.CodeOf(err) != protocol.CodeAlreadyExists {

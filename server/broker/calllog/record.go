@@ -33,7 +33,9 @@ type Entry struct {
 	KeyDigest  string
 	Status     int
 	BodyDigest string
-	At         time.Time
+	// Failed: the answer itself says no, whatever its status.
+	Failed bool
+	At     time.Time
 }
 
 // kinds of lines.
@@ -53,6 +55,7 @@ type record struct {
 	Key    string            `json:"i,omitempty"`
 	Status int               `json:"s,omitempty"`
 	Body   string            `json:"b,omitempty"`
+	Failed bool              `json:"f,omitempty"`
 	AtUs   int64             `json:"t"`
 }
 

@@ -24,6 +24,8 @@ type Answer struct {
 	Truncated bool
 	Bytes     int64
 	Digest    string // of Body
+	// Failed says that the answer itself is a no, whatever its status.
+	Failed bool
 }
 
 // NotSent wraps an error after which it is certain that no byte of the request

@@ -1,0 +1,226 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/gateway"
+)
+
+// Session is one conversation with a server: shaken hands, tools listed, and at most
+// one call.
+type Session struct {
+	e      *Endpoint
+	wire   *wire
+	client *sdk.ClientSession
+	offers []Offer
+}
+
+const (
+	// maxPages of a list.
+	maxPages = 64
+	// maxCursor in bytes.
+	maxCursor = 4 << 10
+	// maxListings of one call: a server that says that its tools changed is asked
+	// again, and not for ever.
+	maxListings = 3
+)
+
+// Open shakes hands and lists the tools. Its errors say that nothing was called.
+func (e *Endpoint) Open(ctx context.Context, a Access) (*Session, error) {
+	for range maxListings {
+		s, err := e.open(ctx, a)
+		if err != nil {
+			return nil, e.before(ctx, err)
+		}
+		if !s.wire.moved() {
+			return s, nil
+		}
+		s.Close(ctx)
+	}
+	return nil, &gateway.NotSent{Err: protocol.Errorf(protocol.CodeUnavailable,
+		"the MCP server of destination %s changed its tools each time they were listed: it was not called", e.cfg.Name)}
+}
+
+func (e *Endpoint) open(ctx context.Context, a Access) (*Session, error) {
+	s := &Session{e: e, wire: newWire(e, a)}
+	// No capability is advertised: there is nothing that a server may ask for. Input
+	// that a server wants in the middle of a call would be a second sending of it.
+	client := sdk.NewClient(&sdk.Implementation{Name: "bivouac", Version: "1"}, &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{}, MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true}, Logger: slog.New(slog.DiscardHandler),
+	})
+	var err error
+	if s.client, err = client.Connect(ctx, s.wire, nil); err != nil {
+		s.wire.Close()
+		return nil, s.why(err)
+	}
+	if s.offers, err = s.list(ctx); err != nil {
+		s.Close(ctx)
+		return nil, err
+	}
+	return s, nil
+}
+
+// why prefers what the wire saw over what the SDK made of it.
+func (s *Session) why(err error) error {
+	s.wire.mu.Lock()
+	defer s.wire.mu.Unlock()
+	if s.wire.failure != nil {
+		return s.wire.failure
+	}
+	var no *jsonrpc.Error
+	if errors.As(err, &no) {
+		return violated("it answered with error %d: %s", no.Code, no.Message)
+	}
+	return violated("%s", s.wire.words(err.Error()))
+}
+
+// list reads every page: a tool that stands twice must be seen twice.
+func (s *Session) list(ctx context.Context) ([]Offer, error) {
+	var out []Offer
+	bytes, cursor, seen := 0, "", map[string]bool{}
+	for range maxPages {
+		if _, err := s.client.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor}); err != nil {
+			return nil, s.why(err)
+		}
+		raw := s.wire.result()
+		p, err := readPage(raw)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range p.Tools {
+			out = append(out, s.wire.shownOffer(s.e.cfg.Bounds.offer(t)))
+		}
+		bytes += len(raw)
+		switch next := p.Cursor; {
+		case len(out) > s.e.cfg.Bounds.MaxTools:
+			return nil, violated("it offers more than %d tools: max_tools in broker.hcl", s.e.cfg.Bounds.MaxTools)
+		case bytes > s.e.cfg.Bounds.MaxAnswer:
+			return nil, violated("its list of tools has more than %d bytes: max_answer_kib in broker.hcl", s.e.cfg.Bounds.MaxAnswer)
+		case next == "":
+			return out, nil
+		case len(next) > maxCursor:
+			return nil, violated("a cursor of its list has %d bytes", len(next))
+		case seen[next]:
+			return nil, violated("its list of tools leads in a circle")
+		default:
+			seen[next], cursor = true, next
+		}
+	}
+	return nil, violated("its list of tools has more than %d pages", maxPages)
+}
+
+// Offers of the server, as they were listed.
+func (s *Session) Offers() []Offer { return s.offers }
+
+// About the server, in its own words, and the version that is spoken.
+func (s *Session) About() (name, version, spoken string) {
+	r := s.client.InitializeResult()
+	if r == nil {
+		return "", "", ""
+	}
+	if r.ServerInfo != nil {
+		name, version = s.wire.words(r.ServerInfo.Name), s.wire.words(r.ServerInfo.Version)
+	}
+	return name, version, r.ProtocolVersion
+}
+
+// Call is one call of a tool.
+type Call struct {
+	// Tool by its exact name, and the digest of the schema it was accepted with.
+	Tool, Digest string
+	// Arguments as canonical JSON, already compared with their digest.
+	Arguments []byte
+	// Reads says that nothing changes by it.
+	Reads bool
+	// MaxBytes of the answer's text; zero or too large means MaxBytes.
+	MaxBytes int
+}
+
+// Check holds a call against what the server offers now. Its error says that
+// nothing was called.
+func (s *Session) Check(c Call) error {
+	if err := s.e.match(s.offers, c.Tool, c.Digest); err != nil {
+		return &gateway.NotSent{Err: err}
+	}
+	return nil
+}
+
+// Call sends the one call. An error is a gateway.NotSent, or the outcome is not
+// known.
+func (s *Session) Call(ctx context.Context, c Call) (*gateway.Answer, error) {
+	if err := s.Check(c); err != nil {
+		return nil, err
+	}
+	res, err := s.client.CallTool(ctx, &sdk.CallToolParams{Name: c.Tool, Arguments: json.RawMessage(c.Arguments)})
+	w := s.wire
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	limit := MaxBytes
+	if c.MaxBytes > 0 {
+		limit = min(c.MaxBytes, MaxBytes)
+	}
+	var status *statusError
+	var fault *jsonrpc.Error
+	var lie *violation
+	switch {
+	case err == nil:
+		return w.rendered(res, limit), nil
+	case !w.arrived:
+		return nil, s.e.before(ctx, errors.Join(w.failure, err))
+	case errors.As(w.failure, &status):
+		return w.failed(status.status, status.Error(), limit), nil
+	case w.failure == nil && ctx.Err() == nil && errors.As(err, &fault):
+		return w.failed(200, faultText(fault), limit), nil
+	case w.failure == nil && ctx.Err() == nil:
+		lie = &violation{"its result is none of MCP's"}
+	default:
+		errors.As(w.failure, &lie)
+	}
+	if lie != nil && c.Reads && ctx.Err() == nil {
+		// Nothing can have changed, so nothing is left unknown.
+		return w.failed(200, "The MCP server did not answer as it should: "+lie.text, limit), nil
+	}
+	if lie != nil {
+		return nil, s.e.unknown(ctx, lie)
+	}
+	return nil, s.e.unknown(ctx, errors.Join(w.failure, err))
+}
+
+// Close ends the session: with a word to the server while ctx lasts, and without
+// one when the authority for it has ended.
+func (s *Session) Close(ctx context.Context) {
+	s.wire.end(ctx)
+	s.wire.Close()
+	_ = s.client.Close() // nothing is sent any more
+}
+
+// moved reports that the server said its tools changed.
+func (w *wire) moved() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// result of the last answered request, as it came.
+func (w *wire) result() json.RawMessage {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last
+}
+
+// shownOffer is an offer that may be shown: one that repeats the credential has a
+// problem instead. INV-17.
+func (w *wire) shownOffer(o Offer) Offer {
+	o.Description = w.cut(o.Description, maxDescription)
+	if w.redactor.Found(o.Name) || w.redactor.Found(o.Schema) {
+		o.Name, o.Schema, o.Digest, o.Problem = w.words(o.Name), "", "", "it repeats the credential that the broker sent"
+	}
+	return o
+}
