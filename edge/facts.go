@@ -8,8 +8,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/facts"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/sandbox"
 )
@@ -69,13 +71,19 @@ func (d *Daemon) offers(r sandbox.Report) {
 
 func factsOf(p owner.Policy, r sandbox.Report) *runnerv1.Facts {
 	host, _ := os.Hostname() // for people: it may be unknown
+	host, problem := bounded(legible.Line(host), facts.MaxHost), bounded(legible.Text(r.Problem), facts.MaxProblem)
 	return &runnerv1.Facts{
 		Os: runtime.GOOS, Arch: runtime.GOARCH, BootId: bootID(), Host: host,
-		Slots: int32(p.Slots), Boundary: r.Boundary, Limits: r.Limits, SandboxProblem: r.Problem,
+		Slots: int32(p.Slots), Boundary: r.Boundary, Limits: r.Limits, SandboxProblem: problem,
 		Toolchains: p.ToolchainNames(), Caches: p.CacheNames(), Freezer: r.Freezer, Disk: r.Disk,
 		SecondKeys: p.KeyNames(), RefusesEgress: p.RefuseEgress,
 		Quota: &runnerv1.RunnerQuota{MaxActiveActions: p.Quota.ActiveActions, MaxTokensPerDay: p.Quota.TokensPerDay},
 	}
+}
+
+// bounded is as much of s as the server takes: these two words come from the system.
+func bounded(s string, most int) string {
+	return strings.ToValidUTF8(s[:min(len(s), most)], "")
 }
 
 // factsNow are the facts with the owner's switch as it stands.

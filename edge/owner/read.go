@@ -17,6 +17,7 @@ import (
 	"bivouac/edge/device"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/facts"
 )
 
 var (
@@ -86,9 +87,12 @@ func (r *reader) parse(name string, src []byte, private []string) Policy {
 	if p.Cgroup != "" {
 		r.cgroup(content.Attributes["cgroup"].Range, p.Cgroup)
 	}
-	seen, caches := map[string]bool{}, map[string]hcl.Range{}
+	seen, caches, blocks := map[string]bool{}, map[string]hcl.Range{}, map[string]int{}
 	for _, b := range content.Blocks {
 		r.block = b
+		if blocks[b.Type]++; blocks[b.Type] == facts.MaxNames+1 {
+			r.say(b.DefRange, "there are more than %d %s blocks: a server takes no more", facts.MaxNames, b.Type)
+		}
 		switch b.Type {
 		case "folder":
 			r.folder(b, &p, private)

@@ -215,20 +215,20 @@ func (e *Engine) verdict(alive []heldAttempt, l *runnerv1.HeldLease) *runnerv1.L
 	return v
 }
 
-// Bounds of what a machine says of its harnesses.
-const maxHarnesses, maxVersion = 16, 64
-
-// factsOf are what a runner says of itself, with what we know of its copies.
+// factsOf are what a runner says of itself, with what we know of its copies. The
+// listener has bounded it: see edge/protocol/facts. What may be a line of a log is
+// redacted.
 func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
 	var harnesses []execution.Harness
-	for _, h := range f.GetHarnesses()[:min(len(f.GetHarnesses()), maxHarnesses)] {
+	for _, h := range f.GetHarnesses() {
 		version, _ := redact.Text(h.GetVersion())
-		harnesses = append(harnesses, execution.Harness{Name: h.GetName(), Version: version[:min(len(version), maxVersion)], Protocol: h.GetProtocol()})
+		harnesses = append(harnesses, execution.Harness{Name: h.GetName(), Version: version, Protocol: h.GetProtocol()})
 	}
+	problem, _ := redact.Text(f.GetSandboxProblem())
 	return execution.Facts{Harnesses: harnesses, Host: hostName(f), Copy: r.Facts.Copy,
 		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
-		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: f.GetSandboxProblem(), RefusesEgress: f.GetRefusesEgress(),
+		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: problem, RefusesEgress: f.GetRefusesEgress(),
 		MaxActions: int(max(0, f.GetQuota().GetMaxActiveActions())), MaxTokensPerDay: max(0, f.GetQuota().GetMaxTokensPerDay()),
 		SecondKeys: f.GetSecondKeys(),
 	}

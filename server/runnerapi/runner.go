@@ -7,6 +7,7 @@ import (
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/facts"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/engine"
 )
@@ -75,6 +76,9 @@ func (s runners) Connect(ctx context.Context, r *runnerv1.ConnectRequest) (*runn
 	if err != nil {
 		return nil, err
 	}
+	if err := facts.Check(r.GetFacts()); err != nil {
+		return nil, err
+	}
 	res, err := s.Engine.Connect(ctx, c, transportOf(ctx), r)
 	if err != nil {
 		return nil, err
@@ -134,6 +138,9 @@ func (s runners) Live(ctx context.Context, r *runnerv1.LiveRequest) (*runnerv1.L
 func (s runners) Announce(ctx context.Context, r *runnerv1.AnnounceRequest) (*runnerv1.AnnounceResponse, error) {
 	_, c, err := runnerOf(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := facts.Check(r.GetFacts()); err != nil {
 		return nil, err
 	}
 	return &runnerv1.AnnounceResponse{}, s.Engine.Announce(ctx, c, r)
