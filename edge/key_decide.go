@@ -106,14 +106,14 @@ func (d *Daemon) decide(c Decision, by string) (Question, error) {
 		made.Decision = secondkey.Approved
 	}
 	if h == nil {
-		if c.Digest != k.asked.Digest || c.Digest != secondkey.TurnDigest(d.enrolment.Runner, k.offer) {
+		if !secondkey.Decides(c.Digest, k.asked.Digest, secondkey.TurnDigest(d.enrolment.Runner, k.offer)) {
 			return Question{}, d.notBound(c)
 		}
 		err := d.settleKey(k.id, k.asked, made)
 		return d.shownTurn(k), err
 	}
 	e := d.actions.entry(c.Attempt)
-	if bound := secondkey.Digest(c.Attempt, e.fence, d.enrolment.Runner, e.work); c.Digest != h.asked.Digest || c.Digest != bound {
+	if !secondkey.Decides(c.Digest, h.asked.Digest, secondkey.Digest(c.Attempt, e.fence, d.enrolment.Runner, e.work)) {
 		return Question{}, d.notBound(c)
 	}
 	if cut := h.attempt.cut.Load(); cut != nil {
