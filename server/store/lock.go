@@ -5,17 +5,24 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 )
 
+// unfinishedFor is longer than any command takes between two writes of a file of the
+// directory: a backup that is written there meanwhile is touched all the time.
+const unfinishedFor = time.Minute
+
 // LockDirectory takes <dir>/lock for this process. WAL would admit a second
 // process, and two servers on one directory would each believe to be alone, or to
 // be the same one. A store locks its file's; a server locks its own when the
-// database is elsewhere.
+// database is elsewhere. What a server that died in a write left unfinished there,
+// which may be a key, goes with the next one.
 func LockDirectory(dir string) (release func() error, err error) {
 	path := filepath.Join(dir, "lock")
 	l, err := lockfile.Take(path)
@@ -25,6 +32,9 @@ func LockDirectory(dir string) (release func() error, err error) {
 			"data directory %s is in use by process %s: stop that server, or give this one another directory with --data", dir, lockfile.Holder(path))
 	case err != nil:
 		return nil, directoryProblem(dir, err)
+	}
+	if err := durable.Sweep(dir, unfinishedFor); err != nil {
+		return nil, errors.Join(directoryProblem(dir, err), l.Release())
 	}
 	return l.Release, nil
 }

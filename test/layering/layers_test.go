@@ -67,7 +67,7 @@ var layers = []layer{
 	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
 
 	// the control plane
-	{"server/store", []string{"edge/lockfile", "edge/protocol", "server/session", "server/execution", "server/policy", "server/planted"}, nil, "the store knows records, not decisions"},
+	{"server/store", []string{"edge/durable", "edge/lockfile", "edge/protocol", "server/session", "server/execution", "server/policy", "server/planted"}, nil, "the store knows records, not decisions"},
 	{"server/store/blob", []string{"edge/durable", "edge/protocol"}, nil, "blobs are bytes"},
 	{"server/scheduler", []string{"edge/protocol", "server/execution", "server/placement"}, nil, "a scheduler places"},
 	{"server/scheduler/schedulertest", []string{"edge/protocol", "server/execution", "server/placement"}, []string{}, "a suite knows the port only"},
