@@ -145,7 +145,7 @@ var goStatements = map[string]string{
 var closures = map[string][]string{
 	"bivouac":        {"github.com/modelcontextprotocol/..."},
 	"bivouac-broker": {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/sandbox/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
-	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/...", "github.com/modelcontextprotocol/..."},
-	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/...", "github.com/modelcontextprotocol/..."},
-	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/...", "github.com/modelcontextprotocol/..."},
+	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
+	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
+	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
 }
