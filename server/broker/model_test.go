@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 	"testing"
@@ -226,8 +227,19 @@ func TestKeyBeforeItsStatement(t *testing.T) {
 		if _, _, err := call(t.Context(), server, modelRequest(w.sign(w.claims(nil)), "main", "hello")); err != nil {
 			t.Errorf("after the statement: %v", err)
 		}
+		time.Sleep(5 * time.Second) // another server's key may be on its way as long
 		if _, _, err := call(t.Context(), server, modelRequest(foreign, "main", "hello")); protocol.CodeOf(err) != protocol.CodeUnauthenticated {
 			t.Errorf("an unknown key after the statement: %v", err)
+		}
+		// A key that this broker has just certified signs before any server's feed says so.
+		fresh, err := capability.NewKey(rand.Reader)
+		w.must(err)
+		_, err = server.trust.CertifySigningKey(t.Context(), &brokerv1.CertifySigningKeyRequest{PublicKey: fresh.Public()})
+		w.must(err)
+		token, err := fresh.Sign(w.claims(nil))
+		w.must(err)
+		if _, _, err := call(t.Context(), server, modelRequest(token, "main", "hello")); err != nil {
+			t.Errorf("a key that was certified a moment ago: %v", err)
 		}
 	})
 }

@@ -66,6 +66,7 @@ func (s trustService) CertifySigningKey(ctx context.Context, in *brokerv1.Certif
 	if err != nil {
 		return nil, err
 	}
+	s.feed.Certify(statement)
 	return &brokerv1.CertifySigningKeyResponse{Statement: statement, KeyId: capability.KeyID(pub), NotAfterUs: notAfter.UnixMicro()}, nil
 }
 

@@ -159,14 +159,27 @@ func (f *Feed) Check(limit time.Duration) error {
 	return nil
 }
 
+// Certify takes the root's word about a key from whoever has it before the server
+// says it: the broker that signed it. What it certifies works at once, whichever
+// server's feed is followed.
+func (f *Feed) Certify(statement string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.certifyLocked(statement)
+}
+
+// keysSettle is how long after a stream was asked for its server may still learn of
+// keys that the other servers of its store sign with.
+const keysSettle = 5 * time.Second
+
 // CheckKeys refuses while a key that is not known may still be certified by what
-// the server is about to say: before the first whole reading of a stream, and
-// before a statement that is in force.
+// the server is about to say: while a stream is young, before its first whole
+// reading, and before a statement that is in force.
 func (f *Feed) CheckKeys() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now, known := f.clock.now()
-	if known && f.heard {
+	if known && f.heard && f.clock.elapsed()-f.clock.stream.asked >= keysSettle {
 		for _, s := range f.known.keys {
 			if s.InForce(now) {
 				return nil

@@ -294,9 +294,19 @@ func TestKeys(t *testing.T) {
 	want(goodID, true)
 	want(forgedID, false)
 	want(futureID, false)
+	if err := w.feed.CheckKeys(); protocol.CodeOf(err) != protocol.CodeUnavailable {
+		t.Errorf("in a young stream: %v", err)
+	}
+	w.elapsed, w.server = w.elapsed+keysSettle, w.server.Add(keysSettle)
 	if err := w.feed.CheckKeys(); err != nil {
 		t.Errorf("with a statement in force: %v", err)
 	}
+	// What this broker certified itself counts before the server says it.
+	own, ownID := certify(w.root, -time.Minute, time.Hour)
+	w.feed.Certify(forged)
+	w.feed.Certify(own)
+	want(ownID, true)
+	want(forgedID, false)
 	w.feed.Begin() // what an asked stream says may certify more
 	if err := w.feed.CheckKeys(); protocol.CodeOf(err) != protocol.CodeUnavailable {
 		t.Errorf("before the first reading of a stream: %v", err)

@@ -19,6 +19,7 @@ const beat = 250 * time.Millisecond
 
 // feed is the server's side: it says what was taken back.
 type feed struct {
+	brokerv1connect.UnimplementedFeedServiceHandler
 	rig     *Rig
 	address string
 
