@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"bivouac/edge/lease"
@@ -34,8 +35,9 @@ type Config struct {
 	// WatchRules calls changed when the file may have changed, until ctx ends; nil
 	// leaves it to a look once a second. WatchFile is one.
 	WatchRules func(ctx context.Context, file string, changed func()) error
-	// Control is the listener of the local control socket; nil for none.
-	Control net.Listener
+	// Control opens the listener of the local control socket, once the directory is
+	// this daemon's; nil: there is none.
+	Control func() (net.Listener, error)
 	// PeerFunc names the user of this machine at the other end of the control socket,
 	// or refuses it, for decisions that are the owner's alone. Default: the system's
 	// word (PeerUser).
@@ -46,6 +48,8 @@ type Config struct {
 	Log     *slog.Logger
 	// FreeFunc is how many bytes the disk of a path has left. Default: the system's.
 	FreeFunc func(path string) (int64, error)
+	// SyncFunc puts what was journalled on the disk. Default (*os.File).Sync.
+	SyncFunc func(*os.File) error
 	// Backoff of the link, with full jitter. Default 250 ms up to 5 s: with the time of
 	// a dial, a machine is back within ten seconds of its server.
 	BackoffBase, BackoffMax time.Duration

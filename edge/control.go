@@ -19,16 +19,13 @@ import (
 const maxSocketPath = 103
 
 // ListenControl opens the control socket of a state directory, which only its
-// owner can reach. A socket that a dead daemon left is replaced; the directory's
-// lock keeps two living ones apart.
+// owner can reach, for the daemon that has the directory's lock. A socket that is
+// there already was left by a dead one and is replaced, also when a child of that one
+// still has it open.
 func ListenControl(dir *state.Dir) (net.Listener, error) {
 	path := dir.Control()
 	if len(path) > maxSocketPath {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the path %s is too long for a socket: choose a state directory with a shorter path", path)
-	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac-edge runs on %s: see `%s`", dir.Path(), dir.Command("status"))
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -45,7 +42,7 @@ func ListenControl(dir *state.Dir) (net.Listener, error) {
 }
 
 // serveControl answers the owner's commands until ctx ends.
-func (d *Daemon) serveControl(ctx context.Context) error {
+func (d *Daemon) serveControl(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	answer := func(do func(context.Context) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -70,7 +67,7 @@ func (d *Daemon) serveControl(ctx context.Context) error {
 		}
 	})
 	defer stop()
-	if err := server.Serve(d.cfg.Control); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(l); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

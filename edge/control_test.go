@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -25,11 +26,12 @@ func controlled(t *testing.T) (*state.Dir, func() error) {
 
 func startControlled(t *testing.T, m *machine) (*state.Dir, func() error) {
 	t.Helper()
-	listener, err := ListenControl(m.dir)
-	if err != nil {
-		t.Fatal(err)
+	listens := make(chan error, 1)
+	m.cfg.Control = func() (net.Listener, error) {
+		l, err := ListenControl(m.dir)
+		listens <- err
+		return l, err
 	}
-	m.cfg.Control = listener
 	d, err := New(m.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +41,9 @@ func startControlled(t *testing.T, m *machine) (*state.Dir, func() error) {
 	g.Go(func() error { return d.Run(ctx) })
 	m.stop = sync.OnceValue(func() error { cancel(); return g.Wait() })
 	t.Cleanup(func() { _ = m.stop() })
+	if err := <-listens; err != nil {
+		t.Fatal(err)
+	}
 	return m.dir, m.stop
 }
 
@@ -58,8 +63,8 @@ func TestOwnersCommandsWorkWithoutANetwork(t *testing.T) {
 	if running, err := Resume(ctx, dir); err != nil || !running || dir.Paused() {
 		t.Fatalf("resume: %v %v", running, err)
 	}
-	if _, err := ListenControl(dir); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
-		t.Errorf("a second daemon's socket: %v", err)
+	if _, err := dir.Lock(); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+		t.Errorf("a second daemon: %v", err)
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -118,5 +123,22 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	}
 	if err := second.Run(t.Context()); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "another bivouac-edge") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A child of a dead daemon that still has its socket is no daemon.
+func TestSocketOfADeadDaemonIsReplaced(t *testing.T) {
+	f := newFakeServer(t)
+	f.stop()
+	m := enrolled(t, f)
+	inherited, err := net.Listen("unix", m.dir.Control())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inherited.Close()
+	inherited.(*net.UnixListener).SetUnlinkOnClose(false)
+	dir, _ := startControlled(t, m)
+	if s, err := AskStatus(t.Context(), dir); err != nil || s.Name != "desk" {
+		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -149,13 +150,21 @@ func (d *Daemon) loops() []loop {
 }
 
 // Run works until ctx ends, which is no error, or until the server fenced this
-// runner, forgot it, or its owner made it leave. Supervisors go on without it.
+// runner, forgot it, its owner made it leave, or its journal failed. Supervisors go
+// on without it.
 func (d *Daemon) Run(ctx context.Context) error {
 	release, err := d.cfg.State.Lock()
 	if err != nil {
 		return err
 	}
 	defer release()
+	var control net.Listener
+	if d.cfg.Control != nil {
+		if control, err = d.cfg.Control(); err != nil {
+			return err
+		}
+		defer control.Close()
+	}
 	defer d.tidy()
 	defer d.link.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -171,8 +180,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	defer d.actions.close()
-	if d.cfg.Control != nil {
-		g.Go(func() error { return d.serveControl(gctx) })
+	if control != nil {
+		g.Go(func() error { return d.serveControl(gctx, control) })
 	}
 	if d.cfg.Metrics != nil {
 		g.Go(func() error { return d.page().Serve(gctx, d.cfg.Metrics) })
@@ -183,6 +192,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.cfg.WatchRules != nil {
 		g.Go(func() error { return d.cfg.WatchRules(gctx, d.cfg.State.Policy(), d.wakeRules.Ring) })
 	}
+	g.Go(func() error { return d.watchJournal(gctx) })
 	g.Go(func() error {
 		select {
 		case err := <-d.end:

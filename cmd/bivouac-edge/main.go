@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path"
@@ -85,12 +86,7 @@ func runCommand(dir *string) *cobra.Command {
 				return err
 			}
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			control, err := edge.ListenControl(d)
-			if err != nil {
-				return err
-			}
-			defer control.Close()
-			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: control, Version: version, Log: log, Adapters: protocol.Adapters}
+			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: func() (net.Listener, error) { return edge.ListenControl(d) }, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
 				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d), Log: log})
 			}

@@ -49,6 +49,8 @@ type EdgeOptions struct {
 	Slots int
 	// SecondKeys that its owner holds.
 	SecondKeys []owner.SecondKey
+	// Quota that its owner sets.
+	Quota owner.Quota
 }
 
 // Edge is the machine of a name; at the first call it joins with a real code,
@@ -92,7 +94,7 @@ func (e *Edge) join(o EdgeOptions) {
 	_, err = edge.Join(e.w.t.Context(), edge.JoinParams{
 		Server: "https://" + runnerAddr, Code: res.GetCode(), Name: e.Name, State: path, Version: "harness",
 		Network: e.w.net.Network(e.ip),
-		Policy: owner.Policy{Slots: o.Slots, SecondKeys: o.SecondKeys, Folders: []device.Folder{
+		Policy: owner.Policy{Slots: o.Slots, SecondKeys: o.SecondKeys, Quota: o.Quota, Folders: []device.Folder{
 			{Name: "notes", Path: e.Notes, Actions: []string{device.List, device.Read, device.Write}}}},
 	})
 	e.w.must(err)
@@ -103,10 +105,11 @@ func (e *Edge) join(o EdgeOptions) {
 // start runs a daemon over the machine's state.
 func (e *Edge) start() {
 	e.w.t.Helper()
-	e.control = linktest.NewListener()
+	control := linktest.NewListener()
+	e.control = control
 	d, err := edge.New(edge.Config{
 		State: e.dir, Network: e.w.net.Network(e.ip), Elapsed: e.w.elapsed, Sandbox: e.backend,
-		Adapters: worker.Adapters(), Supervisors: e.supervisors.spawner, Control: e.control,
+		Adapters: worker.Adapters(), Supervisors: e.supervisors.spawner, Control: func() (net.Listener, error) { return control, nil },
 		PeerFunc: func(net.Conn) (string, error) { return Owner, nil },
 		Version:  "harness", Log: e.w.Log.logger(e.Name),
 	})
