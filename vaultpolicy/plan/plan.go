@@ -8,18 +8,12 @@ import (
 	"bivouac/vaultpolicy/policies"
 )
 
-// ReceiptKey signs receipts.
-const ReceiptKey = "bivouac-receipts"
-
-// QuotaName of the rate limit over new tokens.
-const QuotaName = "bivouac-mint"
-
 // Plan is what the server must have, in the order in which it is made.
 type Plan struct{ Items []Item }
 
 // Wanted is what a plan is made of.
 type Wanted struct {
-	Mounts policies.Mounts
+	Names policies.Names
 	// Login of the broker.
 	Login Login
 	// Credentials that grants may reach.
@@ -54,7 +48,7 @@ func New(w Wanted) Plan {
 	p.login(w)
 	if w.TokensPerSecond > 0 {
 		p.add(Item{
-			Kind: "rate limit", Name: QuotaName, Path: "sys/quotas/rate-limit/" + QuotaName,
+			Kind: "rate limit", Name: w.Names.Prefix + "-mint", Path: "sys/quotas/rate-limit/" + w.Names.Prefix + "-mint",
 			For:  "a broker that runs wild can keep the server from its other work",
 			Want: map[string]any{"path": "auth/token/create", "rate": w.TokensPerSecond, "interval": time.Second},
 		})
@@ -76,16 +70,16 @@ func (p *Plan) engines(w Wanted) {
 		})
 	}
 	kv2 := map[string]any{"version": "2"}
-	mount(w.Mounts.Grants, "kv", "no grant can be made or found", kv2)
-	mount(w.Mounts.Credentials, "kv", "no credential can be stored or used", kv2)
-	mount(w.Mounts.Transit, "transit", "no grant can be sealed or opened, and no receipt signed", nil)
+	mount(w.Names.Grants, "kv", "no grant can be made or found", kv2)
+	mount(w.Names.Credentials, "kv", "no credential can be stored or used", kv2)
+	mount(w.Names.Transit, "transit", "no grant can be sealed or opened, and no receipt signed", nil)
 	p.add(Item{
-		Kind: "settings of", Name: w.Mounts.Credentials, Path: w.Mounts.Credentials + "/config",
+		Kind: "settings of", Name: w.Names.Credentials, Path: w.Names.Credentials + "/config",
 		For:  "values that were replaced stay readable",
 		Want: map[string]any{"max_versions": 1},
 	})
 	p.add(Item{
-		Kind: "key", Name: ReceiptKey, Path: w.Mounts.Transit + "/keys/" + ReceiptKey, Fixed: true,
+		Kind: "key", Name: w.Names.ReceiptKey(), Path: w.Names.Transit + "/keys/" + w.Names.ReceiptKey(), Fixed: true,
 		For:  "receipts are signed by the broker's keyring instead",
 		Want: map[string]any{"type": "ed25519"},
 	})
@@ -95,33 +89,31 @@ func (p *Plan) rules(w Wanted) {
 	policy := func(name, text, why string) {
 		p.add(Item{Kind: "policy", Name: name, Path: "sys/policies/acl/" + name, For: why, Want: map[string]any{"policy": text}})
 	}
-	policy(policies.BrokerName, policies.Broker(w.Mounts), "the broker may do nothing")
-	policy(policies.GrantName, policies.Grant(w.Mounts), "no grant can be used")
-	policy(policies.RoutesName, policies.Routes(w.Mounts, w.Routes), "the broker cannot read the keys of model routes and registries")
+	policy(w.Names.BrokerPolicy(), w.Names.Broker(), "the broker may do nothing")
+	policy(w.Names.GrantPolicy(), w.Names.Grant(), "no grant can be used")
+	policy(w.Names.RoutesPolicy(), w.Names.Routes(w.Routes), "the broker cannot read the keys of model routes and registries")
 	for _, c := range w.Credentials {
-		policy(policies.UseName(c), policies.Use(w.Mounts, c), "no grant of tenant "+c.Tenant.String()+" can use the credential "+c.Name)
+		policy(w.Names.UsePolicy(c), w.Names.Use(c), "no grant of tenant "+c.Tenant.String()+" can use the credential "+c.Name)
 	}
 	p.add(Item{
-		Kind: "token role", Name: policies.GrantRole, Path: "auth/token/roles/" + policies.GrantRole, For: "no grant can be made",
+		Kind: "token role", Name: w.Names.GrantRole(), Path: "auth/token/roles/" + w.Names.GrantRole(), For: "no grant can be made",
 		Want: map[string]any{
 			"orphan": true, "renewable": true, "token_type": "service", "token_period": w.Period, "token_no_default_policy": true,
-			"allowed_policies": []string{policies.GrantName}, "allowed_policies_glob": []string{policies.UseGlob},
+			"allowed_policies": []string{w.Names.GrantPolicy()}, "allowed_policies_glob": []string{w.Names.UseGlob()},
 			"allowed_entity_aliases": []string{"user-*"},
 		},
 	})
 }
 
-// brokerPolicies are what the broker's login has.
-var brokerPolicies = []string{policies.BrokerName, policies.RoutesName}
-
 func (p *Plan) login(w Wanted) {
 	l := w.Login
+	held := []string{w.Names.BrokerPolicy(), w.Names.RoutesPolicy()}
 	if l.Method == login.Token {
 		p.add(Item{
-			Kind: "token role", Name: policies.BrokerName, Path: "auth/token/roles/" + policies.BrokerName, For: "no token can be made for the broker",
+			Kind: "token role", Name: w.Names.BrokerPolicy(), Path: "auth/token/roles/" + w.Names.BrokerPolicy(), For: "no token can be made for the broker",
 			Want: map[string]any{
 				"orphan": true, "renewable": true, "token_type": "service", "token_period": LoginTTL, "token_no_default_policy": true,
-				"allowed_policies": brokerPolicies,
+				"allowed_policies": held,
 			},
 		})
 		return
@@ -133,7 +125,7 @@ func (p *Plan) login(w Wanted) {
 	role := Item{
 		Kind: "login role", Name: l.Role, For: "the broker cannot log in",
 		Want: map[string]any{
-			"token_policies": brokerPolicies, "token_no_default_policy": true, "token_type": "service",
+			"token_policies": held, "token_no_default_policy": true, "token_type": "service",
 			"token_ttl": LoginTTL, "token_max_ttl": 24 * LoginTTL,
 		},
 	}

@@ -16,18 +16,6 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// Names of policies and of the token role.
-const (
-	BrokerName = "bivouac-broker"
-	GrantName  = "bivouac-grant"
-	RoutesName = "bivouac-routes"
-	// GrantRole makes grants.
-	GrantRole = "bivouac-grant"
-	usePrefix = "bivouac-use-"
-	// UseGlob matches every policy of a credential.
-	UseGlob = usePrefix + "*"
-)
-
 //go:embed bivouac-broker.hcl
 var broker string
 
@@ -40,13 +28,44 @@ var use string
 //go:embed bivouac-route.hcl
 var route string
 
-// Mounts of the engines. The policies as they are have Defaults.
-type Mounts struct {
+// Names of everything of one deployment in a server. The policies as they are have
+// those of the prefix "bivouac"; a second deployment needs another.
+type Names struct {
+	Prefix string
+	// Mounts of the engines.
 	Grants, Credentials, Transit string
 }
 
-// Defaults are the mounts of the policies as they are.
-var Defaults = Mounts{Grants: "bivouac-grants", Credentials: "bivouac-credentials", Transit: "bivouac-transit"}
+// DefaultPrefix of names.
+const DefaultPrefix = "bivouac"
+
+// NamesOf a prefix.
+func NamesOf(prefix string) Names {
+	return Names{Prefix: prefix, Grants: prefix + "-grants", Credentials: prefix + "-credentials", Transit: prefix + "-transit"}
+}
+
+// BrokerPolicy is the name of what the broker's login may do.
+func (n Names) BrokerPolicy() string { return n.Prefix + "-broker" }
+
+// GrantPolicy is the name of what every grant may do.
+func (n Names) GrantPolicy() string { return n.Prefix + "-grant" }
+
+// GrantRole is the token role that makes grants.
+func (n Names) GrantRole() string { return n.Prefix + "-grant" }
+
+// RoutesPolicy is the name of what the broker reads for routes.
+func (n Names) RoutesPolicy() string { return n.Prefix + "-routes" }
+
+// UsePolicy is the name of the policy that reads one credential.
+func (n Names) UsePolicy(c Credential) string {
+	return n.Prefix + "-use-" + c.Tenant.String() + "-" + c.Name
+}
+
+// UseGlob matches every such policy.
+func (n Names) UseGlob() string { return n.Prefix + "-use-*" }
+
+// ReceiptKey signs receipts.
+func (n Names) ReceiptKey() string { return n.Prefix + "-receipts" }
 
 // Credential of a tenant.
 type Credential struct {
@@ -55,38 +74,37 @@ type Credential struct {
 }
 
 // Broker is the policy of the broker's login.
-func Broker(m Mounts) string { return m.in(broker) }
+func (n Names) Broker() string { return n.in(broker) }
 
 // Grant is the policy of every grant.
-func Grant(Mounts) string { return grant }
-
-// UseName is the name of the policy that reads one credential.
-func UseName(c Credential) string { return usePrefix + c.Tenant.String() + "-" + c.Name }
+func (n Names) Grant() string { return n.in(grant) }
 
 // Use is the policy that reads one credential.
-func Use(m Mounts, c Credential) string { return c.in(m.in(use)) }
+func (n Names) Use(c Credential) string { return c.in(n.in(use)) }
 
 // Routes is the policy with which the broker reads the keys that are bound to
 // routes.
-func Routes(m Mounts, keys []Credential) string {
+func (n Names) Routes(keys []Credential) string {
 	sorted := slices.SortedFunc(slices.Values(keys), func(a, b Credential) int {
 		return cmp.Or(strings.Compare(a.Tenant.String(), b.Tenant.String()), strings.Compare(a.Name, b.Name))
 	})
 	var b strings.Builder
 	b.WriteString("# The keys of model routes and registries, as broker.hcl binds them.\n")
 	for _, c := range slices.Compact(sorted) {
-		_, rule, _ := strings.Cut(c.in(m.in(route)), "\npath ")
+		_, rule, _ := strings.Cut(c.in(n.in(route)), "\npath ")
 		b.WriteString("path " + rule)
 	}
 	return b.String()
 }
 
-// in puts the names of mounts into a policy.
-func (m Mounts) in(text string) string {
+// in puts the names into a policy. Mounts go first: they begin with the prefix.
+func (n Names) in(text string) string {
+	d := NamesOf(DefaultPrefix)
 	return strings.NewReplacer(
-		`"`+Defaults.Grants+`/`, `"`+m.Grants+`/`,
-		`"`+Defaults.Credentials+`/`, `"`+m.Credentials+`/`,
-		`"`+Defaults.Transit+`/`, `"`+m.Transit+`/`,
+		`"`+d.Grants+`/`, `"`+n.Grants+`/`,
+		`"`+d.Credentials+`/`, `"`+n.Credentials+`/`,
+		`"`+d.Transit+`/`, `"`+n.Transit+`/`,
+		d.Prefix+"-", n.Prefix+"-",
 	).Replace(text)
 }
 

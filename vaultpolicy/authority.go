@@ -1,0 +1,188 @@
+package vaultpolicy
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/secret"
+	"bivouac/vaultpolicy/client"
+	"bivouac/vaultpolicy/login"
+	"bivouac/vaultpolicy/policies"
+)
+
+// Trust is what the broker's keyring lends: credentials are sealed to it.
+type Trust interface {
+	Recipient() (recipient, statement string)
+	OpenCredential(tenant protocol.TenantID, name string, sealed []byte) (secret.Value, error)
+}
+
+// Params of an adapter.
+type Params struct {
+	Config Config
+	Trust  Trust
+	Log    *slog.Logger
+	// Elapsed counts suspend. Default lease.Boottime.
+	Elapsed lease.Elapsed
+	// Client replaces the one that Config describes, for tests.
+	Client *client.Client
+}
+
+// Vault is the Authority port over one server. Its methods are safe for concurrent
+// use, before Run too: what needs the server asks it then.
+type Vault struct {
+	names   policies.Names
+	poll    time.Duration
+	period  time.Duration
+	audit   Audit
+	trust   Trust
+	log     *slog.Logger
+	client  *client.Client
+	session *login.Session
+
+	table      *table
+	openGrants *cache
+
+	look  chan bool     // look grants up now; true: all of them
+	list  chan struct{} // read the index now
+	tell  chan struct{} // somebody ended
+	clean chan struct{} // something is unfinished
+}
+
+// New checks and starts nothing.
+func New(p Params) (*Vault, error) {
+	c := p.Client
+	if c == nil {
+		var err error
+		if c, err = p.Config.Client(); err != nil {
+			return nil, err
+		}
+	}
+	auth, err := p.Config.auth()
+	if err != nil {
+		return nil, err
+	}
+	if p.Elapsed == nil {
+		p.Elapsed = lease.Boottime
+	}
+	v := &Vault{
+		names: p.Config.names(), poll: duration(p.Config.PollText), period: duration(p.Config.PeriodText),
+		trust: p.Trust, log: p.Log, client: c, session: login.New(c, auth, p.Log),
+		table: newTable(p.Elapsed, duration(p.Config.GraceText)), openGrants: newCache(maxOpen),
+		look: make(chan bool, 1), list: make(chan struct{}, 1), tell: make(chan struct{}, 1), clean: make(chan struct{}, 1),
+	}
+	if p.Config.Audit != nil {
+		v.audit = Audit{File: p.Config.path(p.Config.Audit.File), Socket: p.Config.path(p.Config.Audit.Socket)}
+	}
+	return v, nil
+}
+
+// Run watches the server until ctx ends. ended is called from one goroutine, for
+// every grant that is known as revoked and for each that ends later. INV-13.
+func (v *Vault) Run(ctx context.Context, ended func(authority.Ended)) error {
+	defer v.client.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return v.session.Run(ctx) })
+	g.Go(func() error { return v.watchIndex(ctx) })
+	g.Go(func() error { return v.watchTokens(ctx) })
+	g.Go(func() error { return v.finishAll(ctx) })
+	g.Go(func() error { return v.tellAll(ctx, ended) })
+	return g.Wait()
+}
+
+// tellAll is the one goroutine that calls ended.
+func (v *Vault) tellAll(ctx context.Context, ended func(authority.Ended)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-v.tell:
+		}
+		for _, e := range v.table.untold() {
+			ended(e)
+		}
+	}
+}
+
+// signal a loop that has work; it looks by itself how much.
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// wake the look-ups. all includes grants that nobody uses.
+func (v *Vault) wake(all bool) {
+	for {
+		select {
+		case v.look <- all:
+			return
+		default:
+		}
+		if !all {
+			return // what waits there is at least this
+		}
+		select {
+		case <-v.look: // replaced by a wider one
+		default:
+		}
+	}
+}
+
+// Alive answers from memory.
+func (v *Vault) Alive(_ context.Context, id protocol.GrantID) error {
+	hint, err := v.table.alive(id)
+	switch hint {
+	case lookNow:
+		v.wake(false)
+	case listNow:
+		signal(v.list)
+	}
+	return err
+}
+
+// write with the broker's token. what completes "the broker may not …".
+func (v *Vault) write(ctx context.Context, what, path string, body map[string]any) (a client.Answer, err error) {
+	err = v.session.Do(ctx, func(ctx context.Context, token secret.Value) error {
+		a, err = v.client.Write(ctx, token, path, body)
+		return err
+	})
+	return a, v.may(what, "write "+path, err)
+}
+
+// read with the broker's token.
+func (v *Vault) read(ctx context.Context, what, path string) (a client.Answer, err error) {
+	err = v.session.Do(ctx, func(ctx context.Context, token secret.Value) error {
+		a, err = v.client.Read(ctx, token, path)
+		return err
+	})
+	return a, v.may(what, "read "+path, err)
+}
+
+func (v *Vault) listing(ctx context.Context, what, path string) (names []string, err error) {
+	err = v.session.Do(ctx, func(ctx context.Context, token secret.Value) error {
+		names, err = v.client.List(ctx, token, path)
+		return err
+	})
+	return names, v.may(what, "list "+path, err)
+}
+
+func (v *Vault) delete(ctx context.Context, what, path string) error {
+	err := v.session.Do(ctx, func(ctx context.Context, token secret.Value) error { return v.client.Delete(ctx, token, path) })
+	return v.may(what, "delete "+path, err)
+}
+
+// may names the right that is missing where a living login is refused.
+func (v *Vault) may(what, right string, err error) error {
+	if client.KindOf(err) != client.Refused {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition,
+		"the broker may not %s: its login has no right to %s (%w); bivouac vault check says what is missing, bivouac vault setup --apply mends it", what, right, err)
+}

@@ -1,0 +1,162 @@
+package vaultpolicy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"bivouac/server/broker/secret"
+	"bivouac/vaultpolicy/client"
+)
+
+// examine looks one grant up and takes what it finds. Only an answer that says that
+// the token or its person is gone ends the grant; everything else is silence. odd is
+// told of answers that an operator should know.
+func (v *Vault) examine(ctx context.Context, e entry, people *flags, odd func(error)) {
+	sent := v.table.now()
+	a, err := v.lookup(ctx, e.accessor)
+	switch k := client.KindOf(err); {
+	case err == nil:
+		v.found(ctx, e, sent, a, people, odd)
+	case k == client.NoAccessor && v.lags(ctx, e):
+	case k == client.NoAccessor:
+		v.gone(ctx, e, how(e))
+	case k == client.Refused && v.mayLookUp(ctx):
+		// It may ask, and this one is refused: the token ended in between.
+		v.gone(ctx, e, how(e))
+	case odd != nil && ctx.Err() == nil:
+		odd(v.may("look grants up", "write "+lookupPath, err))
+	}
+}
+
+// how a token ended that the server does not know any more.
+func how(e entry) string {
+	if !e.expires.IsZero() && time.Until(e.expires) < time.Second {
+		return "its token's time was over, because no broker renewed it"
+	}
+	return "its token was revoked in the server"
+}
+
+func (v *Vault) lookup(ctx context.Context, accessor string) (a client.Answer, err error) {
+	err = v.session.Do(ctx, func(ctx context.Context, token secret.Value) error {
+		a, err = v.client.Write(ctx, token, lookupPath, map[string]any{"accessor": accessor})
+		return err
+	})
+	return a, err
+}
+
+// found is a token that lives: it must be the grant's own, and its person enabled.
+func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client.Answer, people *flags, odd func(error)) {
+	if id := client.Text(client.Map(a.Data["meta"])[metaGrant]); id != e.grant.ID.String() {
+		v.gone(ctx, e, "its entry in the index names the token of something else")
+		return
+	}
+	entity := client.Text(a.Data["entity_id"])
+	off, err := people.get(entity, func() (string, error) { return v.person(ctx, entity) })
+	if err != nil {
+		if odd != nil && ctx.Err() == nil {
+			odd(err)
+		}
+		return
+	}
+	if off != "" {
+		v.gone(ctx, e, off)
+		return
+	}
+	v.table.prove(e.grant.ID, sent, entity, client.Time(a.Data["expire_time"]))
+	if ttl := client.Seconds(a.Data["ttl"]); ttl > 0 && ttl < v.period*3/4 {
+		v.renew(ctx, e)
+	}
+}
+
+// person says why an entity's tokens are refused; empty: they are not.
+func (v *Vault) person(ctx context.Context, entity string) (string, error) {
+	if entity == "" {
+		return "its token hangs on no person", nil
+	}
+	a, err := v.read(ctx, "see whether a person is disabled", "identity/entity/id/"+entity)
+	switch {
+	case client.KindOf(err) == client.Absent:
+		return "the entity of its person was deleted", nil
+	case err != nil:
+		return "", err
+	case client.Flag(a.Data["disabled"]):
+		return "the entity of its person is disabled", nil
+	}
+	return "", nil
+}
+
+// renew keeps a token for another period. What fails is tried at the next look-up.
+func (v *Vault) renew(ctx context.Context, e entry) {
+	_, err := v.write(ctx, "renew grants", "auth/token/renew-accessor", map[string]any{"accessor": e.accessor})
+	if err != nil && ctx.Err() == nil {
+		v.log.WarnContext(ctx, "the token of a grant was not renewed", "grant", e.grant.ID, "expires", e.expires, "error", err)
+	}
+}
+
+const lookupPath = "auth/token/lookup-accessor"
+
+// mayLookUp asks whether the broker's login has the right to look grants up.
+func (v *Vault) mayLookUp(ctx context.Context) bool {
+	a, err := v.write(ctx, "ask what it may", "sys/capabilities-self", map[string]any{"paths": []string{lookupPath}})
+	return err == nil && slices.Contains(client.Texts(a.Data[lookupPath]), "update")
+}
+
+// lagIn is how long a standby may not know what the active server has made.
+const lagIn = 10 * time.Second
+
+// lags reports that an unknown accessor proves nothing: the grant is new, and who
+// answers is a standby.
+func (v *Vault) lags(ctx context.Context, e entry) bool {
+	if time.Since(e.grant.CreatedAt) > lagIn {
+		return false
+	}
+	a, err := v.client.Read(ctx, secret.Value{}, "sys/leader")
+	return err != nil || client.Flag(a.Data["ha_enabled"]) && !client.Flag(a.Data["is_self"])
+}
+
+// flags are what was found out of persons in one round, each once.
+type flags struct {
+	mu    sync.Mutex
+	known map[string]*flag
+}
+
+type flag struct {
+	once sync.Once
+	off  string
+	err  error
+}
+
+func newFlags() *flags { return &flags{known: map[string]*flag{}} }
+
+func (f *flags) get(entity string, find func() (string, error)) (string, error) {
+	f.mu.Lock()
+	x := f.known[entity]
+	if x == nil {
+		x = &flag{}
+		f.known[entity] = x
+	}
+	f.mu.Unlock()
+	x.once.Do(func() { x.off, x.err = find() })
+	return x.off, x.err
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func trimSlash(s string) string { return strings.TrimSuffix(s, "/") }
+
+// number as text, which is the key of versions.
+func number(v any) string {
+	if n, ok := v.(json.Number); ok {
+		return n.String()
+	}
+	return ""
+}

@@ -1,0 +1,106 @@
+package vaultpolicy
+
+import (
+	"context"
+	"encoding/base64"
+	"time"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/vaultpolicy/client"
+)
+
+// The states of an entry. Whatever an admin writes there instead of alive ends the
+// grant.
+const (
+	stateAlive   = "alive"
+	stateRevoked = "revoked"
+)
+
+// record is one entry of the index, as an admin sees it.
+type record struct {
+	entry
+	state  string
+	sealed []byte // ciphertext; only transit opens it
+	// version of the entry for check-and-set; zero: there is none.
+	version int64
+}
+
+// folder of a person's grants, for people: vault kv list <grants>/<principal>.
+func (v *Vault) indexPath(kind string, p protocol.PrincipalID, id protocol.GrantID) string {
+	return v.names.Grants + "/" + kind + "/" + p.String() + "/" + id.String()
+}
+
+// readRecord reads one entry. found is false where none is, or where its newest
+// version was deleted; version counts then too.
+func (v *Vault) readRecord(ctx context.Context, p protocol.PrincipalID, id protocol.GrantID) (r record, found bool, err error) {
+	a, err := v.read(ctx, "read the index of grants", v.indexPath("data", p, id))
+	if client.KindOf(err) == client.Absent {
+		return record{}, false, nil
+	}
+	if err != nil {
+		return record{}, false, err
+	}
+	r, err = parseRecord(p, id, client.Map(a.Data["data"]))
+	r.version = client.Number(client.Map(a.Data["metadata"])["version"])
+	return r, true, err
+}
+
+// errRecord is an entry that somebody has changed so that it is none.
+var errRecord = protocol.Errorf(protocol.CodeDataLoss, "its entry in the index cannot be read as one")
+
+func parseRecord(p protocol.PrincipalID, id protocol.GrantID, d map[string]any) (record, error) {
+	tenant, err := protocol.ParseID[protocol.TenantKind](client.Text(d["tenant"]))
+	r := record{
+		entry: entry{
+			grant: authority.Grant{
+				ID: id, Tenant: tenant, Principal: p, Agent: client.Text(d["agent"]), Credentials: client.Texts(d["credentials"]),
+				CreatedAt: client.Time(d["created"]), RevokedAt: client.Time(d["revoked"]),
+			},
+			accessor: client.Text(d["accessor"]),
+			how:      client.Text(d["how"]),
+		},
+		state: client.Text(d["state"]),
+	}
+	sealed, err2 := base64.StdEncoding.DecodeString(client.Text(d["sealed"]))
+	r.sealed = sealed
+	if err != nil || err2 != nil || r.grant.Check() != nil || client.Text(d["principal"]) != p.String() {
+		return r, errRecord
+	}
+	return r, nil
+}
+
+func (r record) body() map[string]any {
+	d := map[string]any{
+		"accessor": r.accessor, "tenant": r.grant.Tenant.String(), "principal": r.grant.Principal.String(), "agent": r.grant.Agent,
+		"credentials": append([]string{}, r.grant.Credentials...), "created": stamp(r.grant.CreatedAt), "state": r.state,
+		"sealed": base64.StdEncoding.EncodeToString(r.sealed),
+	}
+	if !r.grant.RevokedAt.IsZero() {
+		d["revoked"] = stamp(r.grant.RevokedAt)
+	}
+	if r.how != "" {
+		d["how"] = r.how
+	}
+	return map[string]any{"data": d, "options": map[string]any{"cas": r.version}}
+}
+
+// writeRecord writes an entry over the version that was read.
+func (v *Vault) writeRecord(ctx context.Context, r record) error {
+	_, err := v.write(ctx, "write the index of grants", v.indexPath("data", r.grant.Principal, r.grant.ID), r.body())
+	return err
+}
+
+// versionOf an entry that may be deleted, for check-and-set.
+func (v *Vault) versionOf(ctx context.Context, p protocol.PrincipalID, id protocol.GrantID) (int64, error) {
+	a, err := v.read(ctx, "read the index of grants", v.indexPath("metadata", p, id))
+	if client.KindOf(err) == client.Absent {
+		return 0, nil
+	}
+	return client.Number(a.Data["current_version"]), err
+}
+
+// now in whole microseconds: what is stored is what is compared.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }

@@ -1,0 +1,347 @@
+package vaultpolicy
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"bivouac/edge/lease"
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+)
+
+const (
+	// inUse is how long after a question a grant is looked up every poll.
+	inUse = 60 * time.Second
+	// sweep is how often grants that nobody uses are looked up, and the index is read.
+	sweep = 30 * time.Second
+	// revokedTTL is how long a grant that ended stays listed.
+	revokedTTL = 90 * 24 * time.Hour
+)
+
+// entry is one grant in memory. A grant that has RevokedAt ended; nothing brings it
+// back.
+type entry struct {
+	grant    authority.Grant
+	accessor string
+	how      string // it ended
+
+	// Readings of the table's clock; zero: never.
+	asked  time.Duration // last question about it
+	used   time.Duration // since when questions come without a pause
+	proven time.Duration // when the last look-up was sent that found it alive
+	tried  time.Duration // last look-up, whatever it found
+
+	entity  string
+	expires time.Time // as of the last look-up
+
+	unfinished bool // ended here, perhaps not yet in the server
+	told       bool // somebody was told that it ended
+}
+
+// table is what is known of grants, so that Alive never waits.
+type table struct {
+	clock lease.Elapsed
+	grace time.Duration
+
+	mu     sync.Mutex
+	grants map[protocol.GrantID]*entry
+	listed bool          // the index was read whole, once
+	heard  time.Duration // when the server last said that the broker is who it is
+	// unknown are grants that were asked for and are in no index that was read so far.
+	unknown map[protocol.GrantID]time.Duration
+	silence error // why heard does not move
+}
+
+func newTable(clock lease.Elapsed, grace time.Duration) *table {
+	return &table{clock: clock, grace: grace, grants: map[protocol.GrantID]*entry{}, unknown: map[protocol.GrantID]time.Duration{}}
+}
+
+// now is never zero, so that zero can mean never.
+func (t *table) now() time.Duration { return max(t.clock(), 1) }
+
+// hint is what an answer of alive wants to happen.
+type hint int
+
+const (
+	nothing hint = iota
+	lookNow      // it comes into use: look it up now
+	listNow      // it is in no index that was read: read it again
+)
+
+// alive answers from memory and marks the grant as in use.
+func (t *table) alive(id protocol.GrantID) (hint, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	e := t.grants[id]
+	if e == nil {
+		return t.missingLocked(id, now)
+	}
+	if !e.grant.RevokedAt.IsZero() {
+		return nothing, ended(e)
+	}
+	h := nothing
+	if e.asked == 0 || now-e.asked > inUse {
+		e.used, h = now, lookNow
+	}
+	e.asked = now
+	switch {
+	case e.proven == 0:
+		return lookNow, unavailable("grant %s was not looked up yet", id)
+	case now-t.heard > t.grace:
+		return h, unavailable("the server that holds the grants is silent for more than %s%s", t.grace, t.whyLocked())
+	case now-max(e.proven, e.used) > t.grace:
+		return h, unavailable("the server did not say for more than %s whether grant %s lives", t.grace, id)
+	}
+	return h, nil
+}
+
+// missingLocked answers about a grant that is not in memory: another broker may have
+// made it since the index was read.
+func (t *table) missingLocked(id protocol.GrantID, now time.Duration) (hint, error) {
+	asked, before := t.unknown[id]
+	switch {
+	case !t.listed:
+		return listNow, unavailable("the index of grants was not read yet%s", t.whyLocked())
+	case !before:
+		if len(t.unknown) >= maxUnknown {
+			clear(t.unknown)
+		}
+		t.unknown[id] = now
+		return listNow, unavailable("grant %s is being looked for", id)
+	case asked > 0:
+		return listNow, unavailable("grant %s is being looked for", id)
+	}
+	return nothing, denied("grant %s is not known to this broker", id)
+}
+
+// whyLocked is the end of a sentence about silence.
+func (t *table) whyLocked() string {
+	if t.silence == nil {
+		return ""
+	}
+	return ": " + t.silence.Error()
+}
+
+// maxUnknown bounds what is remembered of grants that are nowhere.
+const maxUnknown = 1024
+
+func ended(e *entry) error {
+	if e.how == "" {
+		return denied("grant %s was revoked", e.grant.ID)
+	}
+	return denied("grant %s was revoked: %s", e.grant.ID, e.how)
+}
+
+func unavailable(format string, args ...any) error {
+	e := protocol.Errorf(protocol.CodeUnavailable, format, args...)
+	e.RetryAfter = time.Second
+	return e
+}
+
+func denied(format string, args ...any) error {
+	return protocol.Errorf(protocol.CodePermissionDenied, format, args...)
+}
+
+// get a copy of an entry.
+func (t *table) get(id protocol.GrantID) (entry, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		return *e, true
+	}
+	return entry{}, false
+}
+
+// put takes what the index says. What ended stays ended. A new one that this broker
+// has just made is proven by its making.
+func (t *table) put(e entry, proven bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.unknown, e.grant.ID)
+	old := t.grants[e.grant.ID]
+	if old == nil {
+		old = &entry{}
+		t.grants[e.grant.ID] = old
+	}
+	if !old.grant.RevokedAt.IsZero() {
+		return
+	}
+	old.grant, old.how = e.grant, e.how
+	if old.accessor != e.accessor {
+		old.accessor, old.proven = e.accessor, 0
+	}
+	if proven {
+		old.proven = t.now()
+	}
+}
+
+// end says that a grant is over. first is false where that was known.
+func (t *table) end(id protocol.GrantID, at time.Time, how string) (e entry, first bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.grants[id]
+	if x == nil {
+		return entry{}, false
+	}
+	if first = x.grant.RevokedAt.IsZero(); first {
+		x.grant.RevokedAt, x.how, x.unfinished = at, how, true
+	}
+	return *x, first
+}
+
+// finished says that the server knows of an end too.
+func (t *table) finished(id protocol.GrantID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		e.unfinished = false
+	}
+}
+
+// prove takes the answer of a look-up that was sent at a reading of the clock.
+func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, expires time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		e.proven, e.entity, e.expires = max(e.proven, sent), entity, expires
+	}
+}
+
+// hear says that the server answered a question about the broker itself.
+func (t *table) hear(sent time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.heard, t.silence = max(t.heard, sent), nil
+}
+
+// silent keeps the reason for the words of alive.
+func (t *table) silent(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.silence = err
+}
+
+// whole says that the index was read whole, from a reading of the clock on.
+func (t *table) whole(started time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.listed = true
+	for id, asked := range t.unknown {
+		if asked > 0 && asked <= started {
+			t.unknown[id] = -1 // it was looked for
+		} else if asked < 0 {
+			delete(t.unknown, id) // and may be looked for again
+		}
+	}
+}
+
+// due are the grants to look up now: those in use, and some of the others, longest
+// not tried first. all: every one in use and every other.
+func (t *table) due(all bool) (out []entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	var idle []*entry
+	for _, e := range t.grants {
+		switch {
+		case !e.grant.RevokedAt.IsZero():
+		case e.asked > 0 && now-e.asked <= inUse:
+			e.tried = now
+			out = append(out, *e)
+		case all || e.tried == 0 || now-e.tried >= sweep:
+			idle = append(idle, e)
+		}
+	}
+	slices.SortFunc(idle, func(a, b *entry) int { return cmp.Compare(a.tried, b.tried) })
+	if most := len(t.grants)/8 + 16; !all && len(idle) > most {
+		idle = idle[:most]
+	}
+	for _, e := range idle {
+		e.tried = now
+		out = append(out, *e)
+	}
+	return out
+}
+
+// untold are the grants that ended and of which nobody was told, and takes them as
+// told. Those that this broker revoked itself are in it when it starts only.
+func (t *table) untold() (out []authority.Ended) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, e := range t.grants {
+		if e.grant.RevokedAt.IsZero() || e.told {
+			continue
+		}
+		e.told = true
+		how := e.how
+		if how == "" {
+			how = "it was revoked"
+		}
+		out = append(out, authority.Ended{Grant: id, At: e.grant.RevokedAt, How: how})
+	}
+	slices.SortFunc(out, func(a, b authority.Ended) int { return a.At.Compare(b.At) })
+	return out
+}
+
+// knows says that somebody was told of an end otherwise.
+func (t *table) knows(id protocol.GrantID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		e.told = true
+	}
+}
+
+// unfinished are the grants whose end the server may not know.
+func (t *table) unfinished() (out []entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.grants {
+		if e.unfinished {
+			out = append(out, *e)
+		}
+	}
+	return out
+}
+
+// of a tenant, oldest first.
+func (t *table) of(tenant protocol.TenantID) (out []authority.Grant, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.listed {
+		return nil, unavailable("the index of grants was not read yet%s", t.whyLocked())
+	}
+	for _, e := range t.grants {
+		if e.grant.Tenant == tenant {
+			g := e.grant
+			g.Credentials = slices.Clone(g.Credentials)
+			out = append(out, g)
+		}
+	}
+	slices.SortFunc(out, func(a, b authority.Grant) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return out, nil
+}
+
+// unseen are the living grants that a reading of the whole index did not find.
+func (t *table) unseen(seen map[protocol.GrantID]bool) (out []entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, e := range t.grants {
+		if !seen[id] && e.grant.RevokedAt.IsZero() {
+			out = append(out, *e)
+		}
+	}
+	return out
+}
+
+// forget a grant that ended long ago.
+func (t *table) forget(id protocol.GrantID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.grants, id)
+}

@@ -1,0 +1,280 @@
+package vaultpolicy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/protocol"
+	"bivouac/vaultpolicy/client"
+)
+
+const (
+	// parallel requests of one loop.
+	parallel = 16
+	// allAgain is how often a wake-up may look up grants that nobody uses.
+	allAgain = 5 * time.Second
+	// indexAgain is the wait after an index that could not be read.
+	indexAgain = 2 * time.Second
+)
+
+// watchTokens looks grants up: those in use every poll, the others every sweep, and
+// all of them when it is woken.
+func (v *Vault) watchTokens(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time // of a wake-up that looked at all
+	for {
+		all := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case all = <-v.look:
+			if all && time.Since(last) < allAgain {
+				all = false
+			}
+		}
+		if all {
+			last = time.Now()
+		}
+		if err := v.round(ctx, all); err != nil && ctx.Err() == nil {
+			v.log.WarnContext(ctx, "the server that holds the grants cannot be asked", "error", err)
+		}
+		timer.Reset(v.poll)
+	}
+}
+
+// round asks first whether the broker is who it says, so that a login that is lost
+// ends no grant; then about grants.
+func (v *Vault) round(ctx context.Context, all bool) error {
+	sent := v.table.now()
+	if err := v.session.Prove(ctx); err != nil {
+		v.table.silent(err)
+		return err
+	}
+	v.table.hear(sent)
+	people := newFlags()
+	var looks errgroup.Group
+	looks.SetLimit(parallel)
+	var mu sync.Mutex
+	var odd error
+	for _, e := range v.table.due(all) {
+		looks.Go(func() error {
+			v.examine(ctx, e, people, func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				odd = err // one of many is enough to say
+			})
+			return nil
+		})
+	}
+	_ = looks.Wait() // none fails
+	return odd
+}
+
+// watchIndex reads the index at the start, every sweep and when it is woken.
+func (v *Vault) watchIndex(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-v.list:
+		}
+		wait := sweep
+		if err := v.readIndex(ctx); err != nil && ctx.Err() == nil {
+			v.table.silent(err)
+			v.log.WarnContext(ctx, "the index of grants cannot be read", "error", err)
+			wait = indexAgain
+		}
+		timer.Reset(wait)
+	}
+}
+
+// readIndex reads every entry, and takes those that are gone for revoked.
+func (v *Vault) readIndex(ctx context.Context) error {
+	started := v.table.now()
+	people, err := v.listing(ctx, "list grants", v.names.Grants+"/metadata/")
+	if err != nil {
+		return err
+	}
+	seen := map[protocol.GrantID]bool{}
+	var mu sync.Mutex
+	reads, rctx := errgroup.WithContext(ctx)
+	reads.SetLimit(parallel)
+	for _, folder := range people {
+		p, err := protocol.ParseID[protocol.PrincipalKind](trimSlash(folder))
+		if err != nil {
+			continue // not a person's
+		}
+		reads.Go(func() error {
+			ids, err := v.readFolder(rctx, p)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, id := range ids {
+				seen[id] = true
+			}
+			return err
+		})
+	}
+	if err := reads.Wait(); err != nil {
+		return err
+	}
+	for _, e := range v.table.unseen(seen) {
+		v.absent(ctx, e)
+	}
+	v.table.whole(started)
+	signal(v.tell)
+	v.wake(false)
+	return nil
+}
+
+// readFolder reads the entries of one person.
+func (v *Vault) readFolder(ctx context.Context, p protocol.PrincipalID) (ids []protocol.GrantID, err error) {
+	names, err := v.listing(ctx, "list grants", v.names.Grants+"/metadata/"+p.String()+"/")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		id, err := protocol.ParseID[protocol.GrantKind](name)
+		if err != nil {
+			continue // somebody else's entry
+		}
+		r, found, err := v.readRecord(ctx, p, id)
+		if err != nil && !errors.Is(err, errRecord) {
+			return nil, err
+		}
+		if found {
+			v.adopt(ctx, r, err)
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// adopt takes what an entry says: a new grant, or the end of one.
+func (v *Vault) adopt(ctx context.Context, r record, bad error) {
+	id := r.grant.ID
+	known, isKnown := v.table.get(id)
+	switch {
+	case bad != nil && !isKnown:
+		v.log.WarnContext(ctx, "an entry in the index of grants is no grant", "grant", id)
+	case bad != nil:
+		v.gone(ctx, known, "its entry in the index was changed by hand, so that it is none")
+	case r.state == stateRevoked && !r.grant.RevokedAt.IsZero():
+		v.prune(ctx, r)
+		if isKnown && known.grant.RevokedAt.IsZero() {
+			v.gone(ctx, known, or(r.how, "it was revoked at another broker"))
+			return
+		}
+		v.table.put(r.entry, false)
+	case r.state != stateAlive:
+		r.grant.RevokedAt = time.Time{}
+		v.table.put(r.entry, false)
+		v.gone(ctx, r.entry, "its entry in the index says so")
+	case isKnown && !known.grant.SameAs(r.grant):
+		v.gone(ctx, known, "its entry in the index was changed by hand")
+	default:
+		v.table.put(r.entry, false)
+	}
+}
+
+// absent makes sure of an entry that a reading of the index did not find.
+func (v *Vault) absent(ctx context.Context, e entry) {
+	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
+	switch {
+	case err != nil && !errors.Is(err, errRecord):
+	case found:
+		v.adopt(ctx, r, err)
+	default:
+		v.gone(ctx, e, "its entry in the index was deleted")
+	}
+}
+
+// gone ends a grant: in memory first, then whoever must know, then in the server.
+func (v *Vault) gone(ctx context.Context, e entry, how string) {
+	if _, first := v.table.end(e.grant.ID, now(), how); !first {
+		return
+	}
+	v.openGrants.drop(e.grant.ID)
+	v.log.InfoContext(ctx, "grant ended", "grant", e.grant.ID, "tenant", e.grant.Tenant, "how", how)
+	signal(v.tell)
+	signal(v.clean)
+}
+
+// prune forgets an entry that ended long ago.
+func (v *Vault) prune(ctx context.Context, r record) {
+	if time.Since(r.grant.RevokedAt) < revokedTTL {
+		return
+	}
+	if err := v.delete(ctx, "forget old grants", v.indexPath("metadata", r.grant.Principal, r.grant.ID)); err != nil {
+		v.log.WarnContext(ctx, "an old entry stays in the index", "grant", r.grant.ID, "error", err)
+		return
+	}
+	v.table.forget(r.grant.ID)
+}
+
+// finishAll makes the server know of every end, and tries again what it did not take.
+func (v *Vault) finishAll(ctx context.Context) error {
+	again := time.NewTicker(v.poll)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-v.clean:
+		case <-again.C:
+		}
+		var ends errgroup.Group
+		ends.SetLimit(parallel)
+		for _, e := range v.table.unfinished() {
+			ends.Go(func() error {
+				if err := v.finish(ctx, e); err != nil && !client.KindOf(err).Unknown() && ctx.Err() == nil {
+					v.log.WarnContext(ctx, "the server does not take the end of a grant", "grant", e.grant.ID, "error", err)
+				}
+				return nil
+			})
+		}
+		_ = ends.Wait() // none fails
+	}
+}
+
+// finish ends the token where it lives, and writes the end into the index.
+func (v *Vault) finish(ctx context.Context, e entry) error {
+	if err := v.revokeToken(ctx, e.accessor); err != nil {
+		return err
+	}
+	err := v.writeEnd(ctx, e)
+	if client.KindOf(err) == client.Changed { // another broker wrote the same
+		err = v.writeEnd(ctx, e)
+	}
+	return err
+}
+
+func (v *Vault) writeEnd(ctx context.Context, e entry) error {
+	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
+	if err != nil && !errors.Is(err, errRecord) {
+		return err
+	}
+	if found && err == nil && r.state == stateRevoked && !r.grant.RevokedAt.IsZero() {
+		v.table.finished(e.grant.ID)
+		return nil
+	}
+	if !found { // its id shall not be used again
+		if r.version, err = v.versionOf(ctx, e.grant.Principal, e.grant.ID); err != nil {
+			return err
+		}
+	}
+	r.entry, r.state = e, stateRevoked
+	if err := v.writeRecord(ctx, r); err != nil {
+		return err
+	}
+	v.table.finished(e.grant.ID)
+	return nil
+}
