@@ -38,7 +38,7 @@ type Config struct {
 	// Beside runs while a stream is open, with the server that it comes from, and
 	// returns when its context ends; nil: nothing does.
 	Beside func(context.Context, brokerv1connect.FeedServiceClient)
-	Log      *slog.Logger
+	Log    *slog.Logger
 }
 
 // Follower keeps a Feed current over the network.
