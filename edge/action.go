@@ -81,7 +81,7 @@ func (d *Daemon) journalResult(a *attempt, r *runnerv1.Result) error {
 // the owner's second key had not begun, and goes on waiting.
 func (d *Daemon) recoverActions(ctx context.Context) error {
 	var err error
-	if d.actions, err = openActions(d.cfg.State); err != nil {
+	if d.actions, err = openActions(d.cfg.State, d.cfg.SyncFunc); err != nil {
 		return err
 	}
 	if err := d.recoverTurnKeys(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -78,8 +79,8 @@ type logLine struct {
 }
 
 // openActions reads the log back.
-func openActions(dir *state.Dir) (*actionLog, error) {
-	j, err := journal.Open(dir.Journal(), journal.Options{StatusCommand: dir.Command("status")})
+func openActions(dir *state.Dir, sync func(*os.File) error) (*actionLog, error) {
+	j, err := journal.Open(dir.Journal(), journal.Options{StatusCommand: dir.Command("status"), SyncFunc: sync})
 	if err != nil {
 		return nil, err
 	}

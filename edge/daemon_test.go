@@ -257,7 +257,7 @@ func TestCrashBetweenIntentAndResultIsInspected(t *testing.T) {
 				work := deviceWork(device.Write, map[string]any{"path": "notes/a.txt", "content": "new"})
 				work.GetDevice().PreImageDigest = canonical.Digest([]byte("old"))
 				id := newAttempt()
-				log, err := openActions(m.dir)
+				log, err := openActions(m.dir, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -363,7 +363,7 @@ func TestSecondKeyOverTheControlSocket(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	log, err := openActions(m.dir)
+	log, err := openActions(m.dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +387,7 @@ func plantQuestion(t *testing.T, f *fakeServer, m *machine) protocol.AttemptID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.actions, err = openActions(m.dir); err != nil {
+	if d.actions, err = openActions(m.dir, nil); err != nil {
 		t.Fatal(err)
 	}
 	defer d.actions.close()

@@ -51,6 +51,8 @@ type Status struct {
 	CertificateEnd time.Time `json:"certificate_not_after"`
 	LastError      string    `json:"last_error,omitempty"`
 	LastErrorAt    time.Time `json:"last_error_at,omitzero"`
+	// Ended is why a daemon of the last day ended by itself, and what to do about it.
+	Ended string `json:"ended,omitempty"`
 }
 
 // AttemptStatus is one attempt on this machine.
@@ -83,6 +85,9 @@ func (d *Daemon) Status() Status {
 	}
 	if c, err := d.cfg.State.Certificate(); err == nil {
 		out.CertificateEnd = c.Leaf.NotAfter
+	}
+	if end, ok := d.cfg.State.Ended(); ok {
+		out.Ended = end.String()
 	}
 	out.SecondKeys = f.GetSecondKeys()
 	out.RefusesEgress = f.GetRefusesEgress()

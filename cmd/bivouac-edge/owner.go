@@ -34,6 +34,9 @@ func statusCommand(dir *string) *cobra.Command {
 				if _, no := edge.Standing(cmd.Context(), d, link.Network{}); protocol.CodeOf(no) == protocol.CodePermissionDenied {
 					return no
 				}
+				if end, ok := d.Ended(); ok {
+					err = protocol.Errorf(protocol.CodeFailedPrecondition, "%w: %s; then start it: %s", err, end, d.Command("run"))
+				}
 			}
 			if err != nil {
 				return err

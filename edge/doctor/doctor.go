@@ -255,9 +255,22 @@ func (x *exam) disk() {
 	x.Disk(d)
 }
 
+// ended says that a daemon of the last day ended by itself, over its journal.
+func (x *exam) ended(runs bool) {
+	end, ok := x.dir.Ended()
+	switch {
+	case !ok:
+	case runs:
+		x.Warn("journal", end.String(), "it was started again and goes on from what is on the disk, which may fail again", "dmesg | tail; df -h "+x.dir.Path()+"  (a disk that loses writes has to be replaced)")
+	default:
+		x.Bad("journal", end.String(), "this machine takes no work; what it had begun is inspected when it starts", "dmesg | tail; df -h "+x.dir.Path()+"; then "+x.dir.Command("run"))
+	}
+}
+
 // daemon asks the running one.
 func (x *exam) daemon(ctx context.Context) {
 	s, err := x.StatusFunc(ctx, x.dir)
+	x.ended(err == nil)
 	switch {
 	case err != nil:
 		x.Warn("daemon", err.Error(), "this machine takes no work", x.dir.Command("run"))

@@ -168,6 +168,13 @@ func TestExamine(t *testing.T) {
 			b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\n"), 0o600))
 			b.must(os.Chmod(b.dir.Policy(), 0o666))
 		}, "edge.hcl", finding.Problem, "mode 0666", "chmod go-w"},
+		"failed journal": {func(b *body) {
+			b.must(b.dir.SaveEnded(state.Ended{At: time.Now().Add(-time.Minute), Why: "the journal failed: input/output error"}))
+		}, "journal", finding.Warning, "ended at", "dmesg"},
+		"failed journal, not started": {func(b *body) {
+			b.must(b.dir.SaveEnded(state.Ended{At: time.Now().Add(-time.Minute), Why: "the journal failed: input/output error"}))
+			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
+		}, "journal", finding.Problem, "input/output error", "bivouac-edge run"},
 		"damaged key":     {func(b *body) { b.must(os.WriteFile(filepath.Join(b.dir.Path(), "device.key"), []byte("x"), 0o600)) }, "key", finding.Problem, "is damaged", "leave --force"},
 		"old certificate": {func(b *body) { b.certificate(time.Now().Add(-time.Minute)) }, "certificate", finding.Warning, "ended", "bivouac-edge run"},
 		"mistyped policy": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 1\nfolder {\n"), 0o600)) }, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},
@@ -261,6 +268,19 @@ func TestExamine(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a daemon of days ago ended over is no finding any more.
+func TestEndOfLongAgoIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := healthy(t)
+		b.must(b.dir.SaveEnded(state.Ended{At: time.Now().Add(-48 * time.Hour), Why: "the journal failed"}))
+		for _, f := range Examine(t.Context(), b.cfg).All {
+			if f.Check == "journal" {
+				t.Errorf("found %+v", f)
+			}
+		}
+	})
 }
 
 // judge holds exit code and JSON against the worst finding.

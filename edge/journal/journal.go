@@ -19,6 +19,8 @@ type Options struct {
 	// StatusCommand shows a person why the journal does not empty. Default
 	// `bivouac-edge status`.
 	StatusCommand string
+	// SyncFunc puts what was written to a file on the disk. Default (*os.File).Sync.
+	SyncFunc func(*os.File) error
 }
 
 func (o Options) withDefaults() Options {
@@ -34,6 +36,9 @@ func (o Options) withDefaults() Options {
 	if o.StatusCommand == "" {
 		o.StatusCommand = "bivouac-edge status"
 	}
+	if o.SyncFunc == nil {
+		o.SyncFunc = (*os.File).Sync
+	}
 	return o
 }
 
@@ -48,6 +53,19 @@ type Journal struct {
 	next     int64
 	durable  int64
 	broken   error
+	// failed is closed when the disk failed: nothing is appended any more.
+	failed chan struct{}
+}
+
+// Failed is closed when the journal has ended because the disk failed. What is on
+// the disk then, only opening it again can tell.
+func (j *Journal) Failed() <-chan struct{} { return j.failed }
+
+// Err says why Failed is closed; nil while the journal works.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.broken
 }
 
 // Append adds one record and returns its sequence. With durable it, and all
@@ -134,7 +152,7 @@ func (j *Journal) syncLocked() error {
 	if j.durable == j.next-1 {
 		return nil
 	}
-	if err := syncFile(j.file); err != nil {
+	if err := j.opt.SyncFunc(j.file); err != nil {
 		return j.breakLocked(err)
 	}
 	j.durable = j.next - 1
@@ -143,7 +161,10 @@ func (j *Journal) syncLocked() error {
 
 // breakLocked ends the journal: its state on disk is not known any more.
 func (j *Journal) breakLocked(err error) error {
-	j.broken = protocol.Errorf(protocol.CodeDataLoss, "the journal %s failed: %w; check the disk and restart bivouac-edge", j.dir, err)
+	if j.broken == nil {
+		j.broken = protocol.Errorf(protocol.CodeDataLoss, "the journal %s failed: %w; check the disk (dmesg, smartctl -a)", j.dir, err)
+		close(j.failed)
+	}
 	return j.broken
 }
 

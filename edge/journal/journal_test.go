@@ -123,14 +123,23 @@ func TestBoundIsRefusedAndReserveServesResults(t *testing.T) {
 }
 
 func TestFailedSyncEndsTheJournal(t *testing.T) {
-	j := open(t, t.TempDir(), Options{})
+	var lost error
+	j := open(t, t.TempDir(), Options{SyncFunc: func(f *os.File) error { return errors.Join(lost, f.Sync()) }})
 	appendN(t, j, 1)
-	real := syncFile
-	syncFile = func(*os.File) error { return errors.New("I/O error") }
+	select {
+	case <-j.Failed():
+		t.Fatal("a journal that works has failed")
+	default:
+	}
+	lost = errors.New("I/O error")
 	_, err := j.Append([]byte("x"), true)
-	syncFile = real
+	lost = nil
 	if protocol.CodeOf(err) != protocol.CodeDataLoss {
 		t.Fatalf("got %v", err)
+	}
+	<-j.Failed()
+	if j.Err() == nil {
+		t.Error("it does not say why")
 	}
 	if _, err := j.Append([]byte("y"), true); protocol.CodeOf(err) != protocol.CodeDataLoss {
 		t.Errorf("it went on after a failed sync: %v", err)

@@ -23,9 +23,6 @@ const segmentSuffix = ".journal"
 
 func (s segment) name() string { return fmt.Sprintf("%016d%s", s.first, segmentSuffix) }
 
-// syncFile is replaced by tests that lose the disk.
-var syncFile = func(f *os.File) error { return f.Sync() }
-
 // createSegment makes an empty file whose name survives a crash.
 func createSegment(dir string, first int64) (segment, *os.File, error) {
 	s := segment{first: first}
@@ -33,7 +30,7 @@ func createSegment(dir string, first int64) (segment, *os.File, error) {
 	if err != nil {
 		return s, nil, err
 	}
-	if err := errors.Join(syncFile(f), durable.SyncDir(dir)); err != nil {
+	if err := errors.Join(f.Sync(), durable.SyncDir(dir)); err != nil {
 		f.Close()
 		return s, nil, err
 	}
@@ -43,7 +40,7 @@ func createSegment(dir string, first int64) (segment, *os.File, error) {
 // Open opens or creates the journal in dir, a directory of its own, and cuts
 // off a torn tail.
 func Open(dir string, o Options) (*Journal, error) {
-	j := &Journal{dir: dir, opt: o.withDefaults(), next: 1}
+	j := &Journal{dir: dir, opt: o.withDefaults(), next: 1, failed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, protocol.Errorf(protocol.CodeUnavailable, "the journal %s cannot be made: %w", dir, err)
 	}
@@ -74,7 +71,7 @@ func Open(dir string, o Options) (*Journal, error) {
 	}
 	// What Replay now shows must stay: a crash of the process, not the machine,
 	// left it in the page cache only.
-	if err := errors.Join(j.file.Truncate(last.size), syncFile(j.file), durable.SyncDir(dir)); err != nil {
+	if err := errors.Join(j.file.Truncate(last.size), j.file.Sync(), durable.SyncDir(dir)); err != nil {
 		j.file.Close()
 		return nil, err
 	}
