@@ -4,9 +4,10 @@
 // with Release even when a child of the process is between fork and exec: such a
 // child shares the open file, and closing alone would leave the lock to it. The
 // descriptor is closed in every program that is started (O_CLOEXEC). It refuses
-// to wait: a held lock is an answer, unless its holder is dead. Then such a child has
-// outlived it, as when a daemon is killed and started again at once, and lets go in a
-// moment. Test it with go test alone.
+// to wait: a held lock is an answer, unless its holder is dead, or has not said who it
+// is. Then such a child has outlived it, as when a daemon is killed and started again
+// at once, and lets go in a moment, which on a machine that is short of everything is
+// long. Test it with go test alone.
 package lockfile
 
 import (
@@ -22,8 +23,12 @@ import (
 var ErrHeld = errors.New("the lock is held")
 
 // How long a child may take from fork to exec after its parent died, on a machine
-// that is busy, and how often the lock is tried meanwhile.
-const outlived, again = 5 * time.Second, 10 * time.Millisecond
+// that is busy, and how often the lock is tried meanwhile. No living holder is waited
+// for, so this costs nobody anything but a refusal that would be wrong.
+const outlived, again = time.Minute, 10 * time.Millisecond
+
+// unknown is the holder of a lock whose file says nothing.
+const unknown = "(unknown)"
 
 // Lock is a held lock.
 type Lock struct{ f *os.File }
@@ -36,7 +41,7 @@ func Take(path string) (*Lock, error) {
 		return nil, err
 	}
 	err = lock(f)
-	for waited := time.Duration(0); errors.Is(err, ErrHeld) && waited < outlived && dead(Holder(path)); waited += again {
+	for began := time.Now(); errors.Is(err, ErrHeld) && time.Since(began) < outlived && gone(Holder(path)); {
 		time.Sleep(again)
 		err = lock(f)
 	}
@@ -72,5 +77,9 @@ func Holder(path string) string {
 	if pid := strings.TrimSpace(string(b)); err == nil && pid != "" {
 		return pid
 	}
-	return "(unknown)"
+	return unknown
 }
+
+// gone reports a holder that does not live, or has not written its number yet: who
+// lives does so at once.
+func gone(holder string) bool { return holder == unknown || dead(holder) }

@@ -102,15 +102,22 @@ func TestReleaseBesideAFork(t *testing.T) {
 }
 
 // A holder is killed while a child of it is between fork and exec: the child has the
-// lock for a moment more, and the next process waits for it. Behind a holder that
-// lives nobody waits.
+// lock for a moment more, and the next process waits for it, also when the holder died
+// before it had said who it was. Behind a holder that lives nobody waits.
 func TestDeadHolderIsOutlived(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
 	killed := exec.Command("true")
 	if err := killed.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(strconv.Itoa(killed.Process.Pid)+"\n"), 0o600); err != nil {
+	for name, content := range map[string]string{"it is dead": strconv.Itoa(killed.Process.Pid) + "\n", "it said nothing": ""} {
+		t.Run(name, func(t *testing.T) { outlives(t, content) })
+	}
+}
+
+// outlives takes a lock that a child of somebody gone has for a moment more.
+func outlives(t *testing.T, content string) {
+	path := filepath.Join(t.TempDir(), "lock")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, err := os.Open(path)
@@ -125,7 +132,7 @@ func TestDeadHolderIsOutlived(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { released <- child.Release() })
 	l, err := lockfile.Take(path)
 	if err := errors.Join(err, <-released); err != nil {
-		t.Fatalf("the holder is dead: %v", err)
+		t.Fatalf("the holder is gone: %v", err)
 	}
 	if _, err := lockfile.Take(path); !errors.Is(err, lockfile.ErrHeld) {
 		t.Errorf("the holder lives: %v", err)

@@ -25,7 +25,7 @@ func (d *Dir) Lock() (release func(), err error) {
 	switch {
 	case errors.Is(err, lockfile.ErrHeld):
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
-			"another bivouac-edge runs on %s: see `%s`", d.path, d.Command("status"))
+			"another bivouac-edge runs on %s (process %s): see `%s`", d.path, lockfile.Holder(d.file("lock")), d.Command("status"))
 	case err != nil:
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; make it yours with `chown` and `chmod 700`, or name another with --state", d.path, err)
 	}
