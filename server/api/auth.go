@@ -87,7 +87,7 @@ func (a authenticator) authenticate(ctx context.Context, h http.Header) (context
 	// Every token that is presented costs one hash and one lookup, whatever it
 	// looks like, so that time tells nothing about which tokens exist.
 	var l login
-	err := a.store.View(ctx, store.AsLoop("authenticate"), func(tx *store.Tx) (err error) {
+	err := a.store.Lookup(ctx, store.AsLoop("authenticate"), func(tx *store.Tx) (err error) {
 		l.principal, l.tenant, err = tx.PrincipalByToken(hashToken(token))
 		return err
 	})

@@ -100,7 +100,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 		if a.Turn, err = e.queue(tx, s, agent, p, digest, a.Replaced); err != nil {
 			return err
 		}
-		a.Position = s.Queued + 1
+		a.Position = s.Session.Queued + 1
 		a.EstimatedWait, err = e.wait(tx, s, a.Position)
 		return err
 	})
@@ -200,7 +200,7 @@ func (e *Engine) mayQueue(tx *store.Tx, at store.Standing) (policy.Agent, error)
 		what        string
 		depth, most int
 	}{
-		{"this session", at.Queued, agent.Limits.MaxQueued},
+		{"this session", at.Session.Queued, agent.Limits.MaxQueued},
 		{"you", at.QueuedOfPrincipal, e.cfg.Limits.MaxQueuedPrincipal},
 		{"this tenant", at.QueuedOfTenant, e.cfg.Limits.MaxQueuedTenant},
 	} {
@@ -267,6 +267,9 @@ func (e *Engine) wait(tx *store.Tx, at store.Standing, position int) (time.Durat
 // typical is how long the session's recent turns took.
 func (e *Engine) typical(tx *store.Tx, at store.Standing) (time.Duration, error) {
 	const unknownYet, sample = 10 * time.Second, 10
+	if at.Begun() == 0 {
+		return unknownYet, nil // all that it ever had still wait
+	}
 	n, took, err := tx.Pace(at.Session.ID, at.Begun(), sample)
 	if n == 0 || err != nil {
 		return unknownYet, err

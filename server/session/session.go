@@ -38,4 +38,6 @@ type Session struct {
 	// LastSeq and LastHash are the end of the event chain. INV-8.
 	LastSeq  int64
 	LastHash []byte
+	// Queued is how many of its turns wait; the store counts them.
+	Queued int
 }

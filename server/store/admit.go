@@ -9,44 +9,53 @@ import (
 )
 
 // Standing is what a prompt meets in its session. Every admission reads it, so it
-// takes two statements however much it says; they need no more than indexes.
+// takes one statement however much it says, and looks at no turn that waits.
 type Standing struct {
 	Session session.Session // its row is held until the commit
 	// Same is the turn that the message made before; zero for a new message.
 	Same protocol.TurnID
-	// Turns that wait: of the session, of its principal, of its tenant.
-	Queued, QueuedOfPrincipal, QueuedOfTenant int
-	Active                                    bool // a turn occupies the session
-	Last                                      int64
+	// Turns that wait: of the session's principal, and of its tenant.
+	QueuedOfPrincipal, QueuedOfTenant int
+	Active                            bool // a turn occupies the session
+	Last                              int64
 }
 
 // Begun is the number of the last turn that came before those that wait.
-func (s Standing) Begun() int64 { return s.Last - int64(s.Queued) }
+func (s Standing) Begun() int64 { return s.Last - int64(s.Session.Queued) }
 
-var standing = define(`SELECT
-	(SELECT COALESCE(MIN(m.id), '') FROM turns m WHERE m.session = $1 AND m.message_id = $2),
-	(SELECT COALESCE(MAX(l.n), 0) FROM turns l WHERE l.session = $1),
-	(SELECT COUNT(*) FROM turns q WHERE q.session = $1 AND q.state = 'QUEUED'),
-	(SELECT COUNT(*) FROM turns p WHERE p.tenant = $3 AND p.principal = $4 AND p.state = 'QUEUED'),
-	(SELECT COUNT(*) FROM turns t WHERE t.tenant = $3 AND t.state = 'QUEUED'),
-	(SELECT COUNT(*) FROM turns x WHERE x.session = $1 AND x.state IN ` + activeStates + `)`)
+var standing = define(`SELECT ` + sessionColumns + `,
+	(SELECT COALESCE(MIN(m.id), '') FROM turns m WHERE m.session = $3 AND m.message_id = $4),
+	(SELECT COALESCE(MAX(l.n), 0) FROM turns l WHERE l.session = $3),
+	(SELECT CAST(COALESCE(SUM(p.queued), 0) AS BIGINT) FROM sessions p WHERE p.tenant = s.tenant AND p.principal = s.principal AND p.queued > 0),
+	(SELECT CAST(COALESCE(SUM(t.queued), 0) AS BIGINT) FROM sessions t WHERE t.tenant = s.tenant AND t.queued > 0),
+	(SELECT COUNT(*) FROM turns x WHERE x.session = $3 AND x.state IN ` + activeStates + `)
+	FROM sessions s WHERE ` + own("s") + ` AND s.id = $3{lock}`)
 
-// Standing holds the session's row and reads what a message meets there.
+// Standing holds the session's row and reads what a message meets there. On
+// PostgreSQL its transaction sees a snapshot: a row that somebody changed since is
+// not held, but the transaction runs again.
 func (tx *Tx) Standing(id protocol.SessionID, messageID string) (Standing, error) {
-	row, err := tx.locked(id)
-	if err != nil {
-		return Standing{}, err
-	}
-	return first(tx, func(r scanner) (Standing, error) {
-		s, active := Standing{Session: row}, 0
-		err := r.Scan(&s.Same, &s.Last, &s.Queued, &s.QueuedOfPrincipal, &s.QueuedOfTenant, &active)
+	return one(tx, "session", id, func(r scanner) (s Standing, err error) {
+		active := 0
+		err = r.Scan(append(sessionFields(&s.Session), &s.Same, &s.Last, &s.QueuedOfPrincipal, &s.QueuedOfTenant, &active)...)
 		s.Active = active > 0
 		return s, err
-	}, standing, []any{id, messageID, row.Tenant, row.Principal})
+	}, standing, tx.mine(id, messageID))
 }
 
-var admitted = define(`UPDATE sessions SET last_seq = $2, last_hash = $3, last_active_at = $5, due_at = $6
-	WHERE id = $1 AND last_seq = $4`)
+var (
+	// A turn that waits has no more columns than these.
+	queueTurn = define(`INSERT INTO turns
+		(id, session, tenant, principal, n, message_id, message_digest, prompt, workspace_digest, state, placement, queued_at,
+		 queue_deadline, trace_parent, loop,
+		 prior_state, reason, message, answer, activated_at, deadline, ended_at, cancel_requested_at, reconcile_deadline,
+		 snapshot, snapshot_digest, owner, owner_fence, patch_digest, model_call, attempt, attempts,
+		 input_tokens, output_tokens, cost_micro_usd, slice, model_calls, usage_settled_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
+		 '', '', '', '', 0, 0, 0, 0, 0, '', '', '', 0, '', '', '', 0, 0, 0, 0, '', 0, 0) ON CONFLICT DO NOTHING`)
+	admitted = define(`UPDATE sessions SET last_seq = $2, last_hash = $3, last_active_at = $5, due_at = $6, queued = queued + 1
+		WHERE id = $1 AND last_seq = $4`)
+)
 
 // Admit queues a turn at the end of its session's order, with the first event of
 // its life, and notes that the session was used: what InsertTurn, AppendEvents and
@@ -55,9 +64,17 @@ func (tx *Tx) Admit(s Standing, t session.Turn, said session.Event) (session.Tur
 	if err := tx.concerns("a turn", s.Session.Tenant, s.Session.Principal); err != nil {
 		return t, err
 	}
-	t, err := tx.insertTurn(s.Session, s.Last, t)
+	t, err := numbered(s.Session, s.Last, t)
 	if err != nil {
 		return t, err
+	}
+	n, err := tx.exec(queueTurn, t.ID, t.Session, t.Tenant, t.Principal, t.N, t.MessageID, t.MessageDigest, t.Prompt, t.WorkspaceDigest,
+		t.State, t.Placement, t.QueuedAt, t.QueueDeadline, t.TraceParent, t.Loop)
+	if err != nil {
+		return t, err
+	}
+	if n == 0 {
+		return t, sentAlready(t)
 	}
 	said.Turn = t.ID
 	_, seq, hash, err := tx.chain(s.Session, said)
@@ -65,13 +82,14 @@ func (tx *Tx) Admit(s Standing, t session.Turn, said session.Event) (session.Tur
 		return t, err
 	}
 	s.Session.LastActiveAt = tx.Now
-	n, err := tx.exec(admitted, t.Session, seq, hash, s.Session.LastSeq, s.Session.LastActiveAt, dueAt(s.Session))
+	n, err = tx.exec(admitted, t.Session, seq, hash, s.Session.LastSeq, s.Session.LastActiveAt, dueAt(s.Session))
 	if err != nil {
 		return t, err
 	}
 	if n == 0 {
 		return t, protocol.Errorf(protocol.CodeConflict, "the events of session %s moved on", t.Session)
 	}
+	tx.touch(TopicTurns)
 	tx.touch(TopicEvents)
 	tx.touch(EventsOf(t.Session))
 	return t, nil

@@ -10,16 +10,22 @@ import (
 	"bivouac/server/session"
 )
 
-// beforeOwners is the schema that migration 15 finds.
+// beforeOwners is the schema that migration 15 finds, with what later ones find.
 var beforeOwners = []string{
 	`DROP INDEX turns_owned`,
 	`ALTER TABLE turns ADD COLUMN owner_expires_at BIGINT NOT NULL DEFAULT 1700000000000000`,
 	`CREATE INDEX turns_owned ON turns (owner, owner_expires_at) WHERE state IN ` + activeStates,
+	`ALTER TABLE grants DROP COLUMN revoked_why`,
+	`ALTER TABLE grants DROP COLUMN receipt`,
+	`DROP INDEX sessions_queued`,
+	`ALTER TABLE sessions DROP COLUMN queued`,
+	`CREATE INDEX turns_queued_by_principal ON turns (tenant, principal) WHERE state = 'QUEUED'`,
 	`DELETE FROM schema_migrations WHERE version >= 15`,
 }
 
 // A database of an earlier version comes forward with the turns that run in it,
-// which are their owner's still; the next start finds nothing to do.
+// which are their owner's still, and with those that wait; the next start finds
+// nothing to do.
 func TestTurnsComeForward(t *testing.T) {
 	dir, replica := t.TempDir(), protocol.ReplicaID("rep_of_the_owner")
 	s, err := Open(context.Background(), Config{Path: filepath.Join(dir, "bivouac.db")})
@@ -41,6 +47,12 @@ func TestTurnsComeForward(t *testing.T) {
 		if err := tx.SaveTurn(turn, session.Queued, 0); err != nil {
 			return err
 		}
+		for _, message := range []string{"2", "3"} {
+			if _, err := tx.InsertTurn(session.Turn{ID: newID[protocol.TurnID](tx), Session: id, State: session.Queued, QueuedAt: tx.Now,
+				MessageID: message, Prompt: "And now?"}); err != nil {
+				return err
+			}
+		}
 		before, err = tx.Turn(turn.ID)
 		return err
 	})
@@ -61,7 +73,11 @@ func TestTurnsComeForward(t *testing.T) {
 			if len(owned) != 1 || owned[0].ID != before.ID || owned[0].OwnerFence != 7 || string(owned[0].Loop) != "loop" || owned[0].Prompt != before.Prompt {
 				t.Errorf("its owner finds %+v, want %+v", owned, before)
 			}
-			return nil
+			s, err := tx.Session(id)
+			if s.Queued != 2 {
+				t.Errorf("%d turns wait, want 2", s.Queued)
+			}
+			return err
 		})
 		if err != nil {
 			t.Fatal(err)

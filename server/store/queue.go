@@ -34,11 +34,20 @@ func (tx *Tx) mayActivate(id protocol.TurnID) error {
 }
 
 var (
-	queueOfSession = define(`SELECT COUNT(*) FROM turns t WHERE ` + own("t") + ` AND t.session = $3 AND t.state = 'QUEUED'`)
-	queueOfAll     = define(`SELECT COUNT(*) FROM turns t WHERE t.state = 'QUEUED'`)
-	queueOfTenant  = define(`SELECT COUNT(*) FROM turns t WHERE t.tenant = $1 AND t.state = 'QUEUED'`)
-	queueOfOne     = define(`SELECT COUNT(*) FROM turns t WHERE t.tenant = $1 AND t.principal = $2 AND t.state = 'QUEUED'`)
+	queueOfSession = define(`SELECT ` + waiting + ` FROM sessions s WHERE ` + own("s") + ` AND s.id = $3`)
+	queueOfAll     = define(`SELECT ` + waiting + ` FROM sessions s WHERE s.queued > 0`)
+	queueOfTenant  = define(`SELECT ` + waiting + ` FROM sessions s WHERE s.tenant = $1 AND s.queued > 0`)
+	queueOfOne     = define(`SELECT ` + waiting + ` FROM sessions s WHERE s.tenant = $1 AND s.principal = $2 AND s.queued > 0`)
 	queuePosition  = define(`SELECT COUNT(*) FROM turns q WHERE q.session = $1 AND q.state = 'QUEUED' AND q.n <= $2`)
+)
+
+// waiting are the turns that wait in sessions. Each session's row counts its own:
+// what queues a turn adds one, and the turn's first step takes it away.
+const waiting = `CAST(COALESCE(SUM(s.queued), 0) AS BIGINT)`
+
+var (
+	joinQueue  = define(`UPDATE sessions SET queued = queued + 1 WHERE id = $1`)
+	leaveQueue = define(`UPDATE sessions SET queued = queued - 1 WHERE id = (SELECT t.session FROM turns t WHERE t.id = $1)`)
 )
 
 // QueueDepth counts QUEUED turns; zero ids do not narrow. A principal may count

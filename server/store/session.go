@@ -8,12 +8,16 @@ import (
 )
 
 const sessionColumns = `s.id, s.tenant, s.principal, s.instance, s.generation, s.agent, s.agent_digest, s.state,
-	s.data_boundary, s.created_at, s.last_active_at, s.expires_at, s.idle_ttl, s.idempotency_key, s.last_seq, s.last_hash`
+	s.data_boundary, s.created_at, s.last_active_at, s.expires_at, s.idle_ttl, s.idempotency_key, s.last_seq, s.last_hash, s.queued`
+
+func sessionFields(s *session.Session) []any {
+	return []any{&s.ID, &s.Tenant, &s.Principal, &s.Instance, &s.Generation, &s.Agent, &s.AgentDigest, &s.State,
+		&s.DataBoundary, at(&s.CreatedAt), at(&s.LastActiveAt), at(&s.ExpiresAt), span(&s.IdleTTL), &s.IdempotencyKey,
+		&s.LastSeq, blob(&s.LastHash), &s.Queued}
+}
 
 func scanSession(r scanner) (s session.Session, err error) {
-	err = r.Scan(&s.ID, &s.Tenant, &s.Principal, &s.Instance, &s.Generation, &s.Agent, &s.AgentDigest, &s.State,
-		&s.DataBoundary, at(&s.CreatedAt), at(&s.LastActiveAt), at(&s.ExpiresAt), span(&s.IdleTTL), &s.IdempotencyKey,
-		&s.LastSeq, blob(&s.LastHash))
+	err = r.Scan(sessionFields(&s)...)
 	return s, err
 }
 
@@ -23,7 +27,7 @@ var insertSession = define(`INSERT INTO sessions
 	VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, $15, 0, $16) ON CONFLICT DO NOTHING`)
 
 // InsertSession stores a new session; its idempotency key is unique per principal.
-// The end of its event chain is the store's and begins empty.
+// The end of its event chain and its queue are the store's and begin empty.
 func (tx *Tx) InsertSession(s session.Session) error {
 	if err := tx.concerns("a session", s.Tenant, s.Principal); err != nil {
 		return err
@@ -103,7 +107,7 @@ var (
 		ORDER BY s.due_at, s.id LIMIT $4`)
 	sessionsDrained = define(`SELECT ` + sessionColumns + ` FROM sessions s
 		WHERE ` + own("s") + ` AND s.state = 'CLOSING'
-			AND NOT EXISTS (SELECT 1 FROM turns q WHERE q.session = s.id AND q.state = 'QUEUED')
+			AND s.queued = 0
 			AND NOT EXISTS (SELECT 1 FROM turns a WHERE a.session = s.id AND a.state IN ` + activeStates + `)
 		ORDER BY s.last_active_at, s.id LIMIT $3`)
 )

@@ -155,6 +155,10 @@ func (e *sqliteEngine) view(ctx context.Context, tx *Tx, fn func(*Tx) error) err
 	if err := on.open(ctx); err != nil {
 		return tx.store.explain(err)
 	}
+	tx.on = on
+	if tx.single {
+		return fn(tx)
+	}
 	if err := on.control("BEGIN"); err != nil {
 		return errors.Join(tx.store.explain(err), on.discard())
 	}
@@ -165,7 +169,6 @@ func (e *sqliteEngine) view(ctx context.Context, tx *Tx, fn func(*Tx) error) err
 			on.discard()
 		}
 	}()
-	tx.on = on
 	return fn(tx)
 }
 

@@ -126,6 +126,10 @@ func (s *Store) Epoch() uint32 { return s.epoch }
 
 // View runs fn in a read transaction: all its statements see one state.
 func (s *Store) View(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	return s.read(ctx, c, false, fn)
+}
+
+func (s *Store) read(ctx context.Context, c Caller, single bool, fn func(*Tx) error) error {
 	if err := c.complete(); err != nil {
 		return err
 	}
@@ -133,8 +137,16 @@ func (s *Store) View(ctx context.Context, c Caller, fn func(*Tx) error) error {
 		return context.Cause(ctx)
 	}
 	tx := s.begin(ctx, c)
+	tx.single = single
 	defer func() { tx.over = true }()
 	return s.engine.view(ctx, tx, fn)
+}
+
+// Lookup is a View whose fn asks one statement, and is refused a second: a
+// statement sees one state by itself, so that SQLite needs no transaction around
+// it. Every call that is authenticated takes this way.
+func (s *Store) Lookup(ctx context.Context, c Caller, fn func(*Tx) error) error {
+	return s.read(ctx, c, true, fn)
 }
 
 // Update runs fn in a write transaction and commits when it returns nil. fn may

@@ -51,15 +51,9 @@ func (tx *Tx) InsertTurn(t session.Turn) (session.Turn, error) {
 	if err != nil {
 		return t, err
 	}
-	return tx.insertTurn(s, last, t)
-}
-
-// insertTurn queues a turn after the last one of a held session row.
-func (tx *Tx) insertTurn(s session.Session, last int64, t session.Turn) (session.Turn, error) {
-	if t.MessageID == "" {
-		return t, protocol.Errorf(protocol.CodeInvalidArgument, "a turn needs a message id")
+	if t, err = numbered(s, last, t); err != nil {
+		return t, err
 	}
-	t.Session, t.Tenant, t.Principal, t.N = s.ID, s.Tenant, s.Principal, last+1
 	snapshot, err := tx.keepSnapshot(t.Snapshot)
 	if err != nil {
 		return t, err
@@ -73,10 +67,24 @@ func (tx *Tx) insertTurn(s session.Session, last int64, t session.Turn) (session
 		return t, err
 	}
 	if n == 0 {
-		return t, protocol.Errorf(protocol.CodeAlreadyExists, "message %q was sent already in session %s", t.MessageID, t.Session)
+		return t, sentAlready(t)
 	}
+	_, err = tx.exec(joinQueue, t.Session)
 	tx.touch(TopicTurns)
+	return t, err
+}
+
+// numbered is a turn after the last one of a held session row.
+func numbered(s session.Session, last int64, t session.Turn) (session.Turn, error) {
+	if t.MessageID == "" {
+		return t, protocol.Errorf(protocol.CodeInvalidArgument, "a turn needs a message id")
+	}
+	t.Session, t.Tenant, t.Principal, t.N = s.ID, s.Tenant, s.Principal, last+1
 	return t, nil
+}
+
+func sentAlready(t session.Turn) error {
+	return protocol.Errorf(protocol.CodeAlreadyExists, "message %q was sent already in session %s", t.MessageID, t.Session)
 }
 
 // keepSnapshot stores a snapshot under its digest and returns that.
@@ -190,6 +198,11 @@ func (tx *Tx) SaveTurn(t session.Turn, prior session.TurnState, fence protocol.F
 			return err
 		}
 		return guardFailed("turn", t.ID, now.State, prior, now.OwnerFence, fence)
+	}
+	if prior == session.Queued && t.State != session.Queued {
+		if _, err := tx.exec(leaveQueue, t.ID); err != nil {
+			return err
+		}
 	}
 	if t.State.Terminal() || !t.CancelRequestedAt.IsZero() {
 		tx.touch(TopicTurns)

@@ -22,6 +22,8 @@ type Tx struct {
 	ctx     context.Context
 	writes  bool
 	over    bool
+	single  bool // one statement is all
+	asking  bool // and it was asked
 	touched map[Topic]bool
 	// asked says that the commit was asked for and its answer did not come.
 	asked bool
@@ -99,6 +101,8 @@ func (tx *Tx) usable(write bool) error {
 		return errors.New("store: the transaction has ended; use it only inside its function")
 	case tx.broken != nil:
 		return fmt.Errorf("store: an earlier statement of this transaction failed: %w", tx.broken)
+	case tx.single && tx.asking:
+		return errors.New("store: a Lookup asks one statement; use View")
 	case write && !tx.writes:
 		return errors.New("store: a View does not write; use Update")
 	case !tx.writes && tx.ctx.Err() != nil:
@@ -131,6 +135,7 @@ func (tx *Tx) query(write bool, st *statement, args []any) (*sql.Rows, error) {
 	if err := tx.usable(write); err != nil {
 		return nil, err
 	}
+	tx.asking = true
 	for i := range args {
 		args[i] = encode(args[i])
 	}

@@ -27,7 +27,7 @@ var (
 		(SELECT CAST(COALESCE(SUM(u.cost), 0) AS BIGINT) FROM runner_days u WHERE u.tenant = $2 AND u.day = $3 AND u.runner = $1)`)
 	consumed = define(`SELECT
 		(SELECT COUNT(*) FROM turns t WHERE ` + inScope + ` AND t.state IN ` + activeStates + `),
-		(SELECT COUNT(*) FROM turns t WHERE ` + inScope + ` AND t.state = 'QUEUED'),
+		(SELECT ` + waiting + ` FROM sessions s WHERE s.tenant = $1 AND ($2 = '' OR s.principal = $2) AND ($3 = '' OR s.agent = $3) AND s.queued > 0),
 		(SELECT COUNT(*) FROM principals p JOIN turns t ON t.principal = p.id WHERE p.tenant = $1 AND t.queued_at > $4 AND ` + inScope + `),
 		(SELECT COALESCE(MIN(t.queued_at), 0) FROM principals p JOIN turns t ON t.principal = p.id WHERE p.tenant = $1 AND t.queued_at > $4 AND ` + inScope + `),
 		(SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) FROM usage_days u WHERE u.tenant = $1 AND u.day = $5 AND ($2 = '' OR u.principal = $2) AND ($3 = '' OR u.agent = $3)),

@@ -55,7 +55,16 @@ func endedByServer(a execution.Attempt) bool {
 }
 
 func (s *Sim) checkSessions(now *reading) (moved bool) {
+	waiting := map[protocol.SessionID]int{}
+	for _, t := range now.turns {
+		if t.State == session.Queued {
+			waiting[t.Session]++
+		}
+	}
 	for _, v := range now.sessions {
+		if v.Queued != waiting[v.ID] {
+			s.violate("INV-1: session %s counts %d turns that wait, and %d do", v.ID, v.Queued, waiting[v.ID])
+		}
 		was, known := s.shadow.sessions[v.ID]
 		moved = moved || known && was.State != v.State
 		if known && was.State.Terminal() && was.State != v.State {

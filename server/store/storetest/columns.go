@@ -101,7 +101,7 @@ func sessionColumns(t *testing.T, s *store.Store, x *side) {
 		if err := tx.InsertSession(v); err != nil {
 			return err
 		}
-		v.LastSeq, v.LastHash = 0, nil // the store's
+		v.LastSeq, v.LastHash, v.Queued = 0, nil, 0 // the store's
 		got, err := tx.Session(v.ID)
 		same(t, v, got)
 		if err != nil {

@@ -241,13 +241,15 @@ func depth(t *testing.T, s *store.Store, x, y *side, ses protocol.SessionID) {
 		})
 		return n
 	}
-	ofX, ofY := count(loop, x.Tenant, "", ""), count(loop, y.Tenant, "", "")
+	ofX, ofY := waiting(t, s, x.Tenant), waiting(t, s, y.Tenant)
 	for _, try := range []struct {
 		what string
 		got  int
 		want int
 	}{
 		{"everything", count(loop, "", "", ""), ofX + ofY},
+		{"a tenant", count(loop, x.Tenant, "", ""), ofX},
+		{"another", count(loop, y.Tenant, "", ""), ofY},
 		{"a principal", count(loop, x.Tenant, x.User, ""), ofX},
 		{"a session", count(loop, "", "", ses), 1},
 		{"a bystander", count(loop, x.Tenant, x.Bystander, ""), 0},
@@ -263,6 +265,25 @@ func depth(t *testing.T, s *store.Store, x, y *side, ses protocol.SessionID) {
 	if ofX < 5 || ofY < 2 {
 		t.Errorf("depths %d and %d prove nothing", ofX, ofY)
 	}
+}
+
+// waiting looks at every turn of a tenant, as a depth does not.
+func waiting(t *testing.T, s *store.Store, tenant protocol.TenantID) (n int) {
+	view(t, s, loop, func(tx *store.Tx) error {
+		n = 0
+		for cursor := ""; ; {
+			page, next, err := tx.Turns("", 0, cursor)
+			for _, turn := range page {
+				if turn.Tenant == tenant && turn.State == session.Queued {
+					n++
+				}
+			}
+			if cursor = next; err != nil || next == "" {
+				return err
+			}
+		}
+	})
+	return n
 }
 
 func turnPages(t *testing.T, s *store.Store, x *side) {

@@ -36,6 +36,29 @@ func transactions(t *testing.T, s *store.Store) {
 			return err
 		})
 	})
+	t.Run("a look-up asks once", func(t *testing.T) {
+		again := false
+		ask := func(tx *store.Tx) error {
+			p, err := tx.Principal(x.User)
+			if err != nil || p.ID != x.User {
+				return fmt.Errorf("found %s: %w", p.ID, err)
+			}
+			if again {
+				_, err = tx.Principal(x.User)
+			}
+			return err
+		}
+		if err := s.Lookup(t.Context(), loop, ask); err != nil {
+			t.Error(err)
+		}
+		again = true
+		if err := s.Lookup(t.Context(), loop, ask); err == nil {
+			t.Error("a second statement is answered, of another moment perhaps")
+		}
+		if err := s.View(t.Context(), loop, ask); err != nil {
+			t.Error("a view refuses a second statement:", err)
+		}
+	})
 	t.Run("a refusal passed over fails the call", func(t *testing.T) {
 		err := attempt(s, func(tx *store.Tx) error {
 			if _, err := tx.EnsureTenant("half"); err != nil {
