@@ -56,7 +56,8 @@ func TestAuthority(t *testing.T) {
 		k := open(t, dir)
 		return authoritytest.Fixture{Authority: k, RootKey: k.Root().PublicKey.(ed25519.PublicKey), Reopen: func(t *testing.T) broker.Authority {
 			k.Close()
-			return open(t, dir)
+			k = open(t, dir)
+			return k
 		}}
 	})
 }
