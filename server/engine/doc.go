@@ -45,7 +45,7 @@
 // and slice.go settle what it used, cleanup.go removes what it needed, traces.go and meter.go
 // tell who watches, explain.go tells a person why it waits.
 //
-// Authority: principals.go and grants.go give it, foundation.go is what stands on it, revoke.go
+// Authority: principals.go and grants.go give it, grant_reach.go says what one lets its agent do, foundation.go is what stands on it, revoke.go
 // takes it back, floors.go is what this replica knows of that, probe.go proves it.
 //
 // Beside all turns: replicas.go is who else works on the store, lifetime.go ends old
