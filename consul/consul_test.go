@@ -14,11 +14,12 @@ import (
 	"time"
 
 	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/consul/pathstest"
 	"bivouac/edge/protocol"
 )
 
-type memory struct{ *consul.Memory }
+type memory struct{ *consultest.Memory }
 
 func (m memory) Replace(_ *testing.T, in ...consul.Intention) { m.Set(in...) }
 
@@ -141,7 +142,7 @@ func open(t *testing.T, files map[string]string) directory {
 
 func TestPaths(t *testing.T) {
 	t.Run("Memory", func(t *testing.T) {
-		pathstest.Run(t, func(*testing.T) pathstest.Source { return memory{consul.NewMemory()} })
+		pathstest.Run(t, func(*testing.T) pathstest.Source { return memory{consultest.NewMemory()} })
 	})
 	t.Run("Directory", func(t *testing.T) {
 		pathstest.Run(t, func(t *testing.T) pathstest.Source { return open(t, nil) })

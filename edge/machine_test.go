@@ -15,9 +15,10 @@ import (
 
 	"bivouac/edge/device"
 	"bivouac/edge/durable"
+	"bivouac/edge/edgetest"
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
-	"bivouac/edge/lease"
+	"bivouac/edge/lease/leasetest"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
@@ -78,8 +79,8 @@ func enrolled(t *testing.T, f *fakeServer) *machine {
 		}
 	}
 	m.cfg = Config{
-		State: dir, Network: f.net.Network("10.0.0.2"), Elapsed: lease.Monotonic(), Sandbox: provedSandbox{},
-		Adapters: []string{"native"}, Supervisors: InProcess(m.twins.start, m.twins.kill), Version: "test",
+		State: dir, Network: f.net.Network("10.0.0.2"), Elapsed: leasetest.Monotonic(), Sandbox: provedSandbox{},
+		Adapters: []string{"native"}, Supervisors: edgetest.InProcess(m.twins.start, m.twins.kill), Version: "test",
 	}
 	if testing.Verbose() {
 		m.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))

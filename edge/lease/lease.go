@@ -72,10 +72,3 @@ func (l *Lease) Due() time.Duration {
 	defer l.mu.Unlock()
 	return RenewIn(l.ttl) - (l.elapsed() - l.sent)
 }
-
-// Monotonic counts from now by Go's clock, which is virtual inside a
-// testing/synctest bubble. It counts no suspend: for tests only.
-func Monotonic() Elapsed {
-	start := time.Now()
-	return func() time.Duration { return time.Since(start) }
-}

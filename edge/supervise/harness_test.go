@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"bivouac/edge/lease"
+	"bivouac/edge/lease/leasetest"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/relay"
@@ -199,7 +200,7 @@ type rig struct {
 func newConfig(t *testing.T, b *broker) Config {
 	dir := filepath.Join(t.TempDir(), "attempt")
 	must(t, os.MkdirAll(filepath.Join(dir, "blobs"), 0o700))
-	cfg := Config{Dir: dir, Attempt: protocol.NewID[protocol.AttemptKind](time.Now(), rand.Reader), Elapsed: lease.Monotonic(),
+	cfg := Config{Dir: dir, Attempt: protocol.NewID[protocol.AttemptKind](time.Now(), rand.Reader), Elapsed: leasetest.Monotonic(),
 		Report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}, Log: testLog(t)}
 	cfg.Dial = b.dial(t)
 	return cfg

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
@@ -231,7 +232,7 @@ func TestEgressRedirects(t *testing.T) {
 func TestEgressFlowsClose(t *testing.T) {
 	for name, take := range map[string]func(*world, string){
 		"attempt": func(w *world, att string) { w.feed.raise(brokerv1.FloorKind_FLOOR_KIND_ATTEMPT, att, 1<<62) },
-		"path":    func(w *world, _ string) { w.paths.Set(consul.Allow("modules", "agent-other")) },
+		"path":    func(w *world, _ string) { w.paths.Set(consultest.Allow("modules", "agent-other")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(t *testing.T, w *world) {

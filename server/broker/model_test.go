@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/capability"
@@ -311,7 +312,7 @@ func TestOpenFlowsAreClosed(t *testing.T) {
 				w.feed.raise(brokerv1.FloorKind_FLOOR_KIND_TURN, c.Turn.String(), int64(c.Fence)+1)
 			}, want: protocol.CodeStaleFence, within: 100 * time.Millisecond},
 			"path": {change: func(c *capability.Claims) { c.TenantName = "acme" }, take: func(capability.Claims) {
-				w.paths.Set(consul.Allow("model-main", "agent-assistant"))
+				w.paths.Set(consultest.Allow("model-main", "agent-assistant"))
 			}, want: protocol.CodePolicyDenied, within: 100 * time.Millisecond},
 			"permission": {change: func(c *capability.Claims) { c.TenantName = "acme" }, take: func(capability.Claims) {
 				w.paths.Set(consul.Intention{Destination: "model-main", Sources: []consul.Source{

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker"
 	"bivouac/server/broker/keyring"
@@ -115,7 +115,7 @@ func TestCapsFileIsFollowed(t *testing.T) {
 	}
 	cfg.Servers = []string{"127.0.0.1:1"} // nobody: no feed is needed here
 	log := recorder{make(chan string, 1000)}
-	b, err := broker.New(cfg, broker.Ports{Authority: keys, Root: keys, Paths: consul.NewMemory(), CallLog: filepath.Join(dir, "calls.log"),
+	b, err := broker.New(cfg, broker.Ports{Authority: keys, Root: keys, Paths: consultest.NewMemory(), CallLog: filepath.Join(dir, "calls.log"),
 		ConfigFile: file, Log: slog.New(slog.NewTextHandler(io.Writer(log), nil))})
 	if err != nil {
 		t.Fatal(err)

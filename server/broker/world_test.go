@@ -23,7 +23,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 
-	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
 	"bivouac/edge/link"
@@ -59,7 +59,7 @@ type world struct {
 	dir      string
 	keys     *keyring.Keyring
 	outside  *outside // takes grants back behind the broker's back
-	paths    *consul.Memory
+	paths    *consultest.Memory
 	broker   *broker.Broker
 	scripted *scripted.Provider
 	tools    *tools
@@ -125,7 +125,7 @@ func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
 func inWorldAfter(t *testing.T, before func(w *world), test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, net: linktest.New(time.Millisecond), log: &bytes.Buffer{}, tenant: newID[protocol.TenantKind](), paths: consul.NewMemory()}
+		w := &world{t: t, net: linktest.New(time.Millisecond), log: &bytes.Buffer{}, tenant: newID[protocol.TenantKind](), paths: consultest.NewMemory()}
 		w.allowAll()
 		ctx, cancel := context.WithCancel(context.Background())
 		g, ctx := errgroup.WithContext(ctx)
@@ -164,9 +164,9 @@ func (w *world) must(err error) {
 }
 
 func (w *world) allowAll() {
-	w.paths.Set(consul.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consul.Allow("model-unpriced", "*"), consul.Allow("model-claude", "*"), consul.Allow("model-responses", "*"), consul.Allow("model-public", "*"),
-		consul.Allow("weather", "agent-assistant", "capped--agent-assistant"), consul.Allow("inside", "agent-assistant"),
-		consul.Allow("modules", "agent-assistant"), consul.Allow("forge", "agent-assistant"), consul.Allow("hidden", "agent-assistant"), consul.Allow("elsewhere", "agent-assistant"))
+	w.paths.Set(consultest.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consultest.Allow("model-unpriced", "*"), consultest.Allow("model-claude", "*"), consultest.Allow("model-responses", "*"), consultest.Allow("model-public", "*"),
+		consultest.Allow("weather", "agent-assistant", "capped--agent-assistant"), consultest.Allow("inside", "agent-assistant"),
+		consultest.Allow("modules", "agent-assistant"), consultest.Allow("forge", "agent-assistant"), consultest.Allow("hidden", "agent-assistant"), consultest.Allow("elsewhere", "agent-assistant"))
 }
 
 func (w *world) makeKeys() {

@@ -21,7 +21,7 @@ type NewPrincipal struct {
 	// Tenant by name; empty: the caller's.
 	Tenant string
 	Name   string
-	Kind   string // "user" or "service"; empty: "user"
+	Kind   string // policy.SubjectUser or SubjectService; empty: a user
 	Admin  bool
 	// TokenHash is all that is kept of its bearer token.
 	TokenHash []byte
@@ -29,7 +29,7 @@ type NewPrincipal struct {
 
 func (n *NewPrincipal) check() error {
 	if n.Kind == "" {
-		n.Kind = "user"
+		n.Kind = string(policy.SubjectUser)
 	}
 	switch {
 	case !principalName.MatchString(n.Name):
@@ -38,8 +38,8 @@ func (n *NewPrincipal) check() error {
 	case !tenantName.MatchString(n.Tenant):
 		return protocol.Errorf(protocol.CodeInvalidArgument,
 			"a tenant's name has 1 to 31 lower-case letters, digits and hyphens, and begins with a letter or digit; %q is none", n.Tenant)
-	case n.Kind != "user" && n.Kind != "service":
-		return protocol.Errorf(protocol.CodeInvalidArgument, `kind %q is unknown: it is "user" or "service"`, n.Kind)
+	case n.Kind != string(policy.SubjectUser) && n.Kind != string(policy.SubjectService):
+		return protocol.Errorf(protocol.CodeInvalidArgument, "kind %q is unknown: it is %q or %q", n.Kind, policy.SubjectUser, policy.SubjectService)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ type Principal struct {
 	ID     protocol.PrincipalID
 	Tenant protocol.TenantID
 	Name   string
-	Kind   string // "user" or "service"
+	Kind   string // SubjectUser or SubjectService
 	// Admin may manage agents, principals, runners, grants and credentials of
 	// its tenant; Operator may also make tenants.
 	Admin      bool

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/broker"
@@ -71,7 +71,7 @@ func (w *World) makeKeys() {
 
 // AllowAll lets every agent of every tenant reach the route and the destination.
 func (w *World) AllowAll() {
-	w.Paths.Set(consul.Allow(broker.ModelDestination(Route), "*"), consul.Allow(Destination, "*"))
+	w.Paths.Set(consultest.Allow(broker.ModelDestination(Route), "*"), consultest.Allow(Destination, "*"))
 }
 
 func (w *World) startBroker() {

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"bivouac/edge"
+	"bivouac/edge/edgetest"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/link/linktest"
@@ -39,7 +40,7 @@ type supervisor struct {
 
 func newSupervisors(e *Edge) *supervisors {
 	s := &supervisors{edge: e, all: map[protocol.AttemptID]*supervisor{}}
-	s.spawner = edge.InProcess(s.start, s.kill)
+	s.spawner = edgetest.InProcess(s.start, s.kill)
 	return s
 }
 

@@ -8,13 +8,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"bivouac/consul"
+	"bivouac/consul/consultest"
 	"bivouac/edge/lease"
+	"bivouac/edge/lease/leasetest"
 	"bivouac/edge/link/linktest"
 	"bivouac/edge/sandbox/twin"
 	"bivouac/server/broker/keyring"
 	"bivouac/server/broker/scripted"
 	"bivouac/server/engine"
+	"bivouac/server/policy"
 )
 
 // Latency of one packet between any two hosts.
@@ -44,6 +46,8 @@ type Options struct {
 	Commands map[string]twin.Program
 	// Limits of the engine; zero fields are its defaults.
 	Limits engine.Limits
+	// Quotas of the server; the zero value has none.
+	Quotas policy.Quotas
 	// NoFreezer: machines kill where others freeze.
 	NoFreezer bool
 }
@@ -53,7 +57,7 @@ type World struct {
 	// Log is what every part said, and when.
 	Log *Log
 	// Paths is who may reach what: everybody everything, until a test says else.
-	Paths *consul.Memory
+	Paths *consultest.Memory
 	// Provider answers model calls; Tools is the upstream of http tools.
 	Provider *scripted.Provider
 	Tools    *Tools
@@ -90,8 +94,8 @@ func Test(t *testing.T, o Options, body func(t *testing.T, w *World)) {
 func New(t *testing.T, o Options) *World {
 	t.Helper()
 	w := &World{
-		t: t, opt: o, net: linktest.New(Latency), dir: t.TempDir(), elapsed: lease.Monotonic(), began: time.Now(),
-		Log: newLog(), Paths: consul.NewMemory(), egress: map[string]*linktest.Listener{},
+		t: t, opt: o, net: linktest.New(Latency), dir: t.TempDir(), elapsed: leasetest.Monotonic(), began: time.Now(),
+		Log: newLog(), Paths: consultest.NewMemory(), egress: map[string]*linktest.Listener{},
 		edges: map[string]*Edge{}, people: map[string]*Person{},
 	}
 	// Cleanups run in reverse: the network goes last.
