@@ -219,6 +219,9 @@ var crossings = []crossing{
 	{method: "AgentService.EffectiveTools", ours: true, call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
 		return do(c.Agents.EffectiveTools, &apiv1.EffectiveToolsRequest{Agent: t.agent})(ctx)
 	}},
+	{method: "AgentService.McpTools", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
+		return do(c.Agents.McpTools, &apiv1.McpToolsRequest{Destination: "tickets"})(ctx)
+	}},
 	{method: "PrincipalService.AddPrincipal", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Principals.AddPrincipal, &apiv1.AddPrincipalRequest{Name: "newcomer"})(ctx)
 	}},

@@ -27,6 +27,7 @@ type Broker interface {
 	PutCredential(ctx context.Context, tenant protocol.TenantID, name string, sealed []byte) error
 	Credentials(ctx context.Context, tenant protocol.TenantID) ([]*brokerv1.Credential, error)
 	DeleteCredential(ctx context.Context, tenant protocol.TenantID, name string) error
+	McpTools(ctx context.Context, req *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error)
 }
 
 // Config of the public API. Engine, Store, Blobs, Broker and Root are required.

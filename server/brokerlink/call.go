@@ -124,6 +124,11 @@ func (l *Link) Reach(ctx context.Context, req *brokerv1.ReachRequest) (*brokerv1
 	return ask(ctx, l, quickCall, (*peers).brokerService, brokerv1connect.BrokerServiceClient.Reach, req)
 }
 
+// McpTools says what an MCP server of the broker's file offers now.
+func (l *Link) McpTools(ctx context.Context, req *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error) {
+	return ask(ctx, l, quickCall, (*peers).brokerService, brokerv1connect.BrokerServiceClient.McpTools, req)
+}
+
 // Probe presents a capability as a request would.
 func (l *Link) Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error) {
 	return ask(ctx, l, quickCall, (*peers).brokerService, brokerv1connect.BrokerServiceClient.Probe,

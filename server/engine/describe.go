@@ -67,22 +67,36 @@ func (v *view) lacks(agent policy.Agent, now time.Time) (warnings []string) {
 	for _, m := range d.GetModels() {
 		known["model/"+m.GetName()] = true
 	}
+	speaksMCP := map[string]bool{}
 	for _, to := range d.GetDestinations() {
-		known[to.GetName()] = true
+		known[to.GetName()], speaksMCP[to.GetName()] = true, to.GetMcp()
 	}
 	if !known["model/"+agent.Model.Route] {
 		warnings = append(warnings, fmt.Sprintf("the broker has no model route %q: its turns will fail until broker.hcl names it", agent.Model.Route))
 	}
 	for _, t := range agent.Tools {
-		if t.HTTP != nil && !known[t.HTTP.Destination] {
-			known[t.HTTP.Destination] = true // said once
-			warnings = append(warnings, fmt.Sprintf("the broker has no destination %q, which the tool %s calls: its calls will fail until broker.hcl names it", t.HTTP.Destination, t.Alias))
+		to := t.Destination()
+		switch _, said := speaksMCP[to]; {
+		case !t.InGateway():
+		case !known[to]:
+			known[to] = true // said once
+			warnings = append(warnings, fmt.Sprintf("the broker has no destination %q, which the tool %s calls: its calls will fail until broker.hcl names it", to, t.Alias))
+		case said && speaksMCP[to] != (t.MCP != nil):
+			warnings = append(warnings, wrongKind(t))
 		}
 	}
 	if _, err := registries(d, agent.Egress); err != nil {
 		warnings = append(warnings, err.Error()+" Until then its turns will fail.")
 	}
 	return warnings
+}
+
+// wrongKind says that a tool and its destination do not meet.
+func wrongKind(t policy.Tool) string {
+	if t.MCP != nil {
+		return fmt.Sprintf("the destination %q is no MCP server, and the tool %s calls one: its calls will fail until broker.hcl gives it an mcp block", t.Destination(), t.Alias)
+	}
+	return fmt.Sprintf("the destination %q is an MCP server, and the tool %s is an http tool: its calls will fail; kind = \"mcp\" calls it", t.Destination(), t.Alias)
 }
 
 // registries finds what sandboxed code may read packages from.

@@ -25,7 +25,7 @@ const (
 const (
 	byPolicy      = "policy"
 	byLease       = "lease"       // no machine that offers it is connected
-	byEnumeration = "enumeration" // what the machine's owner offers
+	byEnumeration = "enumeration" // what the machine's owner, or the MCP server, offers
 	byMachine     = "machine"
 	byCollision   = "collision"
 	byAuthority   = "authority"
@@ -175,9 +175,9 @@ func (f effective) judge(t policy.Tool, offered []*runtimev1.Tool) EffectiveTool
 	if device {
 		f.live(&out)
 	}
-	if t.HTTP != nil && t.HTTP.Credential != "" && !slices.ContainsFunc(f.grants, func(g policy.Grant) bool { return slices.Contains(g.Credentials, t.HTTP.Credential) }) {
+	if c := t.Credential(); c != "" && !slices.ContainsFunc(f.grants, func(g policy.Grant) bool { return slices.Contains(g.Credentials, c) }) {
 		out.State, out.By = ToolRefused, byAuthority
-		out.Why = fmt.Sprintf("no grant of yours gives the agent the credential %q: bivouac grant create --agent %s --credential %s", t.HTTP.Credential, f.agent.Name, t.HTTP.Credential)
+		out.Why = fmt.Sprintf("no grant of yours gives the agent the credential %q: bivouac grant create --agent %s --credential %s", c, f.agent.Name, c)
 	}
 	return out
 }
@@ -239,9 +239,9 @@ func (e *Engine) reach(ctx context.Context, c store.Caller, f effective, out *Ef
 		DataBoundary: f.agent.DataBoundary, Models: []string{f.agent.Model.Route}, Egress: f.agent.Egress}
 	var asked []*EffectiveTool
 	for i := range out.Tools {
-		if t := &out.Tools[i]; t.HTTP != nil && t.State == ToolOffered {
+		if t := &out.Tools[i]; t.InGateway() && t.State == ToolOffered {
 			asked = append(asked, t)
-			req.Tools = append(req.Tools, httpTool(t.Tool))
+			req.Tools = append(req.Tools, gatewayTool(t.Tool))
 		}
 	}
 	resp, err := e.cfg.Broker.Reach(ctx, req)

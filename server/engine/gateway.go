@@ -37,8 +37,8 @@ func (w *turnTx) prepareCall(a session.Action) (*gatewayCall, error) {
 		return nil, err
 	}
 	tool, found := auth.snap.Tool(a.Tool)
-	if !found || tool.HTTP == nil {
-		return nil, protocol.Errorf(protocol.CodeDataLoss, "action %s has no http tool in its turn's snapshot", a.ID)
+	if !found || !tool.InGateway() {
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "action %s has no gateway tool in its turn's snapshot", a.ID)
 	}
 	narrow := forAction(a)
 	if planted.Chosen == planted.Wide {
@@ -49,12 +49,20 @@ func (w *turnTx) prepareCall(a session.Action) (*gatewayCall, error) {
 		return nil, err
 	}
 	return &gatewayCall{action: a, grant: auth.grant, request: &brokerv1.InvokeRequest{
-		Capability: token, ActionId: a.ID.String(), Tool: httpTool(tool), Arguments: a.Arguments,
+		Capability: token, ActionId: a.ID.String(), Tool: gatewayTool(tool), Arguments: a.Arguments,
 		IdempotencyKey: a.IdempotencyKey, MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes,
 	}}, nil
 }
 
-func httpTool(t policy.Tool) *brokerv1.HttpTool {
+// gatewayTool is what a definition says of a tool, as the broker is told it.
+func gatewayTool(t policy.Tool) *brokerv1.HttpTool {
+	if m := t.MCP; m != nil {
+		reads := t.Effect == runtimev1.Effect_EFFECT_READ
+		return &brokerv1.HttpTool{
+			Ref: t.Ref, Destination: m.Destination, Credential: m.Credential, TimeoutMs: int32(m.Timeout.Milliseconds()),
+			Mcp: &brokerv1.McpCall{Tool: m.Tool, SchemaDigest: m.SchemaDigest, Reads: reads, Repeatable: reads || t.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT},
+		}
+	}
 	return &brokerv1.HttpTool{
 		Ref: t.Ref, Destination: t.HTTP.Destination, Method: t.HTTP.Method, Path: t.HTTP.Path,
 		Credential: t.HTTP.Credential, Body: t.HTTP.Body, IdempotencyHeader: t.HTTP.IdempotencyHeader,
@@ -100,16 +108,34 @@ func (e *Engine) settleCall(ctx context.Context, started session.Action, resp *b
 		}
 		why := "no answer came back: " + string(protocol.CodeOf(failure))
 		switch {
-		case failure == nil && !(resp.HttpStatus >= 400 && sentBefore(a)):
+		case failure == nil && !(saysNo(resp) && sentBefore(a)):
 			return w.settle(a, started.Fence, outcomeOfAnswer(a, resp))
 		case failure == nil:
-			why = fmt.Sprintf("the repetition was answered with HTTP %d", resp.HttpStatus)
+			why = "the repetition was answered with " + answerOf(resp.HttpStatus, resp.Failed)
 		case refusedByBroker(failure) && !sentBefore(a):
 			return w.settle(a, started.Fence, outcomeOfRefusal(a, failure))
 		}
 		_, err = w.doubt(a, why)
 		return err
 	})
+}
+
+// answer is what broker and call log say of an upstream's answer.
+type answer interface {
+	GetHttpStatus() int32
+	GetFailed() bool
+}
+
+// saysNo reports an answer that is a known failure: an error status, or an MCP
+// server's own word that the call failed.
+func saysNo(a answer) bool { return a.GetHttpStatus() >= 400 || a.GetFailed() }
+
+// answerOf names an answer in evidence.
+func answerOf(status int32, failed bool) string {
+	if failed && status < 300 {
+		return "a failure of the tool itself"
+	}
+	return fmt.Sprintf("HTTP %d", status)
 }
 
 // sentAgain is the evidence of an action that was sent more than once.
@@ -125,11 +151,13 @@ func sentBefore(a session.Action) bool {
 func outcomeOfAnswer(a session.Action, resp *brokerv1.InvokeResponse) outcome {
 	r := &runtimev1.ToolResult{CallId: a.CallID, Status: statusOK, Text: bodyText(resp), Truncated: resp.Truncated}
 	ev := session.ActionSucceed
-	if resp.HttpStatus >= 400 {
+	if saysNo(resp) {
 		ev, r.Status, r.Code = session.ActionFail, statusFailed, string(statusCode(resp.HttpStatus))
+	}
+	if saysNo(resp) && !resp.Failed {
 		r.Text = strings.TrimSpace(fmt.Sprintf("HTTP %d\n%s", resp.HttpStatus, r.Text))
 	}
-	return outcome{event: ev, result: r, evidence: fmt.Sprintf("answered with HTTP %d, body %s", resp.HttpStatus, resp.BodyDigest)}
+	return outcome{event: ev, result: r, evidence: "answered with " + answerOf(resp.HttpStatus, resp.Failed) + ", body " + resp.BodyDigest}
 }
 
 // bodyText is what a model may read of a body.
@@ -259,16 +287,15 @@ func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure 
 	case found.State == brokerv1.CallState_CALL_STATE_ABSENT:
 		return execution.LogAbsent, outcome{event: session.ActionFail, evidence: "the broker's call log has no sending of it", result: refuse(a.CallID, statusFailed,
 			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}
-	case found.HttpStatus >= 400 && sentBefore(a):
+	case saysNo(found) && sentBefore(a):
 		return execution.LogOpen, outcome{} // the log has the last answer only
 	}
 	r := &runtimev1.ToolResult{CallId: a.CallID, Status: statusOK,
 		Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}
-	ev := session.ActionSucceed
-	if found.HttpStatus >= 400 {
+	ev, said := session.ActionSucceed, answerOf(found.HttpStatus, found.Failed)
+	if saysNo(found) {
 		ev, r.Status, r.Code = session.ActionFail, statusFailed, string(statusCode(found.HttpStatus))
-		r.Text = fmt.Sprintf("HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)
+		r.Text = fmt.Sprintf("It was answered with %s. The answer's text was lost (digest %s).", said, found.BodyDigest)
 	}
-	return execution.LogAnswered, outcome{event: ev, result: r,
-		evidence: fmt.Sprintf("the broker's call log: answered with HTTP %d, body %s", found.HttpStatus, found.BodyDigest)}
+	return execution.LogAnswered, outcome{event: ev, result: r, evidence: "the broker's call log: answered with " + said + ", body " + found.BodyDigest}
 }

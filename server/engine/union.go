@@ -23,17 +23,17 @@ func (w *turnTx) actionAuthority(a session.Action) (*authority, error) {
 		return nil, err
 	}
 	tool, _ := auth.snap.Tool(a.Tool)
-	if tool.HTTP == nil || tool.HTTP.Credential == "" {
+	if tool.Credential() == "" {
 		return auth, nil
 	}
 	var revoked protocol.GrantID // the newest of those
-	for _, id := range auth.snap.Giving(tool.HTTP.Credential) {
+	for _, id := range auth.snap.Giving(tool.Credential()) {
 		g, err := w.tx.Grant(id)
 		if err != nil {
 			return nil, err
 		}
 		if g.RevokedAt.IsZero() && !w.e.floors.revoked(id) {
-			auth.grant, auth.sealed, auth.credential = g.ID, g.Sealed, tool.HTTP.Credential
+			auth.grant, auth.sealed, auth.credential = g.ID, g.Sealed, tool.Credential()
 			return auth, nil
 		}
 		if revoked == "" {
@@ -41,7 +41,7 @@ func (w *turnTx) actionAuthority(a session.Action) (*authority, error) {
 		}
 	}
 	if revoked != "" {
-		return nil, &ungranted{revoked, auth.snap.Agent.Name, tool.HTTP.Credential}
+		return nil, &ungranted{revoked, auth.snap.Agent.Name, tool.Credential()}
 	}
 	return auth, nil
 }

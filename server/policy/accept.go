@@ -67,17 +67,10 @@ func AcceptedSet(a Agent, bound []Machine) ([]*runtimev1.Tool, error) {
 		out = append(out, &runtimev1.Tool{
 			Ref: t.Ref, Alias: t.Alias, Description: t.Description, InputSchema: schema,
 			OutputSchema: t.OutputSchema, Effect: t.Effect, Recovery: t.Recovery, Inspector: t.Inspector, Placement: t.Placement,
-			NeedsApproval: NeedsApproval(t), Destination: destination(t),
+			NeedsApproval: NeedsApproval(t), Destination: t.Destination(),
 		})
 	}
 	return out, nil
-}
-
-func destination(t Tool) string {
-	if t.HTTP == nil {
-		return ""
-	}
-	return t.HTTP.Destination
 }
 
 // offer lists the machines that allow an action. Digesting a file is part of

@@ -40,8 +40,8 @@ type Model struct {
 
 // Tool is one tool of a definition.
 type Tool struct {
-	// Ref is "files.read" for a device action, "http:<name>" for a gateway
-	// tool, "sandbox.shell" for a sandbox tool.
+	// Ref is "files.read" for a device action, "http:<name>" or "mcp:<name>" for a
+	// gateway tool, "sandbox.shell" for a sandbox tool.
 	Ref         string
 	Alias       string
 	Description string
@@ -53,6 +53,7 @@ type Tool struct {
 	InputSchema  string // canonical JSON
 	OutputSchema string
 	HTTP         *HTTPTool
+	MCP          *MCPTool `json:",omitempty"`
 	// Inspector of an inspectable sandbox tool: a command; empty without one.
 	Inspector string `json:",omitempty"`
 }

@@ -29,10 +29,10 @@ const (
 	maxHTTPTimeout     = 10 * time.Minute
 )
 
-// tool reads one tool block: kind "http", or "device" to narrow a fixed one.
+// tool reads one tool block: kind "http" or "mcp", or "device" to narrow a fixed one.
 func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	c := r.content(b.Body, []string{"kind", "alias", "description", "destination", "method", "path",
-		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector"}, hcl.BlockHeaderSchema{Type: "lookup"})
+		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector", "tool", "schema_digest"}, hcl.BlockHeaderSchema{Type: "lookup"})
 	s := r.section(c, b.DefRange)
 	before := len(r.problems)
 	kind := ""
@@ -42,6 +42,11 @@ func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	case "http":
 		t = r.http(s, b)
 		r.lookup(s, c.Blocks, &t)
+	case "mcp":
+		t = r.mcp(s, b)
+		for _, l := range c.Blocks {
+			r.refuse(l.DefRange, "an MCP tool cannot be looked up: lookup is for http tools")
+		}
 	case "device":
 		t = r.device(s, b)
 		for _, l := range c.Blocks {
@@ -54,8 +59,13 @@ func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 		}
 		return t, len(r.problems) == before
 	default:
-		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\", \"device\" or \"sandbox\"", kind)
+		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\", \"mcp\", \"device\" or \"sandbox\"", kind)
 		return Tool{}, false
+	}
+	for _, name := range []string{"tool", "schema_digest"} {
+		if s.has(name) && kind == "http" {
+			r.refuse(s.rangeOf(name), "%s is for kind = \"mcp\"", name)
+		}
 	}
 	if s.has("inspector") {
 		r.refuse(s.rangeOf("inspector"), "an inspector is a command of a sandbox: it is for kind = \"sandbox\"")
@@ -120,6 +130,19 @@ func (r *reader) approval(s section, p Profile, t *Tool) {
 func (r *reader) http(s section, b *hcl.Block) Tool {
 	h := &HTTPTool{Timeout: defaultHTTPTimeout}
 	t := Tool{Ref: "http:" + b.Labels[0], Alias: b.Labels[0], Placement: runtimev1.Placement_PLACEMENT_GATEWAY, HTTP: h}
+	r.gateway(s, b, &t)
+	s.text("destination", &h.Destination)
+	s.text("credential", &h.Credential)
+	r.reach(s, h.Destination, h.Credential)
+	r.request(s, h)
+	r.arguments(s, t)
+	r.recovery(s, t)
+	return t
+}
+
+// gateway reads what every gateway tool says of itself. A model sees this, and
+// nothing that a destination says.
+func (r *reader) gateway(s section, b *hcl.Block, t *Tool) {
 	s.text("alias", &t.Alias)
 	if !aliasForm.MatchString(t.Alias) || !plainName.MatchString(b.Labels[0]) {
 		r.refuse(s.rangeOf("alias"), "%q cannot be shown to a model: an alias has letters, digits, underscores and hyphens, at most 64", t.Alias)
@@ -132,10 +155,6 @@ func (r *reader) http(s section, b *hcl.Block) Tool {
 	t.Recovery = classOf(s, "recovery", recoveries)
 	t.InputSchema = r.schema(s, "input", true)
 	t.OutputSchema = r.schema(s, "output", false)
-	r.request(s, h)
-	r.arguments(s, t)
-	r.recovery(s, t)
-	return t
 }
 
 // classOf reads an effect or a recovery class; both are required.
@@ -154,18 +173,20 @@ func classOf[T ~int32](s section, name string, of map[string]T) T {
 	return v
 }
 
-func (r *reader) request(s section, h *HTTPTool) {
-	s.text("destination", &h.Destination)
-	s.text("credential", &h.Credential)
-	if !plainName.MatchString(h.Destination) {
+// reach checks where a gateway tool goes, and with which credential.
+func (r *reader) reach(s section, destination, credential string) {
+	if !plainName.MatchString(destination) {
 		if s.has("credential") {
 			r.refuse(s.rangeOf("credential"), "a credential needs a destination: the broker injects it there and nowhere else")
 		}
 		r.refuse(s.rangeOf("destination"), "destination must name a destination of the broker")
 	}
-	if s.has("credential") && !plainName.MatchString(h.Credential) {
+	if s.has("credential") && !plainName.MatchString(credential) {
 		r.refuse(s.rangeOf("credential"), "credential must be the name of a credential, never its value")
 	}
+}
+
+func (r *reader) request(s section, h *HTTPTool) {
 	h.Method = "GET"
 	s.choice("method", &h.Method, "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 	s.text("path", &h.Path)

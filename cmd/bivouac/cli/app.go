@@ -137,7 +137,7 @@ First steps:
 	in(root, "Work:",
 		a.chatCommand(), a.runCommand(), a.applyCommand(), a.cancelCommand())
 	in(root, "See what happens and why:",
-		a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.ledgerCommand(), a.explainCommand(), a.debtCommand(), a.doctorCommand(), a.toolsCommand(), a.quotaCommand())
+		a.turnsCommand(), a.sessionsCommand(), a.eventsCommand(), a.ledgerCommand(), a.explainCommand(), a.debtCommand(), a.doctorCommand(), a.toolsCommand(), a.mcpCommand(), a.quotaCommand())
 	in(root, "Decide:",
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.unknownCommand())
 	in(root, "Set up and take back:",

@@ -44,6 +44,7 @@ var idempotent = map[string]bool{
 	apiv1connect.AgentServiceGetAgentProcedure:              true,
 	apiv1connect.AgentServiceRecreateInstanceProcedure:      false,
 	apiv1connect.AgentServiceEffectiveToolsProcedure:        true,
+	apiv1connect.AgentServiceMcpToolsProcedure:              true,
 	apiv1connect.PrincipalServiceAddPrincipalProcedure:      false, // the token is in one answer
 	apiv1connect.PrincipalServiceListPrincipalsProcedure:    true,
 	apiv1connect.PrincipalServiceDisablePrincipalProcedure:  true,

@@ -122,8 +122,6 @@ func (e *Endpoint) match(offers []Offer, name, digest string) error {
 	switch {
 	case len(mine) == 0:
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "the MCP server of destination %s offers no tool %q any more. %s an admin must look: %s", e.cfg.Name, name, now, mend)
-	case len(mine) > 1:
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "the MCP server of destination %s lists the tool %q %d times, so it is not called. %s the server must be mended", e.cfg.Name, name, len(mine), now)
 	case mine[0].Problem != "":
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "the tool %q of destination %s is not called: %s. %s an admin must look: %s", name, e.cfg.Name, mine[0].Problem, now, mend)
 	case mine[0].Digest != digest:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -104,7 +105,7 @@ func (s *Session) list(ctx context.Context) ([]Offer, error) {
 		case bytes > s.e.cfg.Bounds.MaxAnswer:
 			return nil, violated("its list of tools has more than %d bytes: max_answer_kib in broker.hcl", s.e.cfg.Bounds.MaxAnswer)
 		case next == "":
-			return out, nil
+			return once(out), nil
 		case len(next) > maxCursor:
 			return nil, violated("a cursor of its list has %d bytes", len(next))
 		case seen[next]:
@@ -114,6 +115,20 @@ func (s *Session) list(ctx context.Context) ([]Offer, error) {
 		}
 	}
 	return nil, violated("its list of tools has more than %d pages", maxPages)
+}
+
+// once marks what stands more than once: nobody could say which is called.
+func once(all []Offer) []Offer {
+	count := map[string]int{}
+	for _, o := range all {
+		count[o.Name]++
+	}
+	for i := range all {
+		if n := count[all[i].Name]; n > 1 {
+			all[i].Problem = fmt.Sprintf("the server lists it %d times", n)
+		}
+	}
+	return all
 }
 
 // Offers of the server, as they were listed.

@@ -123,6 +123,8 @@ const (
 	// AgentServiceEffectiveToolsProcedure is the fully-qualified name of the AgentService's
 	// EffectiveTools RPC.
 	AgentServiceEffectiveToolsProcedure = "/bivouac.v1.AgentService/EffectiveTools"
+	// AgentServiceMcpToolsProcedure is the fully-qualified name of the AgentService's McpTools RPC.
+	AgentServiceMcpToolsProcedure = "/bivouac.v1.AgentService/McpTools"
 	// PrincipalServiceAddPrincipalProcedure is the fully-qualified name of the PrincipalService's
 	// AddPrincipal RPC.
 	PrincipalServiceAddPrincipalProcedure = "/bivouac.v1.PrincipalService/AddPrincipal"
@@ -1031,6 +1033,9 @@ type AgentServiceClient interface {
 	RecreateInstance(context.Context, *apiv1.RecreateInstanceRequest) (*apiv1.RecreateInstanceResponse, error)
 	// What a model of the caller would be offered now, and why not the rest.
 	EffectiveTools(context.Context, *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error)
+	// What an MCP server of the broker's file offers now, for the admin who writes
+	// definitions. It calls nothing.
+	McpTools(context.Context, *apiv1.McpToolsRequest) (*apiv1.McpToolsResponse, error)
 }
 
 // NewAgentServiceClient constructs a client for the bivouac.v1.AgentService service. By default, it
@@ -1074,6 +1079,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("EffectiveTools")),
 			connect.WithClientOptions(opts...),
 		),
+		mcpTools: connect.NewClient[apiv1.McpToolsRequest, apiv1.McpToolsResponse](
+			httpClient,
+			baseURL+AgentServiceMcpToolsProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("McpTools")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -1084,6 +1095,7 @@ type agentServiceClient struct {
 	getAgent         *connect.Client[apiv1.GetAgentRequest, apiv1.GetAgentResponse]
 	recreateInstance *connect.Client[apiv1.RecreateInstanceRequest, apiv1.RecreateInstanceResponse]
 	effectiveTools   *connect.Client[apiv1.EffectiveToolsRequest, apiv1.EffectiveToolsResponse]
+	mcpTools         *connect.Client[apiv1.McpToolsRequest, apiv1.McpToolsResponse]
 }
 
 // ApplyAgent calls bivouac.v1.AgentService.ApplyAgent.
@@ -1131,6 +1143,15 @@ func (c *agentServiceClient) EffectiveTools(ctx context.Context, req *apiv1.Effe
 	return nil, err
 }
 
+// McpTools calls bivouac.v1.AgentService.McpTools.
+func (c *agentServiceClient) McpTools(ctx context.Context, req *apiv1.McpToolsRequest) (*apiv1.McpToolsResponse, error) {
+	response, err := c.mcpTools.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // AgentServiceHandler is an implementation of the bivouac.v1.AgentService service.
 type AgentServiceHandler interface {
 	ApplyAgent(context.Context, *apiv1.ApplyAgentRequest) (*apiv1.ApplyAgentResponse, error)
@@ -1141,6 +1162,9 @@ type AgentServiceHandler interface {
 	RecreateInstance(context.Context, *apiv1.RecreateInstanceRequest) (*apiv1.RecreateInstanceResponse, error)
 	// What a model of the caller would be offered now, and why not the rest.
 	EffectiveTools(context.Context, *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error)
+	// What an MCP server of the broker's file offers now, for the admin who writes
+	// definitions. It calls nothing.
+	McpTools(context.Context, *apiv1.McpToolsRequest) (*apiv1.McpToolsResponse, error)
 }
 
 // NewAgentServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -1180,6 +1204,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("EffectiveTools")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceMcpToolsHandler := connect.NewUnaryHandlerSimple(
+		AgentServiceMcpToolsProcedure,
+		svc.McpTools,
+		connect.WithSchema(agentServiceMethods.ByName("McpTools")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/bivouac.v1.AgentService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AgentServiceApplyAgentProcedure:
@@ -1192,6 +1222,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceRecreateInstanceHandler.ServeHTTP(w, r)
 		case AgentServiceEffectiveToolsProcedure:
 			agentServiceEffectiveToolsHandler.ServeHTTP(w, r)
+		case AgentServiceMcpToolsProcedure:
+			agentServiceMcpToolsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1219,6 +1251,10 @@ func (UnimplementedAgentServiceHandler) RecreateInstance(context.Context, *apiv1
 
 func (UnimplementedAgentServiceHandler) EffectiveTools(context.Context, *apiv1.EffectiveToolsRequest) (*apiv1.EffectiveToolsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.AgentService.EffectiveTools is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) McpTools(context.Context, *apiv1.McpToolsRequest) (*apiv1.McpToolsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.AgentService.McpTools is not implemented"))
 }
 
 // PrincipalServiceClient is a client for the bivouac.v1.PrincipalService service.
