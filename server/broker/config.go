@@ -33,6 +33,9 @@ type Config struct {
 	// Caps that hold whatever a server says. Without the block: every tenant, and
 	// DefaultSpendUSD in any hour.
 	Caps *Caps `hcl:"caps,block"`
+	// Vault holds grants and credentials in Vault or OpenBao instead of the keyring. What
+	// may stand in it is vaultpolicy's.
+	Vault *Vault `hcl:"vault,block"`
 
 	// Authority is how long an admitted flow outlives the feed. Default 15s.
 	Authority time.Duration
@@ -155,6 +158,12 @@ type Credential struct {
 	// Format with {value} once. Default "Bearer {value}".
 	Format string    `hcl:"format,optional"`
 	Range  hcl.Range `hcl:",def_range"`
+}
+
+// Vault is a block that this package does not read: it knows no implementation of
+// its Authority port.
+type Vault struct {
+	Body hcl.Body `hcl:",remain"`
 }
 
 // Caps of tenants, destinations and spend.

@@ -83,7 +83,7 @@ var layers = []layer{
 	{"server/broker/mcp", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
-	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker"}, nil, "the broker over its embedded parts"},
+	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},

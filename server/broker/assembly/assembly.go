@@ -1,5 +1,6 @@
-// Package assembly puts a broker together for its binary: the keyring as
-// authority and root, files as paths, real sockets. It has no logic of its own.
+// Package assembly puts a broker together for its binary: the keyring as root, the
+// keyring or a vault block's server as authority, files as paths, real sockets. It
+// has no logic of its own.
 package assembly
 
 import (
@@ -21,6 +22,7 @@ import (
 	"bivouac/server/broker"
 	"bivouac/server/broker/keyring"
 	"bivouac/server/broker/metric"
+	"bivouac/vaultpolicy"
 )
 
 // Names inside the data directory.
@@ -94,6 +96,10 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer keys.Close() // only a lock
+	held, err := authority(cfg, keys, o.Log)
+	if err != nil {
+		return err
+	}
 	if err := consul.Closed(cfg.Path(cfg.Paths)); err != nil {
 		return err
 	}
@@ -108,7 +114,7 @@ func Run(ctx context.Context, o Options) error {
 	meter := metric.New(o.Version)
 	b, err := broker.New(cfg, broker.Ports{
 		Meter:     meter,
-		Authority: keys, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
+		Authority: held, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
 		WitnessDir: o.Data,
 	})
@@ -123,6 +129,20 @@ func Run(ctx context.Context, o Options) error {
 	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
 	o.Log.Info("broker stopped")
 	return err
+}
+
+// authority that holds grants and credentials: the server of the vault block, which
+// nothing takes the place of, or the keyring where there is no such block.
+func authority(cfg broker.Config, keys *keyring.Keyring, log *slog.Logger) (broker.Authority, error) {
+	if cfg.Vault == nil {
+		return keys, nil
+	}
+	c, err := vaultpolicy.Decode(cfg.Vault.Body, cfg.Dir, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("grants and credentials are in a server of their own", "server", c.Address, "namespace", c.Namespace)
+	return vaultpolicy.New(vaultpolicy.Params{Config: c, Trust: keys, Log: log})
 }
 
 // runBoth serves the page of numbers beside the broker, where it has an address.
