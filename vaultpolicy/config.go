@@ -223,5 +223,5 @@ func (c Config) Plan(s Scope) (plan.Plan, error) {
 // Decode reads the body of a vault block. dir is where relative file names start;
 // getenv is the environment. Every problem is in the error, with its place.
 func Decode(body hcl.Body, dir string, getenv func(string) string) (Config, error) {
-	return decode(body, dir, getenv)
+	return decode(body, dir, getenv, false)
 }

@@ -3,6 +3,7 @@ package vaultpolicy
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,7 +19,9 @@ import (
 	"bivouac/vaultpolicy/login"
 )
 
-func decode(body hcl.Body, dir string, getenv func(string) string) (Config, error) {
+// decode reads a vault block. elsewhere: files that it names are on the broker's
+// machine, which need not be this one.
+func decode(body hcl.Body, dir string, getenv func(string) string, elsewhere bool) (Config, error) {
 	var c Config
 	var problems []error
 	for _, d := range gohcl.DecodeBody(body, nil, &c) {
@@ -29,7 +32,7 @@ func decode(body hcl.Body, dir string, getenv func(string) string) (Config, erro
 	c.Dir = dir
 	c = c.withDefaults(getenv)
 	if len(problems) == 0 {
-		problems = c.problems()
+		problems = c.problems(elsewhere)
 	}
 	if len(problems) > 0 {
 		return Config{}, protocol.Errorf(protocol.CodeInvalidArgument, "the vault block is refused:\n%w", errors.Join(problems...))
@@ -38,7 +41,10 @@ func decode(body hcl.Body, dir string, getenv func(string) string) (Config, erro
 }
 
 // check gathers problems.
-type check struct{ problems []error }
+type check struct {
+	elsewhere bool
+	problems  []error
+}
 
 func (k *check) bad(format string, args ...any) {
 	k.problems = append(k.problems, fmt.Errorf(format, args...))
@@ -51,8 +57,8 @@ var (
 )
 
 // problems of a configuration with its defaults: all of them.
-func (c Config) problems() []error {
-	k := &check{}
+func (c Config) problems(elsewhere bool) []error {
+	k := &check{elsewhere: elsewhere}
 	if c.Address == "" {
 		k.bad("address is missing, and neither VAULT_ADDR nor BAO_ADDR says it")
 	} else if err := client.CheckAddress(c.Address); err != nil {
@@ -107,7 +113,9 @@ func (k *check) file(field, path string, mode func(...string) error) {
 	if path == "" {
 		return
 	}
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(path); k.elsewhere && errors.Is(err, fs.ErrNotExist) {
+		return
+	} else if err != nil {
 		k.bad("%s: %w", field, err)
 	} else if err := mode(path); err != nil {
 		k.bad("%s: %w", field, err)
@@ -182,7 +190,9 @@ func (k *check) audit(c Config) {
 		if path == "" {
 			continue
 		}
-		if info, err := os.Stat(filepath.Dir(c.path(path))); err != nil {
+		if info, err := os.Stat(filepath.Dir(c.path(path))); k.elsewhere && errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
 			k.bad("audit: the folder of %s: %w", field, err)
 		} else if !info.IsDir() {
 			k.bad("audit: %s is not in a folder", field)

@@ -1,0 +1,122 @@
+package vaultpolicy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"bivouac/edge/protocol"
+)
+
+const brokerHCL = `listen = "127.0.0.1:7402"
+model "main" {
+  base_url   = "https://api.example/v1"
+  credential = "openai"
+  price {
+    input_usd_per_mtok = 1
+  }
+}
+model "shared" {
+  credential        = "shared-key"
+  credential_tenant = "ten_01arz3ndektsv4rrffq69g5fav"
+}
+model "free" {}
+destination "weather" {
+  url = "https://weather.example"
+  credential "weather-token" {
+    header = "X-Key"
+  }
+}
+destination "tickets" {
+  url = "https://tickets.example"
+  credential "tickets-token" {}
+  credential "weather-token" {}
+  mcp {
+    credential = "tickets-token"
+    timeout    = "5s"
+  }
+}
+caps {
+  spend_usd_per_hour = 1
+}
+vault {
+  address = "https://vault.example:8200"
+  ca_file = "/nowhere/ca.pem"
+  tenants = ["ten_01arz3ndektsv4rrffq69g5fav"]
+  auth "approle" {
+    role_id_file   = "role-id"
+    secret_id_file = "secret-id"
+  }
+  audit {
+    file = "/nowhere/audit/audit.log"
+  }
+}
+`
+
+// broker.hcl says which credentials are opened, and to whom; files of the broker's
+// machine need not be here, and are asked for on it.
+func TestReadFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "broker.hcl")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(brokerHCL)
+	none := func(string) string { return "" }
+	f, err := ReadFile(path, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(f.Scope.Credentials, []string{"weather-token", "tickets-token"}) || !slices.Equal(f.Scope.Keys, []string{"openai", "tickets-token"}) ||
+		len(f.Scope.TenantKeys) != 1 || f.Scope.TenantKeys[0].Name != "shared-key" || f.Auth.Role != "bivouac-broker" {
+		t.Errorf("%+v", f)
+	}
+	p, err := f.Plan(f.Scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var titles []string
+	for _, i := range p.Items {
+		titles = append(titles, i.Title())
+	}
+	for _, want := range []string{"mount bivouac-grants", "policy bivouac-use-ten_01arz3ndektsv4rrffq69g5fav-weather-token", "token role bivouac-grant", "login role bivouac-broker"} {
+		if !slices.Contains(titles, want) {
+			t.Errorf("the plan has no %s: %v", want, titles)
+		}
+	}
+	for name, c := range map[string]struct {
+		text string
+		want string
+	}{
+		"no block":       {"listen = \"127.0.0.1:1\"\n", "no vault block"},
+		"no address":     {strings.Replace(brokerHCL, "  address =", "  #", 1), "VAULT_ADDR"},
+		"a bad name":     {strings.Replace(brokerHCL, `"openai"`, `"Open AI"`, 1), "Open AI"},
+		"a bad tenant":   {strings.Replace(brokerHCL, `credential_tenant = "ten`, `credential_tenant = "prn`, 1), "prn_"},
+		"a typing error": {strings.Replace(brokerHCL, "tenants =", "tenant =", 1), "tenant"},
+		"no HCL":         {"vault {", path + ":1"},
+		"open to others": {"", "chmod"},
+	} {
+		write(c.text)
+		if c.text == "" {
+			write(brokerHCL)
+			if err := os.Chmod(path, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := ReadFile(path, none); err == nil || !strings.Contains(err.Error(), c.want) || protocol.CodeOf(err) == protocol.CodeInternal {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	if _, err := ReadFile(path, none); !errors.Is(err, ErrNoVault) {
+		t.Error(err)
+	}
+}
