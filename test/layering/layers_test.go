@@ -90,7 +90,7 @@ var layers = []layer{
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
 	// command line and tests link it
-	{"vaultpolicy", []string{"edge/filemode", "edge/lease", "edge/protocol", "server/broker/authority", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
+	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/protocol", "server/broker/authority", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
 	{"vaultpolicy/client", []string{"edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/vault/api"}, "the one place that reads these servers' answers"},
 	{"vaultpolicy/login", []string{"edge/filemode", "edge/protocol", "server/broker/secret", "vaultpolicy/client"}, []string{}, "a login knows no grant"},
 	{"vaultpolicy/policies", []string{"edge/protocol"}, []string{}, "what may be done is text, before anybody asks"},
@@ -112,7 +112,7 @@ var layers = []layer{
 	{"server", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/ledger"}, nil, "a person's side of the public API, and the tree of bivouac dev"},
+	{"cmd/bivouac", []string{"cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
 	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
 	{"cmd/internal/devdir", []string{"edge/durable"}, []string{}, "where bivouac dev keeps its state is one place and its addresses"},
 	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},

@@ -90,6 +90,9 @@ func classify(server, verb, path string, err error) error {
 	if errors.As(err, &said) {
 		f.Status, f.Said = said.StatusCode, oneLine(said)
 		f.Kind = kindOf(f.Status, f.Said)
+		if said.RawError && strings.Contains(f.Said, wantsTLS) {
+			f.Kind = Away
+		}
 	} else {
 		f.Err = bare(err)
 	}
@@ -145,6 +148,9 @@ func kindOf(status int, said string) Kind {
 
 // oneLine is what the server said. A raw body is a page of something in between.
 func oneLine(e *api.ResponseError) string {
+	if e.RawError && strings.Contains(strings.Join(e.Errors, " "), wantsTLS) {
+		return "it speaks TLS (" + wantsTLS + ")"
+	}
 	if e.RawError {
 		return fmt.Sprintf("an answer of status %d that is not the server's", e.StatusCode)
 	}
