@@ -53,10 +53,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	if err := e.checkPrompt(p); err != nil {
 		return Admission{}, err
 	}
-	digest, err := messageDigest(p) // before the transaction: others wait for its end
-	if err != nil {
-		return Admission{}, err
-	}
+	digest := messageDigest(p) // before the transaction: others wait for its end
 	// It rests on the session's row, which it locks, and on the message's uniqueness;
 	// the bounds of principal and tenant may be passed by what is admitted at once.
 	update := e.cfg.Store.UpdateGuarded
@@ -66,7 +63,7 @@ func (e *Engine) SubmitTurn(ctx context.Context, c store.Caller, p NewTurn) (Adm
 	var a Admission
 	var cancelled *turnTx
 	p.Origin = cmp.Or(p.Origin, policy.OriginAPI)
-	err = update(ctx, c, func(tx *store.Tx) error {
+	err := update(ctx, c, func(tx *store.Tx) error {
 		a, cancelled = Admission{}, nil
 		if err := mayClaim(tx, c, p); err != nil {
 			return err
@@ -174,13 +171,12 @@ func replacedBy(tx *store.Tx, id protocol.TurnID) (protocol.TurnID, error) {
 	return protocol.TurnID(events[0].Data[session.DataInstead]), nil
 }
 
-func messageDigest(p NewTurn) (string, error) {
+func messageDigest(p NewTurn) string {
 	body := map[string]string{"prompt": p.Prompt, "workspace": p.WorkspaceDigest}
 	if p.Instead {
 		body["instead"] = "true"
 	}
-	b, err := canonical.Marshal(body)
-	return canonical.Digest(b), err
+	return canonical.Digest(canonical.AppendMap(nil, body))
 }
 
 // mayQueue holds session, agent and the bounds of the queue.

@@ -4,15 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
 	"bivouac/server/session"
 )
 
@@ -28,7 +25,7 @@ func canonicalEvent(e session.Stored, payloadDigest string) []byte {
 	member := func(name, value string) {
 		if value != "" {
 			b = canonicalMember(b, name)
-			b = canonicalString(b, value)
+			b = canonical.AppendString(b, value)
 		}
 	}
 	// The order of RFC 8785, which is that of the names.
@@ -37,7 +34,7 @@ func canonicalEvent(e session.Stored, payloadDigest string) []byte {
 	b = strconv.AppendInt(canonicalMember(b, "at"), micros(e.At), 10)
 	member("attempt", e.Attempt.String())
 	if len(e.Data) > 0 {
-		b = canonicalMap(canonicalMember(b, "data"), e.Data)
+		b = canonical.AppendMap(canonicalMember(b, "data"), e.Data)
 	}
 	member("payload_digest", payloadDigest)
 	b = strconv.AppendInt(canonicalMember(b, "seq"), e.Seq, 10)
@@ -51,54 +48,7 @@ func canonicalMember(b []byte, name string) []byte {
 	if b[len(b)-1] != '{' {
 		b = append(b, ',')
 	}
-	return append(canonicalString(b, name), ':')
-}
-
-// canonicalMap sorts names by their UTF-16 code units (RFC 8785, 3.2.3).
-func canonicalMap(b []byte, m map[string]string) []byte {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, func(x, y string) int {
-		return slices.Compare(utf16.Encode([]rune(x)), utf16.Encode([]rune(y)))
-	})
-	b = append(b, '{')
-	for _, n := range names {
-		b = canonicalMember(b, n)
-		b = canonicalString(b, m[n])
-	}
-	return append(b, '}')
-}
-
-// canonicalString escapes what RFC 8785, 3.2.2.2 escapes, and nothing more.
-func canonicalString(b []byte, s string) []byte {
-	b = append(b, '"')
-	for _, r := range s {
-		switch r {
-		case '"':
-			b = append(b, '\\', '"')
-		case '\\':
-			b = append(b, '\\', '\\')
-		case '\b':
-			b = append(b, '\\', 'b')
-		case '\f':
-			b = append(b, '\\', 'f')
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		default:
-			if r < 0x20 {
-				b = fmt.Appendf(b, `\u%04x`, r)
-			} else {
-				b = utf8.AppendRune(b, r)
-			}
-		}
-	}
-	return append(b, '"')
+	return append(canonical.AppendString(b, name), ':')
 }
 
 // cleanEvent mends text before it is hashed, as every column does.
