@@ -31,7 +31,7 @@ func (w *wire) rendered(res *sdk.CallToolResult, limit int) *gateway.Answer {
 		}
 		parts = append(parts, w.block(c))
 	}
-	if text := structured(w.last); text != "" && !says(parts, text) {
+	if text := structured(w.last); text != "" && !repeats(parts, text) {
 		parts = append(parts, text)
 	}
 	a := w.text(strings.Join(parts, "\n\n"), limit)
@@ -96,9 +96,9 @@ func plain(src []byte) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// says reports a text block that says the same: servers repeat structured content
+// repeats reports a text block that says the same: servers repeat structured content
 // there for older clients.
-func says(parts []string, text string) bool {
+func repeats(parts []string, text string) bool {
 	for _, p := range parts {
 		if same, err := plain([]byte(p)); err == nil && same == text {
 			return true
