@@ -9,7 +9,8 @@ package planted
 type Bug string
 
 // Bugs by the invariant that each breaks. Those of INV-4 and INV-14 have build
-// tags of their own, bug_no_intent and bug_no_claim.
+// tags of their own, bug_no_intent and bug_no_claim, and so has that of INV-6 on a
+// machine, bug_any_digest: its guard is where no server reaches.
 const (
 	None       Bug = ""
 	Order      Bug = "order"      // INV-1: the newest prompt of a session goes first

@@ -26,6 +26,9 @@ func (s *Sim) checkEvents(now *reading) {
 		if e.Type == session.ToolFinished && e.Action != "" {
 			s.checkShown(now, e)
 		}
+		if e.Type == session.OwnerAsked || e.Type == session.OwnerDecided {
+			s.checkOwner(e)
+		}
 	}
 }
 

@@ -31,11 +31,17 @@ func (m *machine) perform(e *entry) {
 		r = failed(protocol.CodeOf(err), err.Error())
 	} else {
 		m.s.acts(m, e.id)
+		m.s.turned(m, e, e.work.GetDevice().GetAction())
 		r = m.s.world.do(m.id, e.work.GetDevice())
 		if !m.reach(fault.EdgeEffectDone) {
 			return
 		}
 	}
+	m.settle(e, r)
+}
+
+// settle journals how an action ended.
+func (m *machine) settle(e *entry, r *runnerv1.Result) {
 	e.result(m, r)
 	m.s.note("%s journals a result of %s: %s %s", m.name, e.id, r.Status, r.Code)
 	if m.reach(fault.EdgeResultJournalled) {
@@ -44,7 +50,8 @@ func (m *machine) perform(e *entry) {
 }
 
 // recover takes up one attempt after a start of the daemon. An interrupted action
-// is inspected, never repeated (INV-5); a turn that has begun is never begun
+// is inspected, never repeated (INV-5), and one that waits for its owner goes on
+// waiting; a turn that has begun is never begun
 // again (INV-14).
 func (m *machine) recover(e *entry) {
 	if e.lease == nil {
@@ -52,6 +59,9 @@ func (m *machine) recover(e *entry) {
 	}
 	switch {
 	case e.work == nil || e.ended():
+	case e.waits():
+		e.acked = 0 // what the server has, it says to each daemon anew
+		m.awaitKey(e)
 	case !e.turn():
 		r := m.s.world.inspect(m.id, e.work.GetDevice())
 		m.s.note("%s inspects %s: %s", m.name, e.id, r.Status)
@@ -81,7 +91,7 @@ func (m *machine) report() {
 		return
 	}
 	for _, e := range append([]*entry(nil), m.entries...) {
-		if ready := int64(e.synced); e.work != nil && !e.reporting && e.acked < ready && (e.turn() || e.ended()) {
+		if ready := int64(e.synced); e.work != nil && !e.reporting && e.acked < ready && (e.turn() || e.ended() || e.waits()) {
 			m.reportOne(e, e.record[e.acked:min(ready, e.acked+reportBatch)])
 		}
 	}
@@ -118,6 +128,9 @@ func (m *machine) reported(e *entry, last int64, resp *runnerv1.ReportResponse, 
 	case err != nil:
 		m.s.note("%s: records of %s are refused for good: %v", m.name, e.id, err)
 		e.acked = last
+		if e.waits() {
+			m.cutOff(e, protocol.Errorf(protocol.CodeStaleFence, "the server does not wait for %s any more", e.id))
+		}
 	case resp.EvidenceOnly:
 		e.acked = last
 		m.cutOff(e, protocol.Errorf(protocol.CodeStaleFence, "another attempt replaced %s", e.id))
@@ -129,6 +142,7 @@ func (m *machine) reported(e *entry, last int64, resp *runnerv1.ReportResponse, 
 		return
 	}
 	m.report()
+	m.awaitKey(e)
 }
 
 // put uploads a patch.

@@ -15,9 +15,12 @@ type entry struct {
 	nonce  string
 	fence  protocol.Fence
 	work   *runnerv1.Work // nil before the claim is journalled
+	spec   string         // digest of the work
 	record []*runnerv1.Record
 	synced int   // of the records, on the disk
 	acked  int64 // of the records, at the server
+	// question that its owner was asked instead of an intent, if any.
+	question *keyQuestion
 
 	life
 }
@@ -32,6 +35,7 @@ type life struct {
 	reporting bool
 	put       map[string]bool // patches that the server has
 	worker    *worker
+	look      *event // at the question
 }
 
 func (e *entry) turn() bool { return e.work.GetTurn() != nil }
@@ -87,9 +91,10 @@ func (e *entry) permit() error {
 }
 
 // over: nothing can bring its authority back. A machine that can freeze holds a
-// turn until the end of its retention. INV-20.
+// turn until the end of its retention, and any holds what waits for its owner. INV-20.
 func (e *entry) over(m *machine) bool {
-	return e.lease.Authority() <= 0 && (!m.freezes || !e.turn() || e.lease.Retention() <= 0)
+	holds := e.waits() || m.freezes && e.turn()
+	return e.lease.Authority() <= 0 && (!holds || e.lease.Retention() <= 0)
 }
 
 // power is what a power failure leaves of an entry: nothing when its claim was

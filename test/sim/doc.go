@@ -11,8 +11,10 @@
 // twice, finds the disk full or loses its reply on either side of COMMIT, which
 // wake-up between servers is lost, whose clock is set, what is approved, denied,
 // taken back, and what somebody with the key of a machine, or with identifiers of
-// other people, says to the servers that is not true. A seed is at least 500
-// events with at least 5 faults; one that falls short fails.
+// other people, says to the servers that is not true. In two of five seeds the owner
+// of a machine holds a second key over device actions, turns or both, and answers in
+// time, late, twice, both ways, or with the digest of something else. A seed is at
+// least 500 events with at least 5 faults; one that falls short fails.
 //
 // After every step the store and the outside world are held against the
 // invariants, with faults on: INV-1 to INV-10, INV-13 to INV-16, INV-18 to INV-20.

@@ -35,6 +35,9 @@ func (m *machine) lie() {
 func (m *machine) untruth() (name string, say func(ctx context.Context, e *engine.Engine) error) {
 	s := m.s
 	foreign, own := s.attemptsBut(m), s.attemptsOf(m)
+	if s.plan.key.machine >= 0 && s.chance(0.3) {
+		return m.claimsYes(own, foreign)
+	}
 	switch n := s.rng.IntN(10); {
 	case n < 2 && len(m.wire) > 0:
 		return "what it said before", m.retell(pick(s, m.wire...))

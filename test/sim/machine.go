@@ -17,6 +17,7 @@ import (
 // supervisor for each turn that it holds.
 type machine struct {
 	party
+	n       int
 	id      protocol.RunnerID
 	thumb   string
 	caller  store.Caller
@@ -27,7 +28,9 @@ type machine struct {
 	parks   bool          // its turns leave it while a person decides
 	skew    time.Duration // of its wall clock
 	disk    *disk
-	entries []*entry // on the disk
+	entries []*entry       // on the disk
+	turns   []*keyQuestion // on the disk: turns that its owner is asked about
+	power   int            // how often it was lost
 	nonces  int
 	fenced  bool // it was revoked, and knows
 	// relinked at the end of the run.
@@ -45,7 +48,7 @@ type machine struct {
 
 func (s *Sim) newMachine(n int, devices bool) *machine {
 	name := "machine" + strconv.Itoa(n)
-	m := &machine{party: party{s: s, name: name}, thumb: "thumb-" + name, disk: s.newDisk(), freezes: s.chance(0.5), parks: s.chance(0.8),
+	m := &machine{party: party{s: s, name: name}, n: n, thumb: "thumb-" + name, disk: s.newDisk(), freezes: s.chance(0.5), parks: s.chance(0.8),
 		at: pick(s, s.hosts...), toModel: s.newLink(name + "-broker"), id: protocol.NewID[protocol.RunnerKind](time.Now(), s.entropy)}
 	for _, h := range s.hosts {
 		m.links = append(m.links, s.newLink(name+"-"+h.name))
@@ -54,6 +57,9 @@ func (s *Sim) newMachine(n int, devices bool) *machine {
 	m.facts = &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Adapters: []string{"native"}, Harnesses: []*runnerv1.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}
 	if devices {
 		m.facts.Actions = []string{"files.read", "files.write"}
+	}
+	if k := s.plan.key; k.machine == n {
+		m.facts.SecondKeys = slices.Sorted(slices.Values(k.over))
 	}
 	s.world.files[m.id] = map[string]string{"home/a": "first"}
 	return m
@@ -79,6 +85,7 @@ func (m *machine) end() {
 	power := m.s.chance(0.5)
 	if power {
 		m.s.note("%s loses its power", m.name)
+		m.power++
 	}
 	m.entries = slices.DeleteFunc(m.entries, func(e *entry) bool {
 		if power {
@@ -172,7 +179,7 @@ func (m *machine) gone(epoch int64, err error) {
 // fence ends everything because the server said so, and the daemon with it.
 func (m *machine) fence(why error) {
 	m.s.note("%s ends: %v", m.name, why)
-	m.fenced, m.epoch = true, 0
+	m.fenced, m.epoch, m.turns = true, 0, nil
 	for _, e := range slices.Clone(m.entries) {
 		m.forget(e)
 	}

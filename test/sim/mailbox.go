@@ -11,6 +11,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/server/engine"
 )
 
@@ -61,7 +62,7 @@ func (m *machine) deliver(item *runnerv1.AttachResponse) {
 	m.open[item.Seq] = true
 	switch k := item.Kind.(type) {
 	case *runnerv1.AttachResponse_Offer:
-		m.offer(item.Seq, protocol.AttemptID(k.Offer.AttemptId))
+		m.offer(item.Seq, k.Offer)
 		return
 	case *runnerv1.AttachResponse_Fenced:
 		m.fence(protocol.Errorf(protocol.CodePermissionDenied, "%s", k.Fenced.Reason))
@@ -103,12 +104,26 @@ func (m *machine) done(seq int64) {
 	})
 }
 
-// offer claims under a nonce that is on the disk, or nearly.
-func (m *machine) offer(seq int64, id protocol.AttemptID) {
+// offer claims under a nonce that is on the disk, or nearly; a turn under a second
+// key only after its owner's yes.
+func (m *machine) offer(seq int64, o *runnerv1.Offer) {
+	id := protocol.AttemptID(o.AttemptId)
 	e := m.entry(id)
 	if e != nil && e.work != nil {
 		m.done(seq)
 		return // claimed before
+	}
+	var yes *runnerv1.OwnerDecided
+	if o.SubjectKind == protocol.KindTurn && m.keyed(secondkey.Turn) {
+		if m.turnQuestion(id) == nil && m.disk.fails() {
+			m.gone(m.epoch, protocol.Errorf(protocol.CodeUnavailable, "the question about %s cannot be journalled: no space is left", id))
+			return
+		}
+		if no := m.turnRefused(o); no != nil {
+			m.decline(seq, id, no)
+			return
+		}
+		yes = m.turnQuestion(id).decided
 	}
 	if e == nil {
 		m.nonces++
@@ -117,7 +132,7 @@ func (m *machine) offer(seq int64, id protocol.AttemptID) {
 	}
 	epoch, sent, nonce := m.epoch, m.s.now(), e.nonce
 	toServer(m, "claim "+id.String(), func(ctx context.Context, eng *engine.Engine) (*runnerv1.ClaimResponse, error) {
-		resp, err := eng.Claim(ctx, m.caller, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: epoch, BootNonce: nonce})
+		resp, err := eng.Claim(ctx, m.caller, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: epoch, BootNonce: nonce, OwnerDecided: yes})
 		if err == nil {
 			m.s.claimed(id, m, nonce, resp.Terms)
 		}
@@ -149,12 +164,16 @@ func (m *machine) take(e *entry, sent time.Duration, resp *runnerv1.ClaimRespons
 		m.s.violate("the work of %s does not have its digest, or cannot be read: %v", e.id, err)
 		return
 	}
-	e.work, e.fence = work, protocol.Fence(resp.Terms.Fence)
+	e.work, e.spec, e.fence = work, resp.SpecDigest, protocol.Fence(resp.Terms.Fence)
 	e.grant(sent, resp.Terms)
+	m.givenAsShown(e.id, resp)
 	if d := work.GetDevice(); d != nil {
 		e.append(m, &runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}}, true)
-		e.append(m, &runnerv1.Record{Kind: &runnerv1.Record_EffectIntent{EffectIntent: &runnerv1.EffectIntent{
-			ActionId: d.ActionId, ArgumentsDigest: d.ArgumentsDigest}}}, true)
+		if m.keyed(d.Action) {
+			m.holdBack(e, d)
+		} else {
+			e.intend(m)
+		}
 	}
 	if !m.reach(fault.EdgeClaimJournalled) {
 		return
@@ -163,7 +182,39 @@ func (m *machine) take(e *entry, sent time.Duration, resp *runnerv1.ClaimRespons
 		m.startWorker(e)
 		return
 	}
+	if e.waits() {
+		m.report()
+		m.awaitKey(e)
+		return
+	}
 	if m.reach(fault.EdgeEffectIntent) {
 		m.startDevice(e)
 	}
+}
+
+// givenAsShown: a claim hands over the turn that its owner was shown. INV-6.
+func (m *machine) givenAsShown(id protocol.AttemptID, resp *runnerv1.ClaimResponse) {
+	q := m.turnQuestion(id)
+	if q == nil {
+		return
+	}
+	if same, err := secondkey.Given(q.offer, resp); err != nil || !same {
+		m.s.violate("INV-6: the claim of %s hands over another turn than its owner was shown: %v", id, err)
+	}
+	m.dropTurn(id)
+}
+
+// decline sends an offer elsewhere, with the reason.
+func (m *machine) decline(seq int64, id protocol.AttemptID, no *runnerv1.DeclineRequest) {
+	epoch := m.epoch
+	no.AttemptId, no.Epoch = id.String(), epoch
+	toServer(m, "decline "+id.String(), func(ctx context.Context, e *engine.Engine) (struct{}, error) {
+		return struct{}{}, e.Decline(ctx, m.caller, no)
+	}, func(_ struct{}, err error) {
+		if err != nil && (transient(err) || protocol.CodeOf(err) == protocol.CodeStaleFence) {
+			m.gone(epoch, err)
+			return
+		}
+		m.done(seq)
+	})
 }

@@ -38,6 +38,7 @@ type plan struct {
 	revokes    float64 // a grant, a runner or a person is
 	grants     bool    // agents work under grants
 	lies       float64 // per second, of the runner that lies
+	key        keyPlan // of one machine's owner
 }
 
 // chat is one session: whose, what is asked in it, and when.
@@ -87,7 +88,8 @@ func (s *Sim) makePlan() (kind string, p plan) {
 	if kind == hostile || kind == everything {
 		p.revokes, p.lies = 1-s.rate(1), pick(s, 0.2, 1)
 	}
-	p.sessions = s.chats(p)
+	p.sessions, p.key = s.chats(p), planKey(s.seed)
+	p.sessions = append(p.sessions, s.underKey(p)...)
 	return kind, p
 }
 

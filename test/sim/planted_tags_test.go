@@ -1,4 +1,4 @@
-//go:build bug_no_intent || bug_no_claim
+//go:build bug_no_intent || bug_no_claim || bug_any_digest
 
 package sim
 

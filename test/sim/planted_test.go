@@ -14,7 +14,7 @@ import (
 
 var within = flag.Int("within", 200, "how many seeds may pass before a planted bug is found")
 
-// bugs are all that can be planted, and what must find each. Two have build tags
+// bugs are all that can be planted, and what must find each. Three have build tags
 // of their own; the tag "planted" has the others, by name.
 var bugs = []struct {
 	name planted.Bug
@@ -27,6 +27,7 @@ var bugs = []struct {
 	{"", "bug_no_intent", "INV-4"},
 	{planted.Failure, "planted", "INV-5"},
 	{planted.Digest, "planted", "INV-6"},
+	{"", "bug_any_digest", "INV-6"},
 	{planted.Slice, "planted", "INV-7"},
 	{planted.Chain, "planted", "INV-8"},
 	{planted.Foreign, "planted", "INV-9"},
@@ -52,7 +53,7 @@ func TestPlanted(t *testing.T) {
 		return
 	}
 	if testing.Short() {
-		t.Skip("make planted plays it: three builds, and a run for each bug")
+		t.Skip("make planted plays it: four builds, and a run for each bug")
 	}
 	built := map[string]string{}
 	for _, bug := range bugs {

@@ -26,6 +26,12 @@ type observed struct {
 	drawn     map[protocol.TurnID]int64            // at the broker, over all its boots
 	granted   map[protocol.AttemptID]time.Duration // when a server last gave a lease its durations
 	fallen    fallen
+	// of the owner of a machine: what they were shown, by its digest, and what their
+	// machine took from them.
+	shown      map[string]subject
+	words      map[protocol.AttemptID]word
+	lastDigest string
+	owned      map[string]int // what came of it
 }
 
 type admission struct {
@@ -36,7 +42,8 @@ type admission struct {
 func newObserved() observed {
 	return observed{labels: map[fault.Label]int{}, killed: map[fault.Label]int{}, shadow: newShadow(),
 		claims: map[protocol.AttemptID]string{}, messages: map[string]admission{}, decisions: map[protocol.ApprovalID]bool{}, maybe: map[protocol.ApprovalID]bool{},
-		drawn: map[protocol.TurnID]int64{}, granted: map[protocol.AttemptID]time.Duration{}, fallen: fallen{by: map[fallKey]fall{}}}
+		drawn: map[protocol.TurnID]int64{}, granted: map[protocol.AttemptID]time.Duration{}, fallen: fallen{by: map[fallKey]fall{}},
+		shown: map[string]subject{}, words: map[protocol.AttemptID]word{}, owned: map[string]int{}}
 }
 
 // shadow is the store as it was after the last step.

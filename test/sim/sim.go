@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"testing/synctest"
 	"time"
 
@@ -74,6 +75,7 @@ type Result struct {
 	Effects   int
 	Turns     map[string]int // by how they ended
 	Unknown   int            // actions of unknown outcome
+	Owner     map[string]int // what came of questions to the owner of a machine
 	Virtual   time.Duration
 	Trace     []string
 	// Labels that were reached, and at which a party was killed.
@@ -141,6 +143,9 @@ func (s *Sim) begin() {
 	s.after(s.plan.heal, "faults end", s.heal)
 	s.after(time.Second, "", s.checkRest)
 	s.note("plan %s: %d machines with devices, until %s", s.kind, s.plan.devices, s.plan.heal)
+	if k := s.plan.key; k.machine >= 0 {
+		s.note("the owner of %s holds a second key over %s, for %s", s.machines[k.machine].name, strings.Join(k.over, ", "), k.ttl)
+	}
 }
 
 // mostAtOnce bounds the steps of one instant: more never come to rest.
@@ -241,7 +246,7 @@ func (s *Sim) tearDown() {
 
 func (s *Sim) result() *Result {
 	r := &Result{Seed: s.seed, Kind: s.kind, Violation: s.violation, Steps: s.steps, Events: s.named, Faults: s.faults, Crashes: s.crashes, Turns: map[string]int{},
-		Virtual: s.now(), Trace: s.trace, Labels: s.labels, Killed: s.killed}
+		Owner: s.owned, Virtual: s.now(), Trace: s.trace, Labels: s.labels, Killed: s.killed}
 	if s.world != nil {
 		r.Effects = len(s.world.effects)
 	}

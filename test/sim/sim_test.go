@@ -116,7 +116,7 @@ func TestSeeds(t *testing.T) {
 
 // summarize says what the seeds came to see.
 func summarize(t *testing.T, results []*Result) {
-	turns, labels, killed, faults := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	turns, labels, killed, faults, owned := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	n, steps, events, effects, unknown := 0, 0, 0, 0, 0
 	least, fewest := math.MaxInt, math.MaxInt
 	for _, r := range results {
@@ -134,6 +134,9 @@ func summarize(t *testing.T, results []*Result) {
 		for k, v := range r.Turns {
 			turns[k] += v
 		}
+		for k, v := range r.Owner {
+			owned[k] += v
+		}
 		for k, v := range r.Labels {
 			labels[string(k)] += v
 		}
@@ -148,6 +151,9 @@ func summarize(t *testing.T, results []*Result) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(turns)) {
 		t.Logf("turns %-40s %d", k, turns[k])
+	}
+	for _, k := range slices.Sorted(maps.Keys(owned)) {
+		t.Logf("owner %-40s %d", k, owned[k])
 	}
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		t.Logf("label %-40s reached %d, killed %d", k, labels[k], killed[k])

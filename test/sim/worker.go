@@ -12,6 +12,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/edge/runtime/loop"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
@@ -52,6 +53,7 @@ func (m *machine) startWorker(e *entry) {
 	e.worker = w
 	w.lease.Renew(m.s.now(), e.lease.Authority(), e.lease.Retention())
 	w.terms = e.terms
+	m.s.turned(m, e, secondkey.Turn)
 	spec := &runtimev1.Spec{}
 	if err := proto.Unmarshal(e.work.GetTurn().GetSpec(), spec); err != nil {
 		m.s.violate("the spec of %s cannot be read: %v", e.id, err)
