@@ -42,6 +42,27 @@ func (s grants) ListGrants(ctx context.Context, r *apiv1.ListGrantsRequest) (*ap
 	return out, nil
 }
 
+func (s grants) GetGrant(ctx context.Context, r *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error) {
+	id, err := protocol.ParseID[protocol.GrantKind](r.GetGrantId())
+	if err != nil {
+		return nil, err
+	}
+	reach, err := s.Engine.GrantReach(ctx, callerOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	out := &apiv1.GetGrantResponse{Machines: reach.Machines, Sessions: int32(reach.Sessions), Running: int32(reach.Running), Receipt: reach.Grant.Receipt}
+	for _, c := range reach.Credentials {
+		out.Credentials = append(out.Credentials, &apiv1.CredentialReach{Name: c.Name, Tools: c.Tools, Destinations: c.Destinations})
+	}
+	err = s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
+		names, err := principalNames(tx)
+		out.Grant = grantOut(reach.Grant, names[reach.Grant.Principal])
+		return err
+	})
+	return out, err
+}
+
 func (s grants) RevokeGrant(ctx context.Context, r *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error) {
 	id, err := protocol.ParseID[protocol.GrantKind](r.GetGrantId())
 	if err != nil {

@@ -61,7 +61,66 @@ one back with bivouac revoke.`,
 		}),
 	}
 	list.Flags().BoolVar(&all, "all", false, "also revoked ones")
-	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list)
+	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list, a.grantShow(), a.revokeCommand())
+}
+
+func (a *app) grantShow() *cobra.Command {
+	var receipt string
+	cmd := &cobra.Command{
+		Use:   "show GRANT",
+		Short: "What a grant lets its agent do, or how it ended",
+		Long: `Shows where each credential of a grant goes, by the agent's newest definition, on which
+machines the agent may act, and what would end with the grant. Of one that has ended: why,
+wherever it was revoked, and with --receipt the signed receipt over what ended with it.`,
+		Example: "  bivouac grant show grt_01…\n  bivouac grant show grt_01… --receipt end.jws",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
+			res, err := c.Grants.GetGrant(ctx, &apiv1.GetGrantRequest{GrantId: args[0]})
+			if err != nil {
+				return err
+			}
+			if receipt != "" && res.GetGrant().GetRevokedAt() == nil {
+				return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is in force: only an end has a receipt; bivouac revoke %s ends it", args[0], args[0])
+			}
+			if err := a.keepReceipt(receipt, res.GetReceipt()); err != nil {
+				return err
+			}
+			return a.print(res, func(w io.Writer) { showGrant(w, res) })
+		}),
+	}
+	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt of its end into this file")
+	return cmd
+}
+
+func showGrant(w io.Writer, r *apiv1.GetGrantResponse) {
+	g := r.GetGrant()
+	fmt.Fprintf(w, "%s  %s  %s works for %s, made %s\n", g.GetId(), g.GetState(), plain(g.GetAgent()), plain(g.GetPrincipalName()), ago(g.GetCreatedAt()))
+	if g.GetRevokedAt() != nil {
+		fmt.Fprintf(w, "ended %s", ago(g.GetRevokedAt()))
+		if why := g.GetRevokedWhy(); why != "" {
+			fmt.Fprintf(w, ": %s", plain(why))
+		}
+		fmt.Fprintf(w, "\nwhat ended with it: bivouac explain %s\n", g.GetId())
+		return
+	}
+	if len(r.GetCredentials()) == 0 {
+		fmt.Fprintln(w, "it gives no credential")
+	} else {
+		t := newTable(w, "CREDENTIAL", "DESTINATIONS", "TOOLS")
+		for _, c := range r.GetCredentials() {
+			t.row(c.GetName(), orNothing(c.GetDestinations()), orNothing(c.GetTools()))
+		}
+		t.flush()
+	}
+	fmt.Fprintf(w, "machines: %s\n", orNothing(r.GetMachines()))
+	fmt.Fprintf(w, "would end with it: %d sessions, %d of them with a turn that runs\n", r.GetSessions(), r.GetRunning())
+}
+
+func orNothing(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return plain(strings.Join(names, " "))
 }
 
 // noteUnset names credentials of a new grant that have no value yet: a grant may

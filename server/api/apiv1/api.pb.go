@@ -6339,10 +6339,12 @@ type Grant struct {
 	PrincipalId   string                 `protobuf:"bytes,3,opt,name=principal_id,json=principalId,proto3" json:"principal_id,omitempty"`
 	PrincipalName string                 `protobuf:"bytes,4,opt,name=principal_name,json=principalName,proto3" json:"principal_name,omitempty"`
 	// ACTIVE or REVOKED.
-	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
-	Credentials   []string               `protobuf:"bytes,6,rep,name=credentials,proto3" json:"credentials,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	RevokedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	State       string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	Credentials []string               `protobuf:"bytes,6,rep,name=credentials,proto3" json:"credentials,omitempty"`
+	CreatedAt   *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	RevokedAt   *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	// Of a revoked one: what whoever revoked it said.
+	RevokedWhy    string `protobuf:"bytes,9,opt,name=revoked_why,json=revokedWhy,proto3" json:"revoked_why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6433,6 +6435,205 @@ func (x *Grant) GetRevokedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Grant) GetRevokedWhy() string {
+	if x != nil {
+		return x.RevokedWhy
+	}
+	return ""
+}
+
+type GetGrantRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGrantRequest) Reset() {
+	*x = GetGrantRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGrantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGrantRequest) ProtoMessage() {}
+
+func (x *GetGrantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGrantRequest.ProtoReflect.Descriptor instead.
+func (*GetGrantRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *GetGrantRequest) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+type GetGrantResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Grant *Grant                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// In the order of the grant, as the agent's newest definition uses them.
+	Credentials []*CredentialReach `protobuf:"bytes,2,rep,name=credentials,proto3" json:"credentials,omitempty"`
+	// Names of the machines on which the agent may act for the principal.
+	Machines []string `protobuf:"bytes,3,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Sessions that stand on it, and those of them with a turn that runs.
+	Sessions int32 `protobuf:"varint,4,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Running  int32 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	// Of a revoked one: the first signed receipt, JWS, compact; empty: none was signed.
+	Receipt       string `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGrantResponse) Reset() {
+	*x = GetGrantResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGrantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGrantResponse) ProtoMessage() {}
+
+func (x *GetGrantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGrantResponse.ProtoReflect.Descriptor instead.
+func (*GetGrantResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *GetGrantResponse) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *GetGrantResponse) GetCredentials() []*CredentialReach {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+func (x *GetGrantResponse) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *GetGrantResponse) GetSessions() int32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *GetGrantResponse) GetRunning() int32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *GetGrantResponse) GetReceipt() string {
+	if x != nil {
+		return x.Receipt
+	}
+	return ""
+}
+
+type CredentialReach struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Tools         []string               `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	Destinations  []string               `protobuf:"bytes,3,rep,name=destinations,proto3" json:"destinations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CredentialReach) Reset() {
+	*x = CredentialReach{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CredentialReach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CredentialReach) ProtoMessage() {}
+
+func (x *CredentialReach) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CredentialReach.ProtoReflect.Descriptor instead.
+func (*CredentialReach) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *CredentialReach) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CredentialReach) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *CredentialReach) GetDestinations() []string {
+	if x != nil {
+		return x.Destinations
+	}
+	return nil
+}
+
 type CreateGrantRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -6443,7 +6644,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6455,7 +6656,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[96]
+	mi := &file_bivouac_v1_api_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6468,7 +6669,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{96}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *CreateGrantRequest) GetAgent() string {
@@ -6494,7 +6695,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6506,7 +6707,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[97]
+	mi := &file_bivouac_v1_api_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6519,7 +6720,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{97}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CreateGrantResponse) GetGrant() *Grant {
@@ -6538,7 +6739,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6550,7 +6751,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[98]
+	mi := &file_bivouac_v1_api_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6563,7 +6764,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{98}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListGrantsRequest) GetIncludeRevoked() bool {
@@ -6582,7 +6783,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6594,7 +6795,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[99]
+	mi := &file_bivouac_v1_api_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6607,7 +6808,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{99}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -6627,7 +6828,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6639,7 +6840,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[100]
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6652,7 +6853,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{100}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -6685,7 +6886,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6697,7 +6898,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[101]
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6710,7 +6911,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{101}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -6759,7 +6960,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6771,7 +6972,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[102]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6784,7 +6985,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{102}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Ended) GetSessions() []string {
@@ -6821,7 +7022,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6833,7 +7034,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6846,7 +7047,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -6892,7 +7093,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6904,7 +7105,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6917,7 +7118,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
 }
 
 type GetSealRecipientResponse struct {
@@ -6932,7 +7133,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6944,7 +7145,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6957,7 +7158,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -6991,7 +7192,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7003,7 +7204,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7016,7 +7217,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -7041,7 +7242,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7053,7 +7254,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7066,7 +7267,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
 }
 
 type ListCredentialsRequest struct {
@@ -7077,7 +7278,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7089,7 +7290,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7102,7 +7303,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
 }
 
 type ListCredentialsResponse struct {
@@ -7114,7 +7315,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7126,7 +7327,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7139,7 +7340,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -7160,7 +7361,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7172,7 +7373,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7185,7 +7386,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Credential) GetName() string {
@@ -7218,7 +7419,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7230,7 +7431,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7243,7 +7444,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -7261,7 +7462,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7273,7 +7474,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7286,7 +7487,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
 }
 
 type DiagnoseRequest struct {
@@ -7297,7 +7498,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7309,7 +7510,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7322,7 +7523,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{116}
 }
 
 type DiagnoseResponse struct {
@@ -7334,7 +7535,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7346,7 +7547,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7359,7 +7560,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -7389,7 +7590,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[115]
+	mi := &file_bivouac_v1_api_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7401,7 +7602,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[115]
+	mi := &file_bivouac_v1_api_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7414,7 +7615,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Finding) GetWhere() string {
@@ -7467,7 +7668,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[116]
+	mi := &file_bivouac_v1_api_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7479,7 +7680,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[116]
+	mi := &file_bivouac_v1_api_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7492,7 +7693,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{116}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{119}
 }
 
 type GetLedgerResponse struct {
@@ -7514,7 +7715,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[117]
+	mi := &file_bivouac_v1_api_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7526,7 +7727,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[117]
+	mi := &file_bivouac_v1_api_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7539,7 +7740,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{117}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -7594,7 +7795,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[118]
+	mi := &file_bivouac_v1_api_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7606,7 +7807,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[118]
+	mi := &file_bivouac_v1_api_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7619,7 +7820,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{118}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -7638,7 +7839,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	mi := &file_bivouac_v1_api_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7650,7 +7851,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	mi := &file_bivouac_v1_api_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7663,7 +7864,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{119}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -8195,7 +8396,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x14ListCleanupsResponse\x12/\n" +
 	"\bcleanups\x18\x01 \x03(\v2\x13.bivouac.v1.CleanupR\bcleanups\x12\x1f\n" +
 	"\vnext_cursor\x18\x02 \x01(\tR\n" +
-	"nextCursor\"\xa5\x02\n" +
+	"nextCursor\"\xc6\x02\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12!\n" +
@@ -8206,7 +8407,22 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"revoked_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\"L\n" +
+	"revoked_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\x12\x1f\n" +
+	"\vrevoked_why\x18\t \x01(\tR\n" +
+	"revokedWhy\",\n" +
+	"\x0fGetGrantRequest\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"\xe6\x01\n" +
+	"\x10GetGrantResponse\x12'\n" +
+	"\x05grant\x18\x01 \x01(\v2\x11.bivouac.v1.GrantR\x05grant\x12=\n" +
+	"\vcredentials\x18\x02 \x03(\v2\x1b.bivouac.v1.CredentialReachR\vcredentials\x12\x1a\n" +
+	"\bmachines\x18\x03 \x03(\tR\bmachines\x12\x1a\n" +
+	"\bsessions\x18\x04 \x01(\x05R\bsessions\x12\x18\n" +
+	"\arunning\x18\x05 \x01(\x05R\arunning\x12\x18\n" +
+	"\areceipt\x18\x06 \x01(\tR\areceipt\"_\n" +
+	"\x0fCredentialReach\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05tools\x18\x02 \x03(\tR\x05tools\x12\"\n" +
+	"\fdestinations\x18\x03 \x03(\tR\fdestinations\"L\n" +
 	"\x12CreateGrantRequest\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12 \n" +
 	"\vcredentials\x18\x02 \x03(\tR\vcredentials\">\n" +
@@ -8331,11 +8547,12 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"PutBinding\x12\x1d.bivouac.v1.PutBindingRequest\x1a\x1e.bivouac.v1.PutBindingResponse\"\x00\x12V\n" +
 	"\rDeleteBinding\x12 .bivouac.v1.DeleteBindingRequest\x1a!.bivouac.v1.DeleteBindingResponse\"\x00\x12S\n" +
-	"\fListCleanups\x12\x1f.bivouac.v1.ListCleanupsRequest\x1a .bivouac.v1.ListCleanupsResponse\"\x002\x81\x02\n" +
+	"\fListCleanups\x12\x1f.bivouac.v1.ListCleanupsRequest\x1a .bivouac.v1.ListCleanupsResponse\"\x002\xca\x02\n" +
 	"\fGrantService\x12P\n" +
 	"\vCreateGrant\x12\x1e.bivouac.v1.CreateGrantRequest\x1a\x1f.bivouac.v1.CreateGrantResponse\"\x00\x12M\n" +
 	"\n" +
-	"ListGrants\x12\x1d.bivouac.v1.ListGrantsRequest\x1a\x1e.bivouac.v1.ListGrantsResponse\"\x00\x12P\n" +
+	"ListGrants\x12\x1d.bivouac.v1.ListGrantsRequest\x1a\x1e.bivouac.v1.ListGrantsResponse\"\x00\x12G\n" +
+	"\bGetGrant\x12\x1b.bivouac.v1.GetGrantRequest\x1a\x1c.bivouac.v1.GetGrantResponse\"\x00\x12P\n" +
 	"\vRevokeGrant\x12\x1e.bivouac.v1.RevokeGrantRequest\x1a\x1f.bivouac.v1.RevokeGrantResponse\"\x002\x8b\x03\n" +
 	"\x11CredentialService\x12_\n" +
 	"\x10GetSealRecipient\x12#.bivouac.v1.GetSealRecipientRequest\x1a$.bivouac.v1.GetSealRecipientResponse\"\x00\x12V\n" +
@@ -8360,7 +8577,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 120)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 123)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -8458,48 +8675,51 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*ListCleanupsRequest)(nil),      // 93: bivouac.v1.ListCleanupsRequest
 	(*ListCleanupsResponse)(nil),     // 94: bivouac.v1.ListCleanupsResponse
 	(*Grant)(nil),                    // 95: bivouac.v1.Grant
-	(*CreateGrantRequest)(nil),       // 96: bivouac.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),      // 97: bivouac.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),        // 98: bivouac.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),       // 99: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 100: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 101: bivouac.v1.RevokeGrantResponse
-	(*Ended)(nil),                    // 102: bivouac.v1.Ended
-	(*RevocationLayer)(nil),          // 103: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 104: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 105: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 106: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 107: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 108: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 109: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 110: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 111: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 112: bivouac.v1.DeleteCredentialResponse
-	(*DiagnoseRequest)(nil),          // 113: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 114: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 115: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 116: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 117: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 118: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 119: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 120: google.protobuf.Timestamp
+	(*GetGrantRequest)(nil),          // 96: bivouac.v1.GetGrantRequest
+	(*GetGrantResponse)(nil),         // 97: bivouac.v1.GetGrantResponse
+	(*CredentialReach)(nil),          // 98: bivouac.v1.CredentialReach
+	(*CreateGrantRequest)(nil),       // 99: bivouac.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),      // 100: bivouac.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),        // 101: bivouac.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),       // 102: bivouac.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),       // 103: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 104: bivouac.v1.RevokeGrantResponse
+	(*Ended)(nil),                    // 105: bivouac.v1.Ended
+	(*RevocationLayer)(nil),          // 106: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 107: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 108: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 109: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 110: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 111: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 112: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 113: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 114: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 115: bivouac.v1.DeleteCredentialResponse
+	(*DiagnoseRequest)(nil),          // 116: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 117: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 118: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 119: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 120: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 121: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 122: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 123: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	120, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	120, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	123, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	123, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	120, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	120, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	120, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	123, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	123, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	123, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	120, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	120, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	123, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	123, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -8510,154 +8730,158 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	66,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
 	29,  // 23: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 24: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	120, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	123, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 26: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	120, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	123, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 28: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 29: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
 	37,  // 30: bivouac.v1.WatchEventsResponse.staging:type_name -> bivouac.v1.Staging
-	120, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	120, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	123, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	123, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
 	40,  // 33: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
 	43,  // 34: bivouac.v1.ListApprovalsResponse.owner_questions:type_name -> bivouac.v1.OwnerQuestion
-	120, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
-	120, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
+	123, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	123, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
 	40,  // 37: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
 	40,  // 38: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	120, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	123, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
 	52,  // 40: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
 	52,  // 41: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
 	52,  // 42: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
 	67,  // 43: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
 	66,  // 44: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
 	65,  // 45: bivouac.v1.McpToolsResponse.tools:type_name -> bivouac.v1.McpTool
-	120, // 46: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	123, // 46: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
 	68,  // 47: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	68,  // 48: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
 	68,  // 49: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	68,  // 50: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
 	79,  // 51: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	120, // 52: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	120, // 53: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	123, // 52: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	123, // 53: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
 	81,  // 54: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	120, // 55: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	123, // 55: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
 	80,  // 56: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
 	80,  // 57: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
 	81,  // 58: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	120, // 59: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	120, // 60: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	123, // 59: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	123, // 60: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
 	0,   // 61: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
 	92,  // 62: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	120, // 63: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	120, // 64: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	95,  // 65: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	95,  // 66: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	95,  // 67: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	103, // 68: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	102, // 69: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
-	110, // 70: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	120, // 71: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	115, // 72: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	120, // 73: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 74: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 75: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 76: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 77: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 78: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 79: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 80: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 81: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 82: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 83: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 84: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 85: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 86: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 87: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	38,  // 88: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	41,  // 89: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	44,  // 90: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	46,  // 91: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	48,  // 92: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	50,  // 93: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	53,  // 94: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	55,  // 95: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	57,  // 96: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	59,  // 97: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	61,  // 98: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	63,  // 99: bivouac.v1.AgentService.McpTools:input_type -> bivouac.v1.McpToolsRequest
-	69,  // 100: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	71,  // 101: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	73,  // 102: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	75,  // 103: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	77,  // 104: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	82,  // 105: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	84,  // 106: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	86,  // 107: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	88,  // 108: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	90,  // 109: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	93,  // 110: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	96,  // 111: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	98,  // 112: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	100, // 113: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	104, // 114: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	106, // 115: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	108, // 116: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	111, // 117: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	113, // 118: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	116, // 119: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	118, // 120: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 121: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 122: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 123: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 124: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 125: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 126: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 127: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 128: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 129: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 130: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 131: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 132: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 133: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 134: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	39,  // 135: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	42,  // 136: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	45,  // 137: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	47,  // 138: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	49,  // 139: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	51,  // 140: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	54,  // 141: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	56,  // 142: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	58,  // 143: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	60,  // 144: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	62,  // 145: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	64,  // 146: bivouac.v1.AgentService.McpTools:output_type -> bivouac.v1.McpToolsResponse
-	70,  // 147: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	72,  // 148: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	74,  // 149: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	76,  // 150: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	78,  // 151: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	83,  // 152: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	85,  // 153: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	87,  // 154: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	89,  // 155: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	91,  // 156: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	94,  // 157: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	97,  // 158: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	99,  // 159: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	101, // 160: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	105, // 161: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	107, // 162: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	109, // 163: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	112, // 164: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	114, // 165: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	117, // 166: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	119, // 167: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	121, // [121:168] is the sub-list for method output_type
-	74,  // [74:121] is the sub-list for method input_type
-	74,  // [74:74] is the sub-list for extension type_name
-	74,  // [74:74] is the sub-list for extension extendee
-	0,   // [0:74] is the sub-list for field type_name
+	123, // 63: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	123, // 64: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	95,  // 65: bivouac.v1.GetGrantResponse.grant:type_name -> bivouac.v1.Grant
+	98,  // 66: bivouac.v1.GetGrantResponse.credentials:type_name -> bivouac.v1.CredentialReach
+	95,  // 67: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	95,  // 68: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	95,  // 69: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	106, // 70: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	105, // 71: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
+	113, // 72: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	123, // 73: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	118, // 74: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	123, // 75: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 76: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 77: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 78: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 79: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 80: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 81: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 82: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 83: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 84: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 85: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 86: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 87: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 88: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 89: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	38,  // 90: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	41,  // 91: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	44,  // 92: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	46,  // 93: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	48,  // 94: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	50,  // 95: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	53,  // 96: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	55,  // 97: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	57,  // 98: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	59,  // 99: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	61,  // 100: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	63,  // 101: bivouac.v1.AgentService.McpTools:input_type -> bivouac.v1.McpToolsRequest
+	69,  // 102: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	71,  // 103: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	73,  // 104: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	75,  // 105: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	77,  // 106: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	82,  // 107: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	84,  // 108: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	86,  // 109: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	88,  // 110: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	90,  // 111: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	93,  // 112: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	99,  // 113: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	101, // 114: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	96,  // 115: bivouac.v1.GrantService.GetGrant:input_type -> bivouac.v1.GetGrantRequest
+	103, // 116: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	107, // 117: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	109, // 118: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	111, // 119: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	114, // 120: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	116, // 121: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	119, // 122: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	121, // 123: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 124: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 125: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 126: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 127: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 128: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 129: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 130: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 131: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 132: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 133: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 134: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 135: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 136: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 137: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	39,  // 138: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	42,  // 139: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	45,  // 140: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	47,  // 141: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	49,  // 142: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	51,  // 143: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	54,  // 144: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	56,  // 145: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	58,  // 146: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	60,  // 147: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	62,  // 148: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	64,  // 149: bivouac.v1.AgentService.McpTools:output_type -> bivouac.v1.McpToolsResponse
+	70,  // 150: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	72,  // 151: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	74,  // 152: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	76,  // 153: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	78,  // 154: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	83,  // 155: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	85,  // 156: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	87,  // 157: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	89,  // 158: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	91,  // 159: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	94,  // 160: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	100, // 161: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	102, // 162: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	97,  // 163: bivouac.v1.GrantService.GetGrant:output_type -> bivouac.v1.GetGrantResponse
+	104, // 164: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	108, // 165: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	110, // 166: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	112, // 167: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	115, // 168: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	117, // 169: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	120, // 170: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	122, // 171: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	124, // [124:172] is the sub-list for method output_type
+	76,  // [76:124] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -8677,7 +8901,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   120,
+			NumMessages:   123,
 			NumExtensions: 0,
 			NumServices:   12,
 		},

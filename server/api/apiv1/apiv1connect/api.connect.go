@@ -162,6 +162,8 @@ const (
 	GrantServiceCreateGrantProcedure = "/bivouac.v1.GrantService/CreateGrant"
 	// GrantServiceListGrantsProcedure is the fully-qualified name of the GrantService's ListGrants RPC.
 	GrantServiceListGrantsProcedure = "/bivouac.v1.GrantService/ListGrants"
+	// GrantServiceGetGrantProcedure is the fully-qualified name of the GrantService's GetGrant RPC.
+	GrantServiceGetGrantProcedure = "/bivouac.v1.GrantService/GetGrant"
 	// GrantServiceRevokeGrantProcedure is the fully-qualified name of the GrantService's RevokeGrant
 	// RPC.
 	GrantServiceRevokeGrantProcedure = "/bivouac.v1.GrantService/RevokeGrant"
@@ -1689,6 +1691,8 @@ func (UnimplementedRunnerAdminServiceHandler) ListCleanups(context.Context, *api
 type GrantServiceClient interface {
 	CreateGrant(context.Context, *apiv1.CreateGrantRequest) (*apiv1.CreateGrantResponse, error)
 	ListGrants(context.Context, *apiv1.ListGrantsRequest) (*apiv1.ListGrantsResponse, error)
+	// One grant with what it lets its agent do, or how it ended.
+	GetGrant(context.Context, *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error)
 	// One action through all layers; the receipt says what each took.
 	RevokeGrant(context.Context, *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error)
 }
@@ -1716,6 +1720,12 @@ func NewGrantServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(grantServiceMethods.ByName("ListGrants")),
 			connect.WithClientOptions(opts...),
 		),
+		getGrant: connect.NewClient[apiv1.GetGrantRequest, apiv1.GetGrantResponse](
+			httpClient,
+			baseURL+GrantServiceGetGrantProcedure,
+			connect.WithSchema(grantServiceMethods.ByName("GetGrant")),
+			connect.WithClientOptions(opts...),
+		),
 		revokeGrant: connect.NewClient[apiv1.RevokeGrantRequest, apiv1.RevokeGrantResponse](
 			httpClient,
 			baseURL+GrantServiceRevokeGrantProcedure,
@@ -1729,6 +1739,7 @@ func NewGrantServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 type grantServiceClient struct {
 	createGrant *connect.Client[apiv1.CreateGrantRequest, apiv1.CreateGrantResponse]
 	listGrants  *connect.Client[apiv1.ListGrantsRequest, apiv1.ListGrantsResponse]
+	getGrant    *connect.Client[apiv1.GetGrantRequest, apiv1.GetGrantResponse]
 	revokeGrant *connect.Client[apiv1.RevokeGrantRequest, apiv1.RevokeGrantResponse]
 }
 
@@ -1750,6 +1761,15 @@ func (c *grantServiceClient) ListGrants(ctx context.Context, req *apiv1.ListGran
 	return nil, err
 }
 
+// GetGrant calls bivouac.v1.GrantService.GetGrant.
+func (c *grantServiceClient) GetGrant(ctx context.Context, req *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error) {
+	response, err := c.getGrant.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RevokeGrant calls bivouac.v1.GrantService.RevokeGrant.
 func (c *grantServiceClient) RevokeGrant(ctx context.Context, req *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error) {
 	response, err := c.revokeGrant.CallUnary(ctx, connect.NewRequest(req))
@@ -1763,6 +1783,8 @@ func (c *grantServiceClient) RevokeGrant(ctx context.Context, req *apiv1.RevokeG
 type GrantServiceHandler interface {
 	CreateGrant(context.Context, *apiv1.CreateGrantRequest) (*apiv1.CreateGrantResponse, error)
 	ListGrants(context.Context, *apiv1.ListGrantsRequest) (*apiv1.ListGrantsResponse, error)
+	// One grant with what it lets its agent do, or how it ended.
+	GetGrant(context.Context, *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error)
 	// One action through all layers; the receipt says what each took.
 	RevokeGrant(context.Context, *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error)
 }
@@ -1786,6 +1808,12 @@ func NewGrantServiceHandler(svc GrantServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(grantServiceMethods.ByName("ListGrants")),
 		connect.WithHandlerOptions(opts...),
 	)
+	grantServiceGetGrantHandler := connect.NewUnaryHandlerSimple(
+		GrantServiceGetGrantProcedure,
+		svc.GetGrant,
+		connect.WithSchema(grantServiceMethods.ByName("GetGrant")),
+		connect.WithHandlerOptions(opts...),
+	)
 	grantServiceRevokeGrantHandler := connect.NewUnaryHandlerSimple(
 		GrantServiceRevokeGrantProcedure,
 		svc.RevokeGrant,
@@ -1798,6 +1826,8 @@ func NewGrantServiceHandler(svc GrantServiceHandler, opts ...connect.HandlerOpti
 			grantServiceCreateGrantHandler.ServeHTTP(w, r)
 		case GrantServiceListGrantsProcedure:
 			grantServiceListGrantsHandler.ServeHTTP(w, r)
+		case GrantServiceGetGrantProcedure:
+			grantServiceGetGrantHandler.ServeHTTP(w, r)
 		case GrantServiceRevokeGrantProcedure:
 			grantServiceRevokeGrantHandler.ServeHTTP(w, r)
 		default:
@@ -1815,6 +1845,10 @@ func (UnimplementedGrantServiceHandler) CreateGrant(context.Context, *apiv1.Crea
 
 func (UnimplementedGrantServiceHandler) ListGrants(context.Context, *apiv1.ListGrantsRequest) (*apiv1.ListGrantsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.GrantService.ListGrants is not implemented"))
+}
+
+func (UnimplementedGrantServiceHandler) GetGrant(context.Context, *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.GrantService.GetGrant is not implemented"))
 }
 
 func (UnimplementedGrantServiceHandler) RevokeGrant(context.Context, *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error) {
