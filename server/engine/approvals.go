@@ -142,7 +142,7 @@ func (e *Engine) tickApprovals(ctx context.Context) (bool, error) {
 	var decided []protocol.TurnID
 	var overdue []session.Approval
 	err := e.cfg.Store.View(ctx, store.AsLoop("approvals"), func(tx *store.Tx) (err error) {
-		if overdue, err = tx.ApprovalsPastExpiry(100); err != nil {
+		if overdue, err = tx.ApprovalsPastExpiry(tickBatch); err != nil {
 			return err
 		}
 		decided, err = e.decidedTurns(tx)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/loop"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/planted"
 	"bivouac/server/policy"
@@ -281,7 +282,7 @@ func (w *turnTx) settleUsage(id protocol.SliceID, d draw) error {
 
 // endOfBudget ends a turn that no other slice can be cut for.
 func (w *turnTx) endOfBudget() error {
-	return w.endFailed("budget_exhausted", "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
+	return w.endFailed(loop.ReasonBudget, "The broker restarted, what it may have spent of the turn's budget counts as spent, and nothing is left.")
 }
 
 // carryOn makes the turn's lease carry the slice that the turn has.

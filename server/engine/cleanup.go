@@ -15,7 +15,7 @@ import (
 func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 	var due []policy.Cleanup
 	err := e.cfg.Store.View(ctx, store.AsLoop("cleanup"), func(tx *store.Tx) (err error) {
-		due, err = tx.CleanupsDue(100)
+		due, err = tx.CleanupsDue(tickBatch)
 		return err
 	})
 	if err != nil {
@@ -44,13 +44,17 @@ func (e *Engine) cleaned(ctx context.Context, c policy.Cleanup, evidence string,
 	})
 }
 
+// Pauses between the tries of one cleanup: what ended holds no authority, so the debt
+// may wait for who does not answer.
+const minCleanupPause, maxCleanupPause = time.Second, time.Minute
+
 // tried is a cleanup after one more try.
 func tried(c policy.Cleanup, now time.Time, evidence string, failure error) policy.Cleanup {
 	c.Tries++
 	if failure == nil {
 		c.DoneAt, c.Evidence = now, evidence
 	} else {
-		c.NextAt = now.Add(min(time.Minute, time.Second<<min(c.Tries, 10)))
+		c.NextAt = now.Add(min(maxCleanupPause, minCleanupPause<<min(c.Tries, 10)))
 		c.Evidence = "not yet: " + failure.Error()
 	}
 	return c

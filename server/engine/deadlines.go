@@ -16,7 +16,7 @@ func (e *Engine) tickDeadlines(ctx context.Context) (bool, error) {
 	var turns []session.Turn
 	var attempts []execution.Attempt
 	err := e.cfg.Store.View(ctx, store.AsLoop("deadlines"), func(tx *store.Tx) error {
-		past, err := tx.TurnsPastDeadline(100)
+		past, err := tx.TurnsPastDeadline(tickBatch)
 		if err != nil {
 			return err
 		}

@@ -140,7 +140,7 @@ func (e *Engine) tickDescribe(context.Context) (bool, error) {
 	if e.view.age(now) < e.cfg.Limits.DescribeEvery || !e.pauses.over(describeOp, now) || e.busy(describeOp) {
 		return false, nil
 	}
-	e.pauses.set(describeOp, now.Add(time.Second))
+	e.pauses.set(describeOp, now.Add(describePause))
 	return e.cfg.Ops.Start(describeOp, func(ctx context.Context) {
 		d, err := e.cfg.Broker.Describe(ctx)
 		at := time.Now()
@@ -151,14 +151,18 @@ func (e *Engine) tickDescribe(context.Context) (bool, error) {
 	}), nil
 }
 
+// describePause is how long a broker that did not answer is left alone: a turn waits for
+// the view of it.
+const describePause = time.Second
+
 // describeIn is how soon the view has to be asked for: not while it is, nor
 // while the last try rests.
 func (e *Engine) describeIn() time.Duration {
 	now := time.Now()
 	if e.busy(describeOp) {
-		return time.Second
+		return describePause
 	}
-	return min(max(e.cfg.Limits.DescribeEvery-e.view.age(now), e.pauses.left(describeOp, now), 0), time.Second)
+	return min(max(e.cfg.Limits.DescribeEvery-e.view.age(now), e.pauses.left(describeOp, now), 0), describePause)
 }
 
 // checkRoute finds a model route of the broker and holds the data boundary against

@@ -11,12 +11,16 @@ import (
 	"bivouac/server/store"
 )
 
+// dispatchBatch is how many intents one pass sends: each begins an op or an attempt, and
+// those that wait are looked at again before a long line of them is through.
+const dispatchBatch = 64
+
 // tickDispatch sends committed intents on their way. INV-4: it reads them from
 // the store, so nothing is dispatched that is not durable.
 func (e *Engine) tickDispatch(ctx context.Context) (bool, error) {
 	var intents []session.Action
 	err := e.cfg.Store.View(ctx, store.AsLoop("dispatch"), func(tx *store.Tx) (err error) {
-		intents, err = tx.IntentsOwned(e.cfg.Replica, 64)
+		intents, err = tx.IntentsOwned(e.cfg.Replica, dispatchBatch)
 		return err
 	})
 	if err != nil {

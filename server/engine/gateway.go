@@ -267,7 +267,7 @@ func (e *Engine) settleEvidence(ctx context.Context, asked session.Action, knowe
 		return e.startInspect(ctx, asked)
 	}
 	if err == nil {
-		e.pauses.again(lookupOp(asked.ID), time.Now(), 500*time.Millisecond, 10*time.Second)
+		e.pauses.again(lookupOp(asked.ID), time.Now(), minAskAgain, maxAskAgain)
 	}
 	return err
 }

@@ -16,10 +16,10 @@ import (
 func (e *Engine) tickSessions(ctx context.Context) (bool, error) {
 	var over, empty []session.Session
 	err := e.cfg.Store.View(ctx, store.AsLoop("sessions"), func(tx *store.Tx) (err error) {
-		if over, err = tx.SessionsPastExpiry(100); err != nil {
+		if over, err = tx.SessionsPastExpiry(tickBatch); err != nil {
 			return err
 		}
-		empty, err = tx.SessionsDrained(100)
+		empty, err = tx.SessionsDrained(tickBatch)
 		return err
 	})
 	if err != nil {

@@ -41,7 +41,7 @@ func (e *Engine) tickTakeover(ctx context.Context) (bool, error) {
 	var orphans []session.Turn
 	err := e.cfg.Store.View(ctx, store.AsLoop("takeover"), func(tx *store.Tx) error {
 		orphans = nil
-		found, err := tx.OrphanedTurns(100) // of replicas that have no row any more
+		found, err := tx.OrphanedTurns(tickBatch) // of replicas that have no row any more
 		if err != nil {
 			return err
 		}

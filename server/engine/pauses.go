@@ -17,6 +17,14 @@ type pause struct {
 	tries int
 }
 
+// Pauses between two tries to learn, or to do again, what became of an effect: soon at
+// first, since mostly an answer was lost, and then as seldom as a person would ask.
+const minAskAgain, maxAskAgain = 500 * time.Millisecond, 10 * time.Second
+
+// pauseKept is how long a pause that is over is remembered with its tries: work that is
+// tried again later than that begins anew.
+const pauseKept = 10 * time.Minute
+
 func newPauses() *pauses { return &pauses{until: map[string]pause{}} }
 
 // set holds a key until an instant.
@@ -61,7 +69,7 @@ func (p *pauses) next() time.Duration {
 	next := time.Hour
 	for key, u := range p.until {
 		left := time.Until(u.at)
-		if left < -10*time.Minute {
+		if left < -pauseKept {
 			delete(p.until, key) // its work is long gone
 			continue
 		}

@@ -215,7 +215,7 @@ func (e *Engine) resend(ctx context.Context, seen session.Action) (bool, error) 
 	if e.busy(op) || !e.pauses.over(op, time.Now()) {
 		return false, nil
 	}
-	e.pauses.again(op, time.Now(), 500*time.Millisecond, 10*time.Second)
+	e.pauses.again(op, time.Now(), minAskAgain, maxAskAgain)
 	var send *gatewayCall
 	e.calls.keep(seen.ID)
 	err := e.onAction(ctx, seen, func(w *turnTx, a session.Action) error {

@@ -24,7 +24,7 @@ func (e *Engine) Rewind(ctx context.Context) (turns int, err error) {
 		var open []protocol.TurnID
 		var rewound bool
 		err := e.cfg.Store.View(ctx, store.AsLoop("rewind"), func(tx *store.Tx) (err error) {
-			rewound, open, err = tx.Rewound(100)
+			rewound, open, err = tx.Rewound(tickBatch)
 			return err
 		})
 		if err != nil || !rewound {

@@ -105,10 +105,14 @@ func (w *turnTx) endSlice(s policy.Slice, d draw) error {
 	return w.tally()
 }
 
+// Pauses while the last calls of a slice are settled, which takes a moment: the day's
+// budget waits for what comes back.
+const minSettlePause, maxSettlePause = 50 * time.Millisecond, 2 * time.Second
+
 // unsettled is a cleanup that waits for calls to be settled.
 func unsettled(c policy.Cleanup, now time.Time, open int32) policy.Cleanup {
 	c.Tries++
-	c.NextAt = now.Add(min(2*time.Second, 50*time.Millisecond<<min(c.Tries, 10)))
+	c.NextAt = now.Add(min(maxSettlePause, minSettlePause<<min(c.Tries, 10)))
 	c.Evidence = fmt.Sprintf("not yet: %d calls are being settled", open)
 	return c
 }

@@ -29,6 +29,10 @@ type Tick struct {
 	Eager bool
 }
 
+// tickBatch is how many rows one pass takes where nothing else bounds it: what a view
+// reads stays small, and a pass that was full is followed by the next at once.
+const tickBatch = 100
+
 // Ticks are all loops of the engine, in the order in which a turn meets them.
 func (e *Engine) Ticks() []Tick {
 	on := func(t store.Topic) []store.Topic { return []store.Topic{t} }
