@@ -54,7 +54,10 @@ func (d *Daemon) serveControl(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("POST /pause", answer(func(ctx context.Context) error { return d.obey(ctx, true) }))
 	mux.HandleFunc("POST /resume", answer(func(ctx context.Context) error { return d.obey(ctx, false) }))
 	mux.HandleFunc("POST /probe", answer(d.probeNow))
-	mux.HandleFunc("POST /leave", answer(d.leave))
+	mux.HandleFunc("POST /leave", func(w http.ResponseWriter, r *http.Request) {
+		left, err := d.leave(r.Context(), r.URL.Query().Has("force"))
+		reply(w, left, err)
+	})
 	mux.HandleFunc("GET /approvals", d.answerQuestions)
 	mux.HandleFunc("POST /decide", d.answerDecision)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second,
@@ -143,18 +146,23 @@ func (d *Daemon) obey(ctx context.Context, paused bool) error {
 	return nil
 }
 
-// leave removes the runner at the server, ends everything here, and ends Run.
-func (d *Daemon) leave(ctx context.Context) error {
+// leave removes the runner at the server, ends everything here, and ends Run. With
+// force it does the rest also when the server cannot be told, and says so.
+func (d *Daemon) leave(ctx context.Context, force bool) (left Left, err error) {
 	d.leaving.Store(true) // the server may end our stream before it answers
 	d.askedToLeave.Store(true)
-	for again := true; ; again = false {
+	for again := !force; ; again = false {
 		_, err := call(ctx, d.client.Leave, &runnerv1.LeaveRequest{})
 		if err == nil || forgotten(err) {
 			break
 		}
 		if !again || !transient(err) { // its answer may be lost: asked again, it says so
+			if force {
+				left.Untold = err.Error()
+				break
+			}
 			d.leaving.Store(false)
-			return err
+			return left, err
 		}
 	}
 	for _, a := range d.table.all() {
@@ -162,5 +170,5 @@ func (d *Daemon) leave(ctx context.Context) error {
 	}
 	d.awaitQuiet(ctx)
 	d.stop(errLeft)
-	return nil
+	return left, nil
 }

@@ -100,14 +100,43 @@ func TestLeaveEndsTheRunningDaemon(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
-	if err := Leave(t.Context(), LeaveParams{State: dir, Supervisors: m.cfg.Supervisors}); err != nil {
-		t.Fatal(err)
+	if left, err := Leave(t.Context(), LeaveParams{State: dir, Supervisors: m.cfg.Supervisors}); err != nil || left.Untold != "" || left.Name != "desk" {
+		t.Fatalf("%+v, %v", left, err)
 	}
 	if err := m.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	if dir.Joined() || !get(f, func() bool { return f.forgot }) {
 		t.Error("left, but something still knows the runner")
+	}
+}
+
+// A server that cannot be told keeps the runner; with force the daemon ends first, all
+// is wiped, and what the server was not told is said.
+func TestForcedLeaveEndsTheRunningDaemon(t *testing.T) {
+	f := newFakeServer(t)
+	f.stop()
+	m := enrolled(t, f)
+	dir, _ := startControlled(t, m)
+	if _, err := AskStatus(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	p := LeaveParams{State: dir, Supervisors: m.cfg.Supervisors}
+	if _, err := Leave(t.Context(), p); err == nil || !strings.Contains(err.Error(), "leave --force") || !dir.Joined() || !dir.HasKey() {
+		t.Fatalf("without force: %v", err)
+	}
+	if _, err := AskStatus(t.Context(), dir); err != nil {
+		t.Errorf("the daemon after a leaving that was refused: %v", err)
+	}
+	p.Force = true
+	if left, err := Leave(t.Context(), p); err != nil || left.Untold == "" || left.Name != "desk" {
+		t.Fatalf("with force: %+v, %v", left, err)
+	}
+	if err := m.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	if _, err := os.Stat(dir.Control()); dir.Joined() || dir.HasKey() || err == nil {
+		t.Error("left, and something is left")
 	}
 }
 

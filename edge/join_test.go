@@ -216,14 +216,14 @@ func TestLeaveTellsTheServerAndWipes(t *testing.T) {
 		m := enrolled(t, f)
 		p := LeaveParams{State: m.dir, Supervisors: m.cfg.Supervisors, Network: m.cfg.Network}
 		f.stop()
-		if err := Leave(t.Context(), p); protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "--force") {
+		if _, err := Leave(t.Context(), p); protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "--force") {
 			t.Fatalf("without the server: %v", err)
 		}
 		if !m.dir.Joined() {
 			t.Fatal("the runner was forgotten though its server was not told")
 		}
 		f.listen()
-		if err := Leave(t.Context(), p); err != nil {
+		if _, err := Leave(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
 		if m.dir.Joined() || !get(f, func() bool { return f.forgot }) {
@@ -245,7 +245,7 @@ func TestLeaveByForce(t *testing.T) {
 		f.stop()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := Leave(ctx, LeaveParams{State: m.dir, Supervisors: m.cfg.Supervisors, Network: m.cfg.Network, Force: true}); err != nil || m.dir.Joined() {
+		if _, err := Leave(ctx, LeaveParams{State: m.dir, Supervisors: m.cfg.Supervisors, Network: m.cfg.Network, Force: true}); err != nil || m.dir.Joined() {
 			t.Errorf("%v, joined %v", err, m.dir.Joined())
 		}
 	})

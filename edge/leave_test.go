@@ -23,7 +23,7 @@ func TestLeavingMachineEndsAsOne(t *testing.T) {
 			f.with(func() { f.lostLeaves = lost })
 			m.run()
 			m.connected()
-			if err := m.daemon.leave(t.Context()); (err != nil) != (lost == 2) {
+			if _, err := m.daemon.leave(t.Context(), false); (err != nil) != (lost == 2) {
 				t.Errorf("%d answers lost: %v", lost, err)
 			}
 			f.stop()

@@ -7,12 +7,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"time"
 
-	"bivouac/edge/link"
 	"bivouac/edge/protocol"
-	"bivouac/edge/protocol/runnerv1"
-	"bivouac/edge/protocol/runnerv1/runnerv1connect"
 	"bivouac/edge/sandbox"
 	"bivouac/edge/state"
 	"bivouac/edge/supervise/protocol/supervisev1"
@@ -165,83 +161,4 @@ func endSupervisors(ctx context.Context, dir *state.Dir, s Spawner, reason strin
 		cancel()
 	}
 	return errors.Join(failed...)
-}
-
-// LeaveParams of Leave.
-type LeaveParams struct {
-	State       *state.Dir
-	Supervisors Spawner
-	Network     link.Network
-	// Sandbox, if any: nobody comes back who would sweep.
-	Sandbox sandbox.Backend
-	// Force forgets the runner here even when the server cannot be told.
-	Force bool
-}
-
-// Leave removes this runner from its server and wipes its state; edge.hcl stays.
-func Leave(ctx context.Context, p LeaveParams) error {
-	_, err := ask(ctx, p.State, http.MethodPost, "/leave")
-	if errors.Is(err, errNotRunning) {
-		err = leaveAlone(ctx, p)
-	}
-	if err != nil && !p.Force {
-		return protocol.Errorf(protocol.CodeOf(err), "the server was not told: %w; try again, or forget the runner on this machine only: `%s`", err, p.State.Command("leave --force"))
-	}
-	return errors.Join(awaitUnlocked(ctx, p.State), endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"),
-		sweepAll(ctx, p.Sandbox), p.State.Wipe())
-}
-
-// Forget wipes what a join that failed left in a directory that is no runner's. It
-// reports whether there was something; a runner is left alone.
-func Forget(dir *state.Dir) (wiped bool, err error) {
-	if dir.Joined() || !dir.HasKey() {
-		return false, nil
-	}
-	release, err := dir.Lock()
-	if err != nil {
-		return false, err // a join is under way
-	}
-	defer release()
-	return true, dir.Wipe()
-}
-
-// leaveAlone tells the server without a daemon.
-func leaveAlone(ctx context.Context, p LeaveParams) error {
-	e, err := p.State.Enrolment()
-	if err != nil {
-		return err
-	}
-	client, err := dialler(p.State, e.Server, p.Network)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
-	_, err = call(ctx, rpc.Leave, &runnerv1.LeaveRequest{})
-	if recoverable(err) { // away for longer than its certificate lived
-		if _, err = recoverRunner(ctx, p.State, e.Server, p.Network); err == nil {
-			client.Drop()
-			_, err = call(ctx, rpc.Leave, &runnerv1.LeaveRequest{})
-		}
-	}
-	if err != nil && !forgotten(err) {
-		return err
-	}
-	return nil
-}
-
-// awaitUnlocked waits for the daemon that just left to be gone.
-func awaitUnlocked(ctx context.Context, dir *state.Dir) error {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-	defer cancel()
-	for {
-		release, err := dir.Lock()
-		if err == nil {
-			release()
-			return nil
-		}
-		if !sleep(ctx, 20*time.Millisecond) {
-			return err
-		}
-	}
 }

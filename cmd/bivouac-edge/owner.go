@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -161,16 +162,19 @@ func leaveCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if wiped, err := edge.Forget(d); err != nil {
-				return err
-			} else if wiped {
-				return said(cmd, true, "this machine had not joined; the key of a join that failed is wiped\nif bivouac edge list shows it all the same, end it there: bivouac edge revoke NAME", "")
-			}
-			if d, err = state.Open(*dir); err != nil {
-				return err
+			if _, runs := d.Holder(); !force || !runs || d.Joined() {
+				if wiped, err := edge.Forget(d); err != nil {
+					return err
+				} else if wiped {
+					return said(cmd, true, "this machine had not joined; the key of a join that failed is wiped\nif bivouac edge list shows it all the same, end it there: bivouac edge revoke NAME", "")
+				}
+				if d, err = state.Open(*dir); err != nil {
+					return err
+				}
 			}
 			s, _ := supervisors("") // nil where nothing can be supervised: then nothing runs
-			if err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Sandbox: bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d)}), Force: force}); err != nil {
+			gone, err := edge.Leave(cmd.Context(), edge.LeaveParams{State: d, Supervisors: s, Sandbox: bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d)}), Force: force})
+			if err != nil {
 				return err
 			}
 			unit, err := unitOf(*dir)
@@ -185,7 +189,10 @@ func leaveCommand(dir *string) *cobra.Command {
 			if file != "" {
 				left += "\nremoved " + file
 			}
-			return said(cmd, true, left, "")
+			if gone.Untold != "" {
+				left += "\nthe server was not told (" + gone.Untold + ")\nand still lists it; take it out there, on a machine that is logged in: bivouac edge revoke " + cmp.Or(gone.Name, "NAME")
+			}
+			return said(cmd, true, legible.Text(left), "")
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "forget the runner here even when the server cannot be told")

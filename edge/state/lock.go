@@ -31,3 +31,7 @@ func (d *Dir) Lock() (release func(), err error) {
 	}
 	return func() { _ = l.Release() }, nil // the process ends with it at the latest
 }
+
+// Holder is the process that has the directory, when one has, and the system can show
+// which one.
+func (d *Dir) Holder() (pid int, ok bool) { return lockfile.Process(d.file("lock")) }
