@@ -137,7 +137,8 @@ func (q Quota) Spent(c Consumption, now time.Time) *Refusal {
 	default:
 		return nil
 	}
-	return &Refusal{Code: protocol.CodeBudgetExhausted, Text: text, RetryAfter: nextDay(now).Sub(now)}
+	next := nextDay(now)
+	return &Refusal{Code: protocol.CodeBudgetExhausted, Text: text + "; a new day begins at " + next.Format(time.RFC3339), RetryAfter: next.Sub(now)}
 }
 
 // Narrower is the lower bound of two, field by field. INV-10.

@@ -27,7 +27,7 @@ func (w *World) serverConfig() server.Config {
 	c.DataDir, c.BrokerAddress, c.Version = w.path("server", "data"), brokerAddr, "harness"
 	c.AdvertiseRunner, c.BrokerCodeFile = runnerAddr, w.path("server", "code")
 	c.Grace = 10 * time.Millisecond // who is killed does not wait
-	c.Limits, c.Network, c.Elapsed, c.Log = w.opt.Limits, w.net.Network(serverIP), w.elapsed, w.Log.logger(Server)
+	c.Limits, c.Quotas, c.Network, c.Elapsed, c.Log = w.opt.Limits, w.opt.Quotas, w.net.Network(serverIP), w.elapsed, w.Log.logger(Server)
 	return c
 }
 

@@ -46,6 +46,8 @@ type Options struct {
 	Commands map[string]twin.Program
 	// Limits of the engine; zero fields are its defaults.
 	Limits engine.Limits
+	// At is the time of the day, of UTC, when the world is made. Default midnight.
+	At time.Duration
 	// Quotas of the server; the zero value has none.
 	Quotas policy.Quotas
 	// NoFreezer: machines kill where others freeze.
@@ -93,6 +95,7 @@ func Test(t *testing.T, o Options, body func(t *testing.T, w *World)) {
 // server is ready. It ends with the test.
 func New(t *testing.T, o Options) *World {
 	t.Helper()
+	time.Sleep(o.At)
 	w := &World{
 		t: t, opt: o, net: linktest.New(Latency), dir: t.TempDir(), elapsed: leasetest.Monotonic(), began: time.Now(),
 		Log: newLog(), Paths: consultest.NewMemory(), egress: map[string]*linktest.Listener{},
