@@ -75,22 +75,17 @@ func (c Config) keys(s Scope) []policies.Credential {
 
 // lacks asks the server which of some rights a token does not have.
 func lacks(ctx context.Context, c *client.Client, token secret.Value, wanted []right) (missing []right, err error) {
-	paths := make([]string, len(wanted))
-	for i, r := range wanted {
-		paths[i] = r.path
-	}
-	a, err := c.Write(ctx, token, "sys/capabilities-self", map[string]any{"paths": paths})
-	if err != nil {
-		return nil, err
-	}
+	paths := map[string][]string{}
 	for _, r := range wanted {
-		has := client.Texts(a.Data[r.path])
-		r.capabilities = slices.DeleteFunc(slices.Clone(r.capabilities), func(c string) bool { return slices.Contains(has, c) })
-		if len(r.capabilities) > 0 {
+		paths[r.path] = append(paths[r.path], r.capabilities...)
+	}
+	lacking, err := c.Lacking(ctx, token, paths)
+	for _, r := range wanted {
+		if r.capabilities = lacking[r.path]; len(r.capabilities) > 0 {
 			missing = append(missing, r)
 		}
 	}
-	return missing, nil
+	return missing, err
 }
 
 func (r right) String() string { return strings.Join(r.capabilities, " and ") + " on " + r.path }

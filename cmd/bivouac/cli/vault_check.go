@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/finding"
+	"bivouac/vaultpolicy"
+	"bivouac/vaultpolicy/client"
+	"bivouac/vaultpolicy/plan"
+)
+
+func (a *app) vaultCheck() *cobra.Command {
+	var f vaultFlags
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what a Vault or OpenBao server lacks, and what does not work without it",
+		Long: `Compares the server with what the broker needs, by your token; and where the files of the
+broker's login can be read from here, logs in as the broker and asks for each of its
+rights. It changes nothing but the life of that one login, which it ends again. It ends
+with 0 unless something does not work; with --strict also a warning counts. On the
+broker's own machine bivouac-broker doctor sees the same without your token.` + asAdmin,
+		Example: "  bivouac vault check\n  bivouac vault check --broker-config /etc/bivouac/broker.hcl --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, p, err := a.vaultPlan(cmd.Context(), f, false)
+			if err != nil {
+				return err
+			}
+			r := finding.From("here")
+			a.checkVault(cmd.Context(), r, file, p)
+			err = r.Show(a.out, a.json, strict)
+			if fetch := file.Fetch(); fetch != "" && !a.json && lacksLogin(r) {
+				fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\n", fetch)
+			}
+			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
+				return exitError{int(verdict)}
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
+	return cmd
+}
+
+// checkVault finds what is wrong from here: first what everybody sees, then what the
+// admin sees, then what the broker does.
+func (a *app) checkVault(ctx context.Context, r *finding.Report, file vaultpolicy.File, p plan.Plan) {
+	const why = "what the server has is compared by your token"
+	admin, err := a.vaultAdmin(file.Config)
+	if admin != nil {
+		defer admin.Close()
+		file.Address, file.CAFile = admin.way.Address, admin.way.CAFile
+	}
+	switch {
+	case admin == nil:
+		r.Bad("vault.admin", err.Error(), why, "vault login; or name the server: VAULT_ADDR")
+		return
+	case !file.ExamineServer(ctx, r):
+		return
+	case err != nil:
+		r.Bad("vault.admin", err.Error(), why, "vault login  (or VAULT_TOKEN); bivouac-broker doctor on the broker's machine needs no token of yours")
+	default:
+		admin.compare(ctx, r, p)
+	}
+	file.ExamineLogin(ctx, r)
+}
+
+// compare the server with the plan.
+func (v *vaultAdmin) compare(ctx context.Context, r *finding.Report, p plan.Plan) {
+	d, err := p.Diff(ctx, v.Client, v.token)
+	if err != nil {
+		r.Bad("vault.plan", v.explain(ctx, p, false, err).Error(), "what is missing cannot be said", mendComparison(err))
+		return
+	}
+	for _, x := range d {
+		switch {
+		case x.Missing:
+			r.Bad("vault.plan", x.Title()+" is missing", x.For, setUpVault)
+		case x.Fixed:
+			r.Bad("vault.plan", x.Title()+" is there and is another: "+changesOf(x), x.For, "another name for it in the vault block of broker.hcl (prefix, mounts or auth): whatever it holds belongs to somebody")
+		default:
+			r.Bad("vault.plan", x.Title()+" differs: "+changesOf(x), x.For, "bivouac vault setup  (shows how), then "+setUpVault)
+		}
+	}
+	if len(d) == 0 {
+		r.Fine("vault.plan", "all %d mounts, policies, roles and limits are there as they must be", len(p.Items))
+	}
+}
+
+const setUpVault = "bivouac vault setup --apply"
+
+// mendComparison is what to do about a comparison that failed.
+func mendComparison(err error) string {
+	if mend := client.Mend(err); mend != "" {
+		return mend
+	}
+	return "vault login with a token that may; bivouac vault setup --help says which is used"
+}
+
+// changesOf names the fields that differ; a policy's text is for setup to show.
+func changesOf(d plan.Difference) string {
+	var fields []string
+	for _, c := range d.Changes {
+		fields = append(fields, c.Field)
+	}
+	return strings.Join(fields, ", ")
+}
+
+// lacksLogin reports whether the broker's login is what does not work.
+func lacksLogin(r *finding.Report) bool {
+	return slices.ContainsFunc(r.All, func(f finding.Finding) bool { return f.Check == "vault.login" && f.Level == finding.Problem })
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/edge/legible"
+	"bivouac/edge/protocol"
+	"bivouac/vaultpolicy"
+	"bivouac/vaultpolicy/plan"
+)
+
+func (a *app) vaultSetup() *cobra.Command {
+	var f vaultFlags
+	var apply, bare bool
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Show what a Vault or OpenBao server lacks for this deployment; with --apply, make it",
+		Long: `Compares every mount, policy, token role, login role and rate limit that the broker needs
+with what the server has, and shows the difference: + is made, ~ is changed, ! stands in
+the way and is never touched. Nothing is deleted, and nothing but what is shown is
+changed. Without --apply nothing is changed at all; it then ends with 0 where nothing
+differs, and with 10 where something does.
+
+With --print it asks no server, and prints everything as commands of the vault command
+line, every policy in full: to be reviewed, or taken over into Terraform (--json has the
+bodies of the requests).` + asAdmin,
+		Example: "  bivouac vault setup\n  bivouac vault setup --apply\n  bivouac vault setup --print --broker-config broker.hcl > setup.sh",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if apply && bare {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--print asks no server and --apply changes one: use one of them")
+			}
+			file, p, err := a.vaultPlan(cmd.Context(), f, bare)
+			switch {
+			case err != nil:
+				return err
+			case bare:
+				return a.printPlan(p)
+			}
+			return a.setUpVault(cmd.Context(), file, p, apply)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&apply, "apply", false, "make what differs")
+	cmd.Flags().BoolVar(&bare, "print", false, "print everything that would be made from nothing; asks no server")
+	cmd.MarkFlagsMutuallyExclusive("apply", "print")
+	return cmd
+}
+
+// printPlan writes what is made from nothing.
+func (a *app) printPlan(p plan.Plan) error {
+	if a.json {
+		return a.printJSON(map[string]any{"items": planned(p)})
+	}
+	text, err := p.Script()
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(a.out, text)
+	return err
+}
+
+// setUpVault compares, and applies where that is asked for.
+func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan, apply bool) error {
+	admin, err := a.vaultAdmin(file.Config)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	d, err := p.Diff(ctx, admin.Client, admin.token)
+	if err != nil {
+		return admin.explain(ctx, p, apply, err)
+	}
+	if !apply {
+		return a.showDiff(admin.Address(), d)
+	}
+	if !a.json {
+		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n", admin.Address())
+	}
+	err = d.Apply(ctx, admin.Client, admin.token, func(x plan.Difference) {
+		if !a.json {
+			fmt.Fprintf(legible.Writer{W: a.out}, "%s %s\n", map[bool]string{true: "made", false: "changed"}[x.Missing], x.Title())
+		}
+	})
+	if err != nil {
+		return admin.explain(ctx, p, true, err)
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"server": admin.Address(), "applied": true, "items": differing(d)})
+	}
+	if len(d) == 0 {
+		fmt.Fprintln(a.out, "nothing differs")
+	}
+	if fetch := file.Fetch(); fetch != "" && len(d) > 0 {
+		fmt.Fprintf(a.err, "\nWhat the broker logs in with, where it has none yet:\n%s\n\nThen: bivouac vault check\n", fetch)
+	}
+	return nil
+}
+
+// showDiff ends with 0 where nothing differs.
+func (a *app) showDiff(server string, d plan.Diff) error {
+	if a.json {
+		if err := a.printJSON(map[string]any{"server": server, "applied": false, "items": differing(d)}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n%s", server, d)
+	}
+	if len(d) == 0 {
+		return nil
+	}
+	if !a.json {
+		fmt.Fprintf(a.err, "%d item(s) differ; bivouac vault setup --apply makes them\n", len(d))
+	}
+	return exitError{protocol.CodeFailedPrecondition.ExitCode()}
+}
+
+// plannedItem is one thing that a server must have, as a program reads it.
+type plannedItem struct {
+	Kind    string         `json:"kind"`
+	Name    string         `json:"name"`
+	Path    string         `json:"path"`
+	Without string         `json:"without_it"`
+	State   string         `json:"state,omitempty"`   // "missing", "differs" or "in_the_way"
+	Changes []itemChange   `json:"changes,omitempty"` // of what differs
+	Body    map[string]any `json:"body,omitempty"`    // of the request that makes it
+}
+
+// itemChange is a field that differs, in the words of the server's API.
+type itemChange struct {
+	Field string `json:"field"`
+	Have  any    `json:"have"`
+	Want  any    `json:"want"`
+}
+
+func changing(d plan.Difference) (all []itemChange) {
+	body := d.Body()
+	for _, c := range d.Changes {
+		all = append(all, itemChange{c.Field, c.Have, body[c.Field]})
+	}
+	return all
+}
+
+func itemOf(i plan.Item) plannedItem {
+	return plannedItem{Kind: i.Kind, Name: i.Name, Path: i.Path, Without: i.For}
+}
+
+func planned(p plan.Plan) []plannedItem {
+	all := []plannedItem{}
+	for _, i := range p.Items {
+		x := itemOf(i)
+		x.Body = i.Body()
+		all = append(all, x)
+	}
+	return all
+}
+
+func differing(d plan.Diff) []plannedItem {
+	all := []plannedItem{}
+	for _, i := range d {
+		x := itemOf(i.Item)
+		switch {
+		case i.Missing:
+			x.State, x.Body = "missing", i.Body()
+		case i.Fixed:
+			x.State, x.Changes = "in_the_way", changing(i)
+		default:
+			x.State, x.Changes = "differs", changing(i)
+		}
+		all = append(all, x)
+	}
+	return all
+}
