@@ -111,6 +111,20 @@ destination "elsewhere" {
 destination "inside" {
   url = "https://tools.example"
 }
+destination "tickets" {
+  url = "http://10.9.0.3/mcp"
+  allow_private = true
+  data_boundaries = ["personal"]
+  credential "weather-key" {}
+  mcp {
+    credential = "weather-key"
+    timeout = "2m"
+  }
+}
+destination "indoors" {
+  url = "https://10.9.0.3/mcp"
+  mcp {}
+}
 caps {
   spend_usd_per_hour = 1
   tenant "capped" {
