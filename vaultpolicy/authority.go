@@ -11,6 +11,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/secret"
+	"bivouac/vaultpolicy/audit"
 	"bivouac/vaultpolicy/client"
 	"bivouac/vaultpolicy/login"
 	"bivouac/vaultpolicy/policies"
@@ -92,7 +93,26 @@ func (v *Vault) Run(ctx context.Context, ended func(authority.Ended)) error {
 	g.Go(func() error { return v.watchTokens(ctx) })
 	g.Go(func() error { return v.finishAll(ctx) })
 	g.Go(func() error { return v.tellAll(ctx, ended) })
+	reader := audit.Reader{Grants: v.names.Grants}
+	if v.audit.File != "" {
+		g.Go(func() error { return audit.File{Path: v.audit.File, Reader: reader, Log: v.log}.Run(ctx, v.audited) })
+	}
+	if v.audit.Socket != "" {
+		g.Go(func() error {
+			return audit.Socket{Path: v.audit.Socket, Reader: reader, Log: v.log}.Run(ctx, v.audited)
+		})
+	}
 	return g.Wait()
+}
+
+// audited wakes the loop that a line of the audit is about.
+func (v *Vault) audited(m audit.Matter) {
+	switch m {
+	case audit.Tokens:
+		v.wake(true)
+	case audit.Index:
+		signal(v.list)
+	}
 }
 
 // tellAll is the one goroutine that calls ended.

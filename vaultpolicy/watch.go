@@ -26,26 +26,58 @@ const (
 func (v *Vault) watchTokens(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last time.Time // of a wake-up that looked at all
+	p := pace{poll: v.poll}
 	for {
-		all := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case all = <-v.look:
-			if all && time.Since(last) < allAgain {
-				all = false
-			}
+		case all := <-v.look:
+			p.woken(all)
 		}
-		if all {
-			last = time.Now()
-		}
-		if err := v.round(ctx, all); err != nil && ctx.Err() == nil {
+		if err := v.round(ctx, p.all(time.Now())); err != nil && ctx.Err() == nil {
 			v.log.WarnContext(ctx, "the server that holds the grants cannot be asked", "error", err)
 		}
-		timer.Reset(v.poll)
+		timer.Reset(p.next())
 	}
+}
+
+// pace of the look-ups. A wake-up is followed by some quick rounds, because a server
+// may go on ending tokens after it has answered; and the grants that nobody uses are
+// looked up no more often than allAgain.
+type pace struct {
+	poll  time.Duration
+	quick int       // rounds that follow soon
+	owed  bool      // all are to be looked up
+	last  time.Time // when all were
+}
+
+const (
+	quickRounds = 3
+	quickAgain  = 300 * time.Millisecond
+)
+
+func (p *pace) woken(all bool) {
+	if all {
+		p.quick, p.owed = quickRounds, true
+	}
+}
+
+// all reports whether this round is about every grant.
+func (p *pace) all(now time.Time) bool {
+	if !p.owed || now.Sub(p.last) < allAgain {
+		return false
+	}
+	p.owed, p.last = false, now
+	return true
+}
+
+func (p *pace) next() time.Duration {
+	if p.quick > 0 {
+		p.quick--
+		return min(quickAgain, p.poll)
+	}
+	return p.poll
 }
 
 // round asks first whether the broker is who it says, so that a login that is lost
