@@ -14,10 +14,12 @@ import (
 	"bivouac/server/broker/keyring"
 )
 
-// Route is the model route of every world, Destination that of its http tools.
+// Route is the model route of every world, Destination that of its http tools, and
+// MCPDestination that of its MCP server, which Tools is too, at /mcp.
 const (
-	Route       = "main"
-	Destination = "tools"
+	Route          = "main"
+	Destination    = "tools"
+	MCPDestination = "tickets"
 )
 
 // brokerConfig is what an operator would write.
@@ -42,6 +44,14 @@ destination "` + Destination + `" {
   allow_private = true
   credential "` + ToolCredential + `" {}
   credential "` + OtherCredential + `" {}
+}
+destination "` + MCPDestination + `" {
+  url           = "http://` + toolsHost + `/mcp"
+  allow_private = true
+  credential "` + ToolCredential + `" {}
+  mcp {
+    credential = "` + ToolCredential + `"
+  }
 }
 `
 
@@ -69,9 +79,9 @@ func (w *World) makeKeys() {
 	w.AllowAll()
 }
 
-// AllowAll lets every agent of every tenant reach the route and the destination.
+// AllowAll lets every agent of every tenant reach the route and the destinations.
 func (w *World) AllowAll() {
-	w.Paths.Set(consultest.Allow(broker.ModelDestination(Route), "*"), consultest.Allow(Destination, "*"))
+	w.Paths.Set(consultest.Allow(broker.ModelDestination(Route), "*"), consultest.Allow(Destination, "*"), consultest.Allow(MCPDestination, "*"))
 }
 
 func (w *World) startBroker() {

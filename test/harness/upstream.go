@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,6 +89,7 @@ func (u *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := u.answer
 	u.mu.Unlock()
 	if answer != nil {
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		answer(w, r)
 		return
 	}
