@@ -277,4 +277,3 @@ func (x *site) policy(t *testing.T, name string) string {
 	}
 	return text
 }
-

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
@@ -98,9 +99,13 @@ func lookupSelf(ctx context.Context, c *client.Client, token secret.Value) (clie
 	if err != nil {
 		return client.Login{}, err
 	}
+	ttl := client.Seconds(a.Data["ttl"])
+	if ttl == 0 && a.Data["expire_time"] != nil {
+		ttl = time.Second // its last one; zero is a token that never ends
+	}
 	return client.Login{
 		Token: token, Accessor: client.Text(a.Data["accessor"]), Policies: client.Texts(a.Data["policies"]),
-		TTL: client.Seconds(a.Data["ttl"]), Renewable: client.Flag(a.Data["renewable"]),
+		TTL: ttl, Renewable: client.Flag(a.Data["renewable"]),
 	}, nil
 }
 

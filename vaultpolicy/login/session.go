@@ -25,10 +25,18 @@ type Session struct {
 	auth   Auth
 	log    *slog.Logger
 
-	one  chan struct{} // one login or renewal at a time
-	held atomic.Pointer[held]
+	one    chan struct{} // one login or renewal at a time
+	held   atomic.Pointer[held]
+	failed failure // guarded by one
 	// anew tells Run that the token changed under it.
 	anew chan struct{}
+}
+
+// failure is the last login that failed. For a moment it is everybody's answer, so
+// that many callers are not many logins.
+type failure struct {
+	at  time.Time
+	err error
 }
 
 // held is a token, and what is known of it.
@@ -97,10 +105,18 @@ func (s *Session) replace(ctx context.Context, old *held) (*held, error) {
 	if h := s.held.Load(); h != old {
 		return h, nil
 	}
+	if s.failed.err != nil && time.Since(s.failed.at) < retryMin {
+		return nil, s.failed.err
+	}
 	l, err := s.auth.login(ctx, s.client)
 	if err != nil {
-		return nil, s.describe(err)
+		err = s.describe(err)
+		if ctx.Err() == nil { // else it is the caller's
+			s.failed = failure{time.Now(), err}
+		}
+		return nil, err
 	}
+	s.failed = failure{}
 	h := &held{l, time.Now()}
 	s.held.Store(h)
 	select {
