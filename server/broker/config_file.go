@@ -108,6 +108,15 @@ paths   = "paths"             # who may reach what: service-intentions files
 #   }
 # }
 #
+# destination "tickets" {             # an MCP server: bivouac mcp tools tickets lists what it offers
+#   url             = "https://tickets.example/mcp"
+#   data_boundaries = ["personal"]
+#   credential "tickets-token" {}
+#   mcp {
+#     credential = "tickets-token"    # lists tools for admins; calls go under grants
+#   }
+# }
+#
 # destination "weather" {
 #   url     = "https://api.weather.example/v1"
 #   methods = ["GET"]

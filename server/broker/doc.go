@@ -1,11 +1,11 @@
-// Package broker adds the secret on the way out. It answers model calls and http
-// tools under signed capabilities, keeps grants and credentials behind the
+// Package broker adds the secret on the way out. It answers model calls, http tools
+// and tools of MCP servers under signed capabilities, keeps grants and credentials behind the
 // Authority port, and is the root of trust of a deployment.
 //
 // It guarantees that every request passes one list of checks (admit.go), that
 // nothing is admitted under a feed older than its limit and no flow outlives the
 // authority ttl without one (INV-13), that nothing is spent beyond a slice or the
-// broker's own caps (INV-19), that an http tool is logged durably before it is
+// broker's own caps (INV-19), that a tool's call is logged durably before it is
 // sent and not sent twice (INV-4, INV-5), and that what was injected does not
 // come back (INV-17).
 //
