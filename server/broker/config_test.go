@@ -80,8 +80,21 @@ func TestExampleConfig(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, src)
 		}
-		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 2) {
+		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 3) {
 			t.Errorf("%d models, %d destinations", len(c.Models), len(c.Destinations))
+		}
+	}
+}
+
+// An MCP server is bounded where its block says nothing, and a good one is accepted.
+func TestMCPConfig(t *testing.T) {
+	for lines, want := range map[string]broker.MCP{
+		"mcp {}": {Timeout: "1m0s", MaxAnswerKiB: 4096, MaxTools: 256, MaxSchemaKiB: 64, MaxSchemaDepth: 32},
+		"mcp {\n timeout = \"5s\"\n max_answer_kib = 1\n max_tools = 2\n max_schema_kib = 3\n max_schema_depth = 4\n }": {Timeout: "5s", MaxAnswerKiB: 1, MaxTools: 2, MaxSchemaKiB: 3, MaxSchemaDepth: 4},
+	} {
+		c, err := broker.ParseConfig([]byte(strings.Replace(goodConfig, "  methods = [\"GET\"]", lines, 1)), "b.hcl")
+		if err != nil || *c.Destinations[0].MCP != want {
+			t.Errorf("%q: %+v %v", lines, c.Destinations, err)
 		}
 	}
 }
@@ -104,6 +117,8 @@ func TestConfigProblems(t *testing.T) {
 		"listen":      {replace("127.0.0.1:7402", "7402"), []string{`listen: "7402"`}},
 		"format":      {replace("{value}", "token"), []string{"{value} exactly once"}},
 		"egress":      {replace("  methods = [\"GET\"]", "  egress {\n    protocol = \"pypi\"\n    credential = \"other\"\n    max_open = 1000\n  }"), []string{"b.hcl:12: egress: protocol \"pypi\" is not known: use one of git, go, npm", "data_boundaries is empty", "credential \"other\" has no block", "max_open 1 to 256"}},
+		"mcp": {replace("  methods = [\"GET\"]", "  methods = [\"GET\"]\n  mcp {\n    credential = \"other\"\n    timeout = \"1h\"\n    max_answer_kib = -1\n    max_tools = 100000\n    max_schema_depth = 99\n  }", "X-Api-Key", "Mcp-Name"),
+			[]string{"b.hcl:12: mcp: an MCP server takes tools of kind \"mcp\" alone", "credential \"other\" has no block", "timeout \"1h\"", "max_answer_kib -1", "max_tools 100000", "max_schema_depth 99", "the header \"Mcp-Name\" belongs to MCP itself"}},
 		"wire":        {replace("model           = ", "format = \"openai\"\n  model = "), []string{"b.hcl:2: format \"openai\"", "openai-chat, openai-responses, anthropic"}},
 		"key header":  {replace("model           = ", "credential_header = \"Host\"\n  model = "), []string{"b.hcl:2: credential_header"}},
 		"timeouts":    {replace("model           = ", "idle_timeout = \"fast\"\n  first_timeout = \"2h\"\n  model = "), []string{"idle_timeout \"fast\"", "first_timeout \"2h\""}},

@@ -18,7 +18,7 @@ var named = regexp.MustCompile("`([a-z0-9/]+)` (Test\\w+)(?:/([\\w_]+))?")
 
 // who may turn against a deployment, as ARCHITECTURE.md writes their headings.
 var who = []string{"The owner of a machine", "Sandboxed code, and the worker,", "A broker", "A server", "A stranger on the network",
-	"Somebody with a login", "A provider, or a tool's API,"}
+	"Somebody with a login", "A provider, a tool's API, or an MCP server,"}
 
 // Every "cannot" of the threat model has tests, and every one of them exists.
 func TestThreatModelIsProven(t *testing.T) {
