@@ -17,8 +17,10 @@ func doctorCommand(data *string) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check what a broker of this directory stands on, and say what mends what is wrong",
 		Long: `Looks at keyring, broker.hcl, paths, caps, providers and tools, port and disk, from this
-machine. It changes nothing, uses no credential and works while no broker runs; bivouac
-doctor asks a running one for its feed too. Without --data it looks at that of bivouac
+machine. Where broker.hcl has a vault block it logs in at that server as the broker does,
+asks for each of its rights, and ends that login again. It changes nothing, uses no other
+credential and works while no broker runs; bivouac doctor asks a running one for its feed
+too. Without --data it looks at that of bivouac
 dev where there is no other; the addresses of bivouac dev are known. It ends with 0
 unless something does not work; with --strict also a warning counts.`,
 		Args: usage.Exactly(0),

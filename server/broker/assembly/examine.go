@@ -15,11 +15,12 @@ import (
 	"bivouac/server/broker"
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/keyring"
+	"bivouac/vaultpolicy"
 )
 
 // Examine looks at what a broker of these options would stand on, from the
 // machine where it runs, and works while none does. It changes nothing and uses
-// no credential.
+// no credential but, with a vault block, the broker's own login there.
 func Examine(ctx context.Context, o Options) *finding.Report {
 	r := finding.From("broker")
 	examineKeyring(r, o)
@@ -40,6 +41,7 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	r.Fine("configuration", "%s: %d model route(s), %d destination(s), feed of %s", file, len(cfg.Models), len(cfg.Destinations), strings.Join(cfg.Servers, ", "))
 	broker.ExaminePaths(r, cfg.Path(cfg.Paths))
 	broker.ExamineCaps(r, cfg.Caps)
+	examineVault(ctx, r, cfg, file)
 	broker.ExamineWays(ctx, r, cfg, egress.Network{})
 	examineListener(r, cfg.Listen)
 	r.Disk(finding.Disk{Path: o.Data, Holds: "keyring and call log", Mend: "du -xh " + o.Data + " | sort -h | tail"})
@@ -71,6 +73,23 @@ func examineKeyring(r *finding.Report, o Options) {
 		r.Fine("keyring", "root %.12s…", identity.Fingerprint(k.Root()))
 		k.Close()
 	}
+}
+
+// examineVault looks at the server that holds grants and credentials, where there is
+// one, as the broker would. The broker does not start with a block that is refused.
+func examineVault(ctx context.Context, r *finding.Report, cfg broker.Config, file string) {
+	if cfg.Vault == nil {
+		return
+	}
+	const why = "the broker does not start with it"
+	if _, err := vaultpolicy.Decode(cfg.Vault.Body, cfg.Dir, os.Getenv); r.Err("vault", err, why, "edit the vault block of "+file) {
+		return
+	}
+	f, err := vaultpolicy.ReadFile(file, os.Getenv)
+	if r.Err("vault", err, why, "edit "+file) {
+		return
+	}
+	f.Examine(ctx, r)
 }
 
 func examineListener(r *finding.Report, address string) {

@@ -58,6 +58,12 @@ func TestExamine(t *testing.T) {
 		"no provider": {func(t *testing.T, o Options) { write(t, o, ConfigFile, config("http://"+address+"/v1")) }, "provider.local", "refused", "curl"},
 		"open file":   {func(t *testing.T, o Options) { os.Chmod(filepath.Join(o.Data, ConfigFile), 0o666) }, "configuration", "others can change it", "chmod go-w"},
 		"open paths":  {func(t *testing.T, o Options) { os.Chmod(filepath.Join(o.Data, pathsDir), 0o777) }, "paths", "others can change it", "chmod go-w"},
+		"no vault": {func(t *testing.T, o Options) {
+			write(t, o, ConfigFile, config("http://"+provider.Addr().String()+"/v1")+"vault {\n  address = \"http://"+address+"\"\n  auth \"token\" {\n    file = \"token\"\n  }\n}\n")
+		}, "vault.server", "refused", "VAULT_ADDR"},
+		"vault block": {func(t *testing.T, o Options) {
+			write(t, o, ConfigFile, config("http://"+provider.Addr().String()+"/v1")+"vault {\n  address = \"http://"+address+"\"\n}\n")
+		}, "vault", "auth is missing", "edit the vault block"},
 		"broken path": {func(t *testing.T, o Options) { write(t, o, "paths/x.hcl", "Name = ") }, "paths", "x.hcl:1", "edit the files"},
 	} {
 		t.Run(name, func(t *testing.T) {
