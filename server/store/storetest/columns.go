@@ -207,6 +207,9 @@ func attemptColumns(t *testing.T, s *store.Store, x *side) {
 	fill(&v)
 	v.ID, v.Tenant, v.Principal, v.State = id[protocol.AttemptID](), x.Tenant, x.User, execution.AttemptQueued
 	v.Requirements.Runners = []protocol.RunnerID{x.Runner, x.OtherRunner}
+	for i := range v.Requirements.Asked {
+		v.Requirements.Asked[i].Runner = x.Runner
+	}
 	update(t, s, loop, func(tx *store.Tx) error {
 		if err := tx.InsertAttempt(v); err != nil {
 			return err

@@ -31,6 +31,15 @@ var ledgerProbes = map[string]probe{
 		all, err := tx.UnsignedLedgers(0)
 		return has(all, err, func(h store.LedgerHead) bool { return h.Tenant == x.Tenant })
 	}},
+	"RefusedLedgers": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		if tx.Caller().Internal() { // who may not refuse one may not see one either
+			if err := tx.RefuseLedger(x.Tenant, "no"); err != nil {
+				return false, err
+			}
+		}
+		all, err := tx.RefusedLedgers()
+		return has(all, err, func(h store.LedgerHead) bool { return h.Tenant == x.Tenant })
+	}},
 	"GrowLedger":   {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.GrowLedger(x.Tenant, 9, []byte("r"))) }},
 	"RefuseLedger": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.RefuseLedger(x.Tenant, "no")) }},
 	"SignLedger":   {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.SignLedger(x.Tenant, 1, "jws")) }},
