@@ -32,6 +32,10 @@ type Config struct {
 	Adapters []string
 	// Supervisors starts and reaches them. Nil: device actions only.
 	Supervisors Spawner
+	// MissingFunc says what turns in sandboxes lack on this machine, with what mends it;
+	// empty: nothing. It is asked every few moments, and no turn is taken while it names
+	// something. Nil: nothing is ever missing.
+	MissingFunc func() string
 	// WatchRules calls changed when the file may have changed, until ctx ends; nil
 	// leaves it to a look once a second. WatchFile is one.
 	WatchRules func(ctx context.Context, file string, changed func()) error
@@ -70,6 +74,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.FreeFunc == nil {
 		c.FreeFunc = sized.Free
+	}
+	if c.MissingFunc == nil {
+		c.MissingFunc = func() string { return "" }
 	}
 	if c.BackoffBase == 0 {
 		c.BackoffBase = 250 * time.Millisecond

@@ -50,6 +50,7 @@ type Daemon struct {
 	brokerSaid atomic.Pointer[string]         // by the server, last
 	facts      atomic.Pointer[runnerv1.Facts] // without paused
 	seen       atomic.Pointer[sandbox.Report] // of the sandbox
+	lack       atomic.Pointer[string]         // what turns in sandboxes lack here, as told
 	announced  atomic.Bool                    // the server knows the newest facts
 	problems   problems
 	probes     atomic.Int64 // for QUIC, made so far

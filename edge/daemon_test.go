@@ -334,7 +334,11 @@ func TestFullDiskDeclines(t *testing.T) {
 		if left, err := m.dir.Attempts(); err != nil || len(left) != 0 {
 			t.Errorf("directories of what was declined: %v %v", left, err)
 		}
+		if s := m.daemon.Status(); s.Slots != 0 || !strings.Contains(s.SandboxProblem, "MiB left") {
+			t.Errorf("a machine with a full disk offers %d slots, problem %q", s.Slots, s.SandboxProblem)
+		}
 		free.Store(leastFree)
+		m.await("its slot again", 2*rulesEvery, func() bool { return m.daemon.Status().Slots == 1 })
 		later := newAttempt()
 		f.offer(later, protocol.KindAction, deviceWork("files.list", map[string]any{"path": "notes"}))
 		m.await("the result", 10*time.Second, func() bool { return f.result(later).GetStatus() == protocol.ResultSucceeded })

@@ -51,9 +51,12 @@ func (d *Daemon) offers(r sandbox.Report) {
 	in := d.rules.Load()
 	f := factsOf(in.policy, r)
 	f.Version, f.Actions = d.cfg.Version, in.device.Actions()
+	lacks := d.lacks()
 	switch {
 	case f.Boundary == "":
 		f.Slots = 0
+	case lacks != "":
+		f.Boundary, f.Slots, f.SandboxProblem = "", 0, bounded(legible.Text(lacks), facts.MaxProblem)
 	case d.cfg.Supervisors == nil:
 		f.Boundary, f.Slots, f.SandboxProblem = "", 0, "this daemon was started without supervisors"
 	default:
@@ -63,9 +66,45 @@ func (d *Daemon) offers(r sandbox.Report) {
 		}
 	}
 	d.seen.Store(&r)
+	d.noteLack(lacks)
 	if old := d.facts.Swap(f); !proto.Equal(old, f) {
 		d.announced.Store(false)
 		d.wakeAnnounce.Ring()
+	}
+}
+
+// lacks is what keeps turns away from this machine although it has a sandbox, with
+// what mends it.
+func (d *Daemon) lacks() string {
+	if why := d.cfg.MissingFunc(); why != "" {
+		return why
+	}
+	return d.diskFull()
+}
+
+// noteLack tells the owner once of what is missing, and of what is there again.
+func (d *Daemon) noteLack(now string) {
+	if before := d.lack.Swap(&now); before != nil && *before == now || before == nil && now == "" {
+		return
+	}
+	if now == "" {
+		d.problems.note("sandbox", nil)
+		d.log.Info("turns in sandboxes are taken again")
+		return
+	}
+	d.problems.note("sandbox", protocol.Errorf(protocol.CodeFailedPrecondition, "%s", now))
+	d.log.Warn("no turn in a sandbox is taken", "reason", now)
+}
+
+// watchLack looks again at what turns need.
+func (d *Daemon) watchLack() {
+	seen, before := d.seen.Load(), d.lack.Load()
+	if seen == nil || seen.Boundary == "" || before == nil {
+		return // there is no sandbox, or it is being looked at
+	}
+	// How much a full disk has left changes, and is not worth a word each time.
+	if now := d.lacks(); (now == "") != (*before == "") || now != *before && d.cfg.MissingFunc() != "" {
+		d.offers(*seen)
 	}
 }
 

@@ -203,7 +203,7 @@ func roundTrip(ctx context.Context, p JoinParams, dir *state.Dir, e state.Enrolm
 	if err != nil {
 		return err
 	}
-	facts := factsOf(policy, sandbox.Report{Problem: "bivouac-edge does not run yet"})
+	facts := factsOf(policy, sandbox.Report{Problem: protocol.NotRunYet})
 	facts.Slots, facts.Version, facts.Actions = 0, p.Version, actions.Actions()
 	take, err := dir.Taking()
 	if err != nil {

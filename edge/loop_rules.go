@@ -69,6 +69,7 @@ func (r *rules) still(now *rules, w *runnerv1.DeviceWork) error {
 // toolchain which was taken away is ended. A file with mistakes changes nothing
 // and is told in status: the last good one stays in force.
 func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
+	d.watchLack()
 	old := d.rules.Load()
 	src, err := os.ReadFile(d.cfg.State.Policy())
 	if err == nil && old.source != nil && bytes.Equal(src, old.source) || errors.Is(err, fs.ErrNotExist) && old.source == nil {

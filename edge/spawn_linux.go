@@ -41,7 +41,7 @@ type Processes struct {
 // Start runs a supervisor. What it writes goes to supervise.log beside its
 // socket.
 func (p *Processes) Start(_ context.Context, a state.Attempt) error {
-	log, err := os.OpenFile(filepath.Join(a.Path(), "supervise.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}

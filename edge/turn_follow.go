@@ -1,8 +1,10 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"bivouac/edge/link"
@@ -33,8 +35,9 @@ func (d *Daemon) follow(ctx context.Context, t *turn, after int64) error {
 		}
 		last := records[len(records)-1]
 		t.seq.Store(max(t.seq.Load(), last.GetSeq()))
-		if last.GetResult() != nil {
+		if r := last.GetResult(); r != nil {
 			t.ended.Store(true)
+			d.noteResult(ctx, t, r)
 		}
 		if err := d.report(ctx, t, records); err != nil {
 			return err
@@ -117,10 +120,27 @@ func (d *Daemon) reportOnce(ctx context.Context, t *turn, c *connection, records
 	return nil
 }
 
+// noteResult tells the owner of a turn that failed here. What failed inside is this
+// machine's to mend: it stays in status until a turn goes well, and its reasons are
+// taken out of the supervisor's log, which goes with the attempt.
+func (d *Daemon) noteResult(ctx context.Context, t *turn, r *runnerv1.Result) {
+	switch {
+	case r.GetStatus() == protocol.ResultSucceeded:
+		d.problems.note("work", nil)
+	case r.GetStatus() == protocol.ResultFailed && r.GetCode() == string(protocol.CodeInternal):
+		why := strings.Join(t.dir.Errors(), "; ")
+		d.log.ErrorContext(ctx, "a turn failed on this machine", "attempt", t.id, "message", r.GetMessage(), "supervisor", why)
+		d.problems.note("work", protocol.Errorf(protocol.CodeInternal, "turn attempt %s failed on this machine: %s: see `%s`", t.id, cmp.Or(why, r.GetMessage()), d.cfg.State.Command("doctor")))
+	case r.GetStatus() == protocol.ResultFailed:
+		d.log.WarnContext(ctx, "a turn failed", "attempt", t.id, "code", r.GetCode(), "message", r.GetMessage())
+	}
+}
+
 // answerFor reports a result for a turn that has no supervisor to do so.
 func (d *Daemon) answerFor(ctx context.Context, t *turn, r *runnerv1.Result) error {
 	t.ended.Store(true)
 	t.quiet.Store(true)
+	d.noteResult(ctx, t, r)
 	return d.report(ctx, t, []*runnerv1.Record{{
 		Seq: t.seq.Load() + 1, AtUs: time.Now().UnixMicro(), Kind: &runnerv1.Record_Result{Result: r},
 	}})

@@ -215,3 +215,32 @@ func TestMissingBlobFailsTheTurn(t *testing.T) {
 		}
 	})
 }
+
+// A turn that failed inside this machine is told to its owner with the reasons of the
+// supervisor, whose log goes with the attempt, until a turn goes well. One that failed
+// by its own is none of the machine's trouble.
+func TestOwnerHearsOfATurnThatFailedInside(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.run()
+		m.connected()
+		for _, c := range []struct {
+			result *runnerv1.Result
+			want   string
+		}{
+			{&runnerv1.Result{Status: protocol.ResultFailed, Code: "worker_stalled"}, ""},
+			{&runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeInternal), Message: "The runner failed inside."}, `msg="it broke" error=why`},
+			{&runnerv1.Result{Status: protocol.ResultSucceeded}, ""},
+		} {
+			id, w := m.begun(&runnerv1.Work{})
+			if err := os.WriteFile(w.dir.Log(), []byte("time=1 level=INFO msg=fine\ntime=2 level=ERROR msg=\"it broke\" error=why\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			w.finish(c.result)
+			m.await("the result", 10*time.Second, func() bool { return f.result(id) != nil })
+			m.await("the cleanup", time.Minute, func() bool { return len(m.daemon.Status().Attempts) == 0 })
+			if got := m.daemon.Status().LastError; (got == "") != (c.want == "") || !strings.Contains(got, c.want) || strings.Contains(got, "fine") {
+				t.Errorf("after %v status says %q", c.result, got)
+			}
+		}
+	})
+}

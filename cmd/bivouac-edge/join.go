@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -91,8 +92,8 @@ func serving(cmd *cobra.Command, unit service.Unit, e state.Enrolment) error {
 	if err != nil {
 		return protocol.Errorf(protocol.CodeOf(err), "the machine has joined as runner %s, but its service does not run: %w; start it by hand with `%s`", e.Runner, err, unit.State.Command("run"))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "joined %s as runner %s\nits policy is %s\nwrote %s and started it: systemctl --user status %s\nit runs while you are logged in; to run always: sudo loginctl enable-linger $USER\n",
-		e.Server, e.Runner, unit.State.Policy(), file, unit.Name())
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "joined %s as runner %s\nits policy is %s\n%swrote %s and started it: systemctl --user status %s\nit runs while you are logged in; to run always: sudo loginctl enable-linger $USER\n",
+		e.Server, e.Runner, unit.State.Policy(), lacking(unit.State), file, unit.Name())
 	return err
 }
 
@@ -110,7 +111,25 @@ func joined(out io.Writer, dir string, e state.Enrolment) error {
 	for _, f := range p.Folders { // as paths were understood
 		fmt.Fprintf(&b, "agents may use %s as %s: %s\n", f.Path, f.Name, strings.Join(f.Actions, ", "))
 	}
+	b.WriteString(lacking(d))
 	fmt.Fprintf(&b, "its policy is %s; start it with: %s\n", d.Policy(), d.Command("run"))
 	_, err = io.WriteString(out, legible.Text(b.String()))
 	return err
+}
+
+// lacking is the line about what turns in sandboxes lack on this machine, where its
+// owner allows some.
+func lacking(d *state.Dir) string {
+	p, err := owner.Load(d.Policy(), d.Path())
+	if s, _ := supervisors(""); err != nil || p.Slots == 0 || s == nil {
+		return ""
+	}
+	why := edge.Needs{Worker: beside("bivouac-worker")}.Missing()
+	if _, err := exec.LookPath("bwrap"); err != nil && why == "" {
+		why = "bubblewrap, which makes sandboxes, is not found: `sudo apt-get install bubblewrap`"
+	}
+	if why == "" {
+		return ""
+	}
+	return "it takes no turns in sandboxes until this is mended: " + why + "\n"
 }

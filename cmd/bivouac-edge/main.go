@@ -89,6 +89,7 @@ func runCommand(dir *string) *cobra.Command {
 			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: func() (net.Listener, error) { return edge.ListenControl(d) }, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
 				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d), Log: log})
+				cfg.MissingFunc = edge.Needs{Worker: worker}.Missing
 			}
 			if metrics != "" {
 				if cfg.Metrics, err = metric.Listen(cmd.Context(), metrics, "--metrics"); err != nil {

@@ -219,8 +219,9 @@ func mendOf(problem, otherwise string) string {
 
 // programs that are run or shown to sandboxed code.
 func (x *exam) programs(ctx context.Context, p owner.Policy) {
+	needs := edge.Needs{Worker: x.Worker, LookFunc: x.LookFunc}
 	if path, err := x.LookFunc("git"); err != nil {
-		x.Bad("git", "git is not found", "workspaces are staged, and patches made, with it", "sudo apt-get install git")
+		x.Bad("git", "git is not found", "workspaces are staged, and patches made, with it: no turn is taken", mendOf(needs.GitMissing(), ""))
 	} else if out, err := exec.CommandContext(ctx, path, "--version").Output(); err != nil {
 		x.Bad("git", path+" does not run: "+err.Error(), "workspaces are staged, and patches made, with it", "sudo apt-get install --reinstall git")
 	} else {
@@ -236,8 +237,8 @@ func (x *exam) programs(ctx context.Context, p owner.Policy) {
 	if x.Sandbox == nil || x.Worker == "" {
 		return
 	}
-	if info, err := os.Stat(x.Worker); err != nil || info.Mode()&0o111 == 0 {
-		x.Bad("worker", x.Worker+" is no program", "it runs the loop of sandboxed turns", "put bivouac-worker beside bivouac-edge, or name it: bivouac-edge run --worker PATH")
+	if why := needs.WorkerMissing(); why != "" {
+		x.Bad("worker", why, "it runs the loop of sandboxed turns: no turn is taken", "copy bivouac-worker to "+x.Worker+", or name it: bivouac-edge run --worker PATH")
 	} else {
 		x.Fine("worker", "%s", x.Worker)
 	}

@@ -216,7 +216,7 @@ func TestExamine(t *testing.T) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
 		}, "freezer", finding.Warning, "can be frozen", "cgroup"},
 		"no git":    {func(b *body) { b.cfg.LookFunc = func(string) (string, error) { return "", errors.New("not found") } }, "git", finding.Problem, "not found", "apt-get install git"},
-		"no worker": {func(b *body) { b.cfg.Worker += ".gone" }, "worker", finding.Problem, "is no program", "--worker"},
+		"no worker": {func(b *body) { b.cfg.Worker += ".gone" }, "worker", finding.Problem, "bivouac-worker, which runs turns, is not there", "--worker"},
 		"full disk": {func(b *body) { b.cfg.FreeFunc = func(string) (uint64, uint64, error) { return 5 << 20, 1 << 30, nil } }, "disk", finding.Problem, "5.0 MiB", "du -xh"},
 		"daemon is off": {func(b *body) {
 			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")

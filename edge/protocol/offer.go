@@ -43,3 +43,7 @@ const (
 	TrustTrusted   = "trusted"
 	TrustUntrusted = "untrusted"
 )
+
+// NotRunYet is what a machine that has joined says in place of what its sandbox
+// enforces, until bivouac-edge runs there for the first time.
+const NotRunYet = "bivouac-edge does not run yet"

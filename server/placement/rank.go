@@ -136,12 +136,32 @@ func judge(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 	var out []Reason
 	out = append(out, presence(r, f)...)
 	out = append(out, permission(a, r, f)...)
+	if neverRan(r) {
+		return out // what it offers is not known
+	}
 	out = append(out, fitness(a.Requirements, r.Facts)...)
-	if turn(a) && f.Busy[r.ID] >= r.Facts.Slots {
-		out = append(out, Reason{ReasonNoSlot, fmt.Sprintf("all of its %d slots are taken", r.Facts.Slots),
-			"wait, or raise slots in its edge.hcl"})
+	if turn(a) && hasSandbox(r.Facts) {
+		out = append(out, room(r, f)...)
 	}
 	return append(out, withinQuota(a, r, f)...)
+}
+
+// room is a free slot for a turn. Without a sandbox there is none, which is said once.
+func room(r execution.Runner, f Fleet) []Reason {
+	switch {
+	case r.Facts.Slots == 0:
+		return []Reason{{ReasonNoSlot, "it has no slot for turns", "raise slots in its edge.hcl"}}
+	case f.Busy[r.ID] >= r.Facts.Slots:
+		return []Reason{{ReasonNoSlot, fmt.Sprintf("all of its %d slots are taken", r.Facts.Slots), "wait, or raise slots in its edge.hcl"}}
+	}
+	return nil
+}
+
+// neverRan: it has joined, and bivouac-edge was not started there since.
+func neverRan(r execution.Runner) bool { return r.Facts.SandboxProblem == protocol.NotRunYet }
+
+func hasSandbox(facts execution.Facts) bool {
+	return slices.Contains(protocol.Boundaries, facts.Boundary)
 }
 
 // withinQuota is what the server's admin and the machine's owner bound. INV-10.
@@ -168,7 +188,10 @@ func presence(r execution.Runner, f Fleet) []Reason {
 		return []Reason{{ReasonGone, "it was removed or revoked", "enrol the machine again: bivouac edge invite"}}
 	}
 	var out []Reason
-	if _, attached := f.Connections[r.ID]; !attached {
+	switch _, attached := f.Connections[r.ID]; {
+	case neverRan(r):
+		out = append(out, Reason{ReasonOffline, "it has joined, and bivouac-edge does not run there yet", "on that machine: bivouac-edge run"})
+	case !attached:
 		text := "it is offline"
 		if !r.LastSeenAt.IsZero() {
 			text += ", last seen " + r.LastSeenAt.UTC().Format(time.RFC3339)
@@ -220,6 +243,9 @@ func fitness(q execution.Requirements, facts execution.Facts) []Reason {
 	var out []Reason
 	if q.Boundary != "" {
 		out = append(out, sandbox(q, facts)...)
+		if !hasSandbox(facts) {
+			return out // so it has no worker for it either
+		}
 	}
 	if q.Egress && facts.RefusesEgress {
 		out = append(out, Reason{ReasonEgress, "its owner lets no sandbox there read packages, and the agent names registries (egress)",
@@ -242,11 +268,11 @@ func fitness(q execution.Requirements, facts execution.Facts) []Reason {
 func sandbox(q execution.Requirements, facts execution.Facts) []Reason {
 	have := slices.Index(protocol.Boundaries, facts.Boundary)
 	if have < 0 {
-		text := "it has no usable sandbox"
+		text := "no turn runs in a sandbox there"
 		if facts.SandboxProblem != "" {
 			text += ": " + facts.SandboxProblem
 		}
-		return []Reason{{ReasonNoSandbox, text, "on that machine: bivouac-edge status"}}
+		return []Reason{{ReasonNoSandbox, text, "on that machine: bivouac-edge doctor"}}
 	}
 	var out []Reason
 	// An unknown class asked for is stronger than all: never weaker.

@@ -62,7 +62,14 @@ func TestReasons(t *testing.T) {
 		"owner":        {action("files.read"), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Actions = nil }, ReasonNotAllowed, "its owner does not allow files.read"},
 		"no sandbox": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) {
 			r.Facts.Boundary, r.Facts.SandboxProblem = "", "bubblewrap is missing"
-		}, ReasonNoSandbox, "no usable sandbox: bubblewrap is missing"},
+		}, ReasonNoSandbox, "no turn runs in a sandbox there: bubblewrap is missing"},
+		"no worker": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) {
+			r.Facts = execution.Facts{OS: "linux", Arch: "amd64", SandboxProblem: "bivouac-worker is not there"}
+		}, ReasonNoSandbox, "there: bivouac-worker is not there"},
+		"not started": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, f *Fleet) {
+			f.Connections, r.Facts = nil, execution.Facts{OS: "linux", Arch: "amd64", SandboxProblem: protocol.NotRunYet}
+		}, ReasonOffline, "it has joined, and bivouac-edge does not run there yet"},
+		"not one slot":  {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Slots = 0 }, ReasonNoSlot, "it has no slot for turns"},
 		"boundary":      {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Boundary = "gvisor" }, ReasonBoundary, "of class container, and gvisor was asked for"},
 		"made-up class": {turnAttempt(), func(a *execution.Attempt, _ *execution.Runner, _ *Fleet) { a.Requirements.Boundary = "moon" }, ReasonBoundary, "moon was asked for"},
 		"limits":        {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Limits = "rlimit" }, ReasonLimits, "only by rlimit"},
