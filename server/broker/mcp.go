@@ -22,8 +22,8 @@ import (
 // INV-4, INV-5.
 func (b *Broker) callMCP(ctx context.Context, id protocol.ActionID, r *request, in *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 	server, pin := b.destinations[r.destination()].mcp, r.tool.GetMcp()
-	timeout := server.Timeout(r.tool)
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, protocol.Errorf(protocol.CodeDeadlineExceeded, "the tool's time of %s is over", timeout))
+	timeout, flow := server.Timeout(r.tool), ctx
+	ctx, cancel := context.WithTimeoutCause(flow, timeout, protocol.Errorf(protocol.CodeDeadlineExceeded, "the tool's time of %s is over", timeout))
 	defer cancel()
 	credential, err := b.mint(ctx, r)
 	if err != nil {
@@ -34,7 +34,7 @@ func (b *Broker) callMCP(ctx context.Context, id protocol.ActionID, r *request, 
 	if err != nil {
 		return nil, notCalled(err)
 	}
-	defer session.Close(ctx)
+	defer session.Close(flow) // a call that took too long is ended at the server too
 	call := mcp.Call{Tool: pin.GetTool(), Digest: pin.GetSchemaDigest(), Arguments: []byte(r.arguments), Reads: pin.GetReads(), MaxBytes: int(in.GetMaxOutputBytes())}
 	if err := session.Check(call); err != nil {
 		return nil, notCalled(err)

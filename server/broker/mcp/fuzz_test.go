@@ -4,10 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf8"
+
+	"bivouac/edge/protocol/canonical"
 )
 
 // What is read as a message is one for every JSON reader: valid, one of three kinds,
@@ -44,6 +50,59 @@ func FuzzMessage(f *testing.F) {
 		var again map[string]json.RawMessage
 		if err := json.Unmarshal(src, &again); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// answers is a server without a network: a result for each method.
+type answers map[string][]byte
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseMessage(body)
+	if err != nil {
+		return nil, err
+	}
+	out := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.id, a[m.method])
+	if m.method == methodCall {
+		a["called"] = append(a["called"], 'x')
+	}
+	return &http.Response{StatusCode: 200, Request: r, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(out))}, nil
+}
+
+// Whatever the results are, nothing falls over, nothing is called twice, and what
+// comes out is bounded text.
+func FuzzResults(f *testing.F) {
+	f.Add([]byte(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`), []byte(listOf(searchTool)), []byte(`{"content":[{"type":"text","text":"a"}]}`))
+	f.Add([]byte(`{"protocolVersion":"2025-11-25","capabilities":null}`), []byte(`{"tools":[null]}`), []byte(`{"content":[null],"inputRequests":{"a":null}}`))
+	f.Add([]byte(`null`), []byte(`{"tools":[{"name":"search","inputSchema":{}}],"nextCursor":"x","ttlMs":1e300}`), []byte(`{"content":{"type":"image","data":"AA=="},"structuredContent":[1e400,"\ud800"]}`))
+	at := &url.URL{Scheme: "https", Host: "mcp.example", Path: "/mcp"}
+	f.Fuzz(func(t *testing.T, hello, list, call []byte) {
+		a := answers{methodDiscover: hello, methodInitialize: hello, methodList: list, methodCall: call}
+		e := New(Config{Name: "x", URL: at, Bounds: DefaultBounds, Client: &http.Client{Transport: a}})
+		s, err := e.Open(t.Context(), Access{})
+		if err != nil {
+			return
+		}
+		defer s.Close(t.Context())
+		for _, o := range s.Offers() {
+			if (o.Problem == "") != pinned(o.Digest) || o.Problem == "" && canonical.Digest([]byte(o.Schema)) != o.Digest {
+				t.Fatalf("%+v", o)
+			}
+			if o.Problem != "" {
+				continue
+			}
+			answer, err := s.Call(t.Context(), Call{Tool: o.Name, Digest: o.Digest, Arguments: []byte(`{}`), MaxBytes: 64})
+			if err == nil && (len(answer.Body) > 64 || !utf8.Valid(answer.Body)) {
+				t.Fatalf("%+v", answer)
+			}
+			if len(a["called"]) != 1 {
+				t.Fatalf("called %d times", len(a["called"]))
+			}
+			return
 		}
 	})
 }

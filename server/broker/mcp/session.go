@@ -57,7 +57,8 @@ func (e *Endpoint) open(ctx context.Context, a Access) (*Session, error) {
 		Capabilities: &sdk.ClientCapabilities{}, MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true}, Logger: slog.New(slog.DiscardHandler),
 	})
 	var err error
-	if s.client, err = client.Connect(ctx, s.wire, nil); err != nil {
+	err = contained(func() (err error) { s.client, err = client.Connect(ctx, s.wire, nil); return err })
+	if err != nil {
 		s.wire.Close()
 		return nil, s.why(err)
 	}
@@ -66,6 +67,17 @@ func (e *Endpoint) open(ctx context.Context, a Access) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// contained is what the SDK does with a server's words: it must not be able to end
+// the broker.
+func contained(f func() error) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = violated("its answer cannot be read")
+		}
+	}()
+	return f()
 }
 
 // why prefers what the wire saw over what the SDK made of it.
@@ -87,7 +99,8 @@ func (s *Session) list(ctx context.Context) ([]Offer, error) {
 	var out []Offer
 	bytes, cursor, seen := 0, "", map[string]bool{}
 	for range maxPages {
-		if _, err := s.client.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor}); err != nil {
+		err := contained(func() error { _, err := s.client.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor}); return err })
+		if err != nil {
 			return nil, s.why(err)
 		}
 		raw := s.wire.result()
@@ -173,7 +186,11 @@ func (s *Session) Call(ctx context.Context, c Call) (*gateway.Answer, error) {
 	if err := s.Check(c); err != nil {
 		return nil, err
 	}
-	res, err := s.client.CallTool(ctx, &sdk.CallToolParams{Name: c.Tool, Arguments: json.RawMessage(c.Arguments)})
+	var res *sdk.CallToolResult
+	err := contained(func() (err error) {
+		res, err = s.client.CallTool(ctx, &sdk.CallToolParams{Name: c.Tool, Arguments: json.RawMessage(c.Arguments)})
+		return err
+	})
 	w := s.wire
 	w.mu.Lock()
 	defer w.mu.Unlock()
