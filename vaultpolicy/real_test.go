@@ -247,7 +247,7 @@ func TestSetup(t *testing.T) {
 		if err := x.root.Sys().DeletePolicyWithContext(t.Context(), n.GrantPolicy()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := x.root.Logical().WriteWithContext(t.Context(), "auth/token/roles/"+n.GrantRole(), map[string]any{"orphan": false, "path_suffix": "x"}); err != nil {
+		if _, err := x.root.Logical().WriteWithContext(t.Context(), "auth/token/roles/"+n.GrantRole(), map[string]any{"orphan": false, "path_suffix": "somebody"}); err != nil {
 			t.Fatal(err)
 		}
 		d, err = plan.Diff(t.Context(), x.client, x.token)

@@ -107,7 +107,7 @@ func packSealed(text string) ([]byte, error) {
 	if len(part) == 3 && part[0] == "vault" && strings.HasPrefix(part[1], "v") {
 		version, err := strconv.ParseUint(part[1][1:], 10, 32)
 		body, err2 := base64.StdEncoding.DecodeString(part[2])
-		if err == nil && err2 == nil && len(body) > 0 {
+		if err == nil && err2 == nil && version > 0 && len(body) > 0 {
 			out := binary.BigEndian.AppendUint32([]byte{sealedForm}, uint32(version))
 			return append(out, body...), nil
 		}
@@ -120,8 +120,11 @@ func unpackSealed(b []byte) (string, bool) {
 	if len(b) < 6 || b[0] != sealedForm {
 		return "", false
 	}
-	version := strconv.FormatUint(uint64(binary.BigEndian.Uint32(b[1:5])), 10)
-	return "vault:v" + version + ":" + base64.StdEncoding.EncodeToString(b[5:]), true
+	version := binary.BigEndian.Uint32(b[1:5])
+	if version == 0 {
+		return "", false // the server would take it for the first
+	}
+	return "vault:v" + strconv.FormatUint(uint64(version), 10) + ":" + base64.StdEncoding.EncodeToString(b[5:]), true
 }
 
 // maxOpen bounds how many grants are kept open.

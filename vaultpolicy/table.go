@@ -174,7 +174,7 @@ func (t *table) put(e entry, proven bool) {
 		old.accessor, old.proven = e.accessor, 0
 	}
 	if proven {
-		old.proven = t.now()
+		old.proven, old.entity = t.now(), e.entity
 	}
 }
 

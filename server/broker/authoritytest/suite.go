@@ -188,6 +188,7 @@ func revoked(t *testing.T, f Fixture) {
 		refused(t, "the same grant again", err, protocol.CodeConflict)
 		f.reopen(t)
 	}
+	refused(t, "alive after a restart", settled(t, f, g.ID), protocol.CodePermissionDenied)
 	_, err = f.RevokeGrant(t.Context(), id[protocol.GrantKind]())
 	refused(t, "an unknown grant", err, protocol.CodeNotFound)
 }
