@@ -3,6 +3,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,19 +44,40 @@ panic: in a loop
 	}
 }
 
-// The two packages that must be among the suites are found, and one that uses no
-// engine is not.
+// What must be among the suites is found, a package that uses no engine is not, and
+// of one that does only the tests that come to an engine.
 func TestSuites(t *testing.T) {
 	t.Chdir("../..")
 	all, err := suites(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{}
+	tests := map[string]string{}
 	for _, s := range all {
-		names[s.name()] = true
+		tests[s.name()] = s.tests
 	}
-	if !names["server/broker/keyring"] || !names["test/engines/vaulttest"] || names["server/store"] {
-		t.Errorf("the suites are %v", names)
+	if tests["server/broker/keyring"] != "^TestAuthority$" || tests["server/store"] != "" {
+		t.Errorf("the suites are %v", tests)
+	}
+	if got := tests["test/engines/vaulttest"]; !strings.Contains(got, "TestSealedServesNothing") {
+		t.Errorf("of the fixture itself it runs %q", got)
+	}
+}
+
+// A test may come to an engine by way of another function, in another file; one that
+// only opens what the fixture has besides does not.
+func TestTestsOnEngines(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a_test.go": "package p\nimport v \"bivouac/test/engines/vaulttest\"\nfunc each(t *T) { v.Each(t, nil) }\nfunc TestMain(m *M) { each(nil); v.Main(m) }\n",
+		"b_test.go": "package p\nfunc TestFar(t *T) { site(t) }\nfunc site(t *T) { each(t) }\nfunc TestOther(t *T) { parse() }\nfunc parse() {}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := testsOnEngines(dir, []string{"a_test.go", "b_test.go"})
+	if err != nil || !slices.Equal(got, []string{"TestFar"}) {
+		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -32,9 +32,10 @@ var embedded = suite{module + "server/broker/keyring", "^TestAuthority$"}
 // the fixtures themselves.
 var fixtures = []string{module + "test/engines/vaulttest"}
 
-// suites finds the packages by what their tests import, so that none is forgotten.
+// suites finds the packages by what their tests import, and in them the tests by what
+// they call, so that none is forgotten.
 func suites(ctx context.Context) ([]suite, error) {
-	list := exec.CommandContext(ctx, "go", "list", "-json=ImportPath,TestImports,XTestImports", "./...")
+	list := exec.CommandContext(ctx, "go", "list", "-json=ImportPath,Dir,TestImports,XTestImports,TestGoFiles,XTestGoFiles", "./...")
 	list.Stderr = os.Stderr
 	out, err := list.Output()
 	if err != nil {
@@ -43,8 +44,9 @@ func suites(ctx context.Context) ([]suite, error) {
 	found := []suite{embedded}
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
-			ImportPath                string
+			ImportPath, Dir           string
 			TestImports, XTestImports []string
+			TestGoFiles, XTestGoFiles []string
 		}
 		if err := dec.Decode(&p); err == io.EOF {
 			return found, nil
@@ -52,8 +54,15 @@ func suites(ctx context.Context) ([]suite, error) {
 			return nil, err
 		}
 		uses := func(imp string) bool { return slices.Contains(fixtures, imp) }
-		if slices.ContainsFunc(p.TestImports, uses) || slices.ContainsFunc(p.XTestImports, uses) {
-			found = append(found, suite{p.ImportPath, "."})
+		if !slices.ContainsFunc(append(p.TestImports, p.XTestImports...), uses) {
+			continue
+		}
+		tests, err := testsOnEngines(p.Dir, append(p.TestGoFiles, p.XTestGoFiles...))
+		if err != nil {
+			return nil, err
+		}
+		if len(tests) > 0 {
+			found = append(found, suite{p.ImportPath, "^(" + strings.Join(tests, "|") + ")$"})
 		}
 	}
 }
