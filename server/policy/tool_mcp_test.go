@@ -73,6 +73,8 @@ func TestMCPToolRefusals(t *testing.T) {
 		"header":          {"idempotency_header", `idempotency_header = "X"`, `for kind = "http"`},
 		"inspector":       {"inspector", `inspector = "true"`, `for kind = "sandbox"`},
 		"lookup":          {"lookup", "lookup {\n path = \"/x\"\n }", "lookup is for http tools"},
+		"resource":        {"resource", `resource = "file:///x"`, "resources of MCP servers are not used"},
+		"prompt":          {"prompt", `prompt = "summary"`, "prompts of MCP servers are not used"},
 		"no destination":  {"destination", "", "must name a destination"},
 		"value as name":   {"credential", `credential = "tok en"`, "never its value"},
 		"never asked, R3": {"effect", "effect = \"R3\"\n approval = \"never\"", "not possible"},

@@ -32,11 +32,16 @@ const (
 // tool reads one tool block: kind "http" or "mcp", or "device" to narrow a fixed one.
 func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	c := r.content(b.Body, []string{"kind", "alias", "description", "destination", "method", "path",
-		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector", "tool", "schema_digest"}, hcl.BlockHeaderSchema{Type: "lookup"})
+		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector", "tool", "schema_digest", "resource", "prompt"}, hcl.BlockHeaderSchema{Type: "lookup"})
 	s := r.section(c, b.DefRange)
 	before := len(r.problems)
 	kind := ""
 	s.text("kind", &kind)
+	for _, name := range []string{"resource", "prompt"} {
+		if s.has(name) {
+			r.refuse(s.rangeOf(name), "%ss of MCP servers are not used: kind = \"mcp\" calls tools, and their text is the server's", name)
+		}
+	}
 	var t Tool
 	switch kind {
 	case "http":
