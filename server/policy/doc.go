@@ -51,6 +51,15 @@
 //	    output      = { … }
 //	  }
 //
+//	  tool "tickets.search" {        # description, effect, approval … as above
+//	    kind          = "mcp"
+//	    destination   = "tickets"    # with an mcp block in the broker's file
+//	    tool          = "search"     # exact name at the server
+//	    schema_digest = "sha256:…"   # of the server's input schema; absent: of input
+//	    recovery      = "opaque"     # or idempotent; nothing is looked up
+//	    input         = { … }        # what the model is offered
+//	  }
+//
 //	  tool "shell" {                 # instead of its name in sandbox_tools
 //	    kind        = "sandbox"
 //	    recovery    = "inspectable"

@@ -22,6 +22,7 @@ import (
 // member answers its method instead.
 type liar struct {
 	t                      *testing.T
+	discover               answerFunc
 	initialize, list, call func(w http.ResponseWriter, r *http.Request, id string)
 
 	mu                    sync.Mutex
@@ -44,7 +45,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || r.URL.Path != "/mcp" || err != nil || bad != nil {
 		l.t.Errorf("the client sent %s %s %s", r.Method, r.URL, body)
 	}
-	answer := map[string]func(http.ResponseWriter, *http.Request, string){methodInitialize: l.initialize, methodList: l.list, methodCall: l.call}[m.method]
+	answer := map[string]func(http.ResponseWriter, *http.Request, string){methodDiscover: l.discover, methodInitialize: l.initialize, methodList: l.list, methodCall: l.call}[m.method]
 	switch {
 	case m.method == "":
 		l.count(&l.replies)
@@ -302,6 +303,41 @@ func TestNoIsAnAnswer(t *testing.T) {
 		if err != nil || !a.Failed || a.Status != tc.status || !strings.Contains(string(a.Body), tc.says) || l.calls != 1 {
 			t.Errorf("%s: %+v %v, %d calls", name, a, err, l.calls)
 		}
+	}
+}
+
+// An older server says no to what it does not know in its own way, and is spoken to
+// in its own version; one that lets nobody in is not asked again.
+func TestOlderServers(t *testing.T) {
+	for name, no := range map[string]answerFunc{
+		"404": status(404), "400": status(400), "500": status(500), "HTML": raw("text/html", "what?"), "accepted": status(202), "no id": raw("application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"?"}}`),
+		"error": raw("application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"?"}}`),
+	} {
+		l := &liar{t: t, discover: no}
+		if a, err := invoke(t.Context(), endpoint(t, l, nil), access(t), search("search")); err != nil || string(a.Body) != "done" {
+			t.Errorf("%s: %+v %v", name, a, err)
+		}
+	}
+	asked := false
+	l := &liar{t: t, discover: status(401), initialize: func(http.ResponseWriter, *http.Request, string) { asked = true }}
+	if _, err := invoke(t.Context(), endpoint(t, l, nil), access(t), search("search")); protocol.CodeOf(err) != protocol.CodePermissionDenied || asked {
+		t.Errorf("%v, asked again: %v", err, asked)
+	}
+}
+
+// One session calls once, whoever asks.
+func TestOneCallASession(t *testing.T) {
+	l := &liar{t: t}
+	s, err := endpoint(t, l, nil).Open(t.Context(), access(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	if _, err := s.Call(t.Context(), search("search")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Call(t.Context(), search("search")); err == nil || l.calls != 1 {
+		t.Errorf("%v, %d calls", err, l.calls)
 	}
 }
 

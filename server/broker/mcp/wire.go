@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
 )
 
@@ -46,7 +47,8 @@ type wire struct {
 	asked   int             // requests of the server
 	last    json.RawMessage // result of the last answered request
 	failure error           // of the last request
-	arrived bool            // a tools/call may have arrived
+	called  bool            // a tools/call was on its way: there is no second one
+	arrived bool            // it may have arrived
 }
 
 var _ sdk.Connection = (*wire)(nil)
@@ -96,7 +98,10 @@ func (w *wire) Write(ctx context.Context, m jsonrpc.Message) error {
 	}
 	if out != nil {
 		w.last = out.Result
-		w.incoming <- out
+		select {
+		case w.incoming <- out:
+		case <-w.closed:
+		}
 	}
 	return nil
 }
@@ -129,7 +134,7 @@ func (w *wire) exchange(ctx context.Context, r *jsonrpc.Request) (*jsonrpc.Respo
 	id, _ := r.ID.Raw().(int64)
 	m, err := w.answer(ctx, res, id)
 	if err != nil {
-		return nil, err
+		return w.fallBack(r, err)
 	}
 	if r.Method == methodInitialize && m.fault == nil {
 		if err := w.begun(res.Header, m.result); err != nil {
@@ -148,14 +153,17 @@ func (w *wire) response(r *jsonrpc.Request, m message) *jsonrpc.Response {
 	return out
 }
 
-// fallBack makes an older server's no to server/discover an answer, after which the
-// SDK shakes hands the older way. Who is not let in at all is told so.
+// fallBack makes an older server's no to server/discover an answer, in whatever form
+// it comes, after which the SDK shakes hands the older way. Who is not let in at all
+// is told so.
 func (w *wire) fallBack(r *jsonrpc.Request, err error) (*jsonrpc.Response, error) {
 	var s *statusError
-	if r.Method != methodDiscover || !errors.As(err, &s) {
+	var lie *violation
+	if r.Method != methodDiscover || !errors.As(err, &s) && !errors.As(err, &lie) {
 		return nil, err
 	}
 	switch {
+	case s == nil:
 	case s.status < 400, s.status == http.StatusUnauthorized, s.status == http.StatusForbidden, s.status == http.StatusTooManyRequests, s.status > http.StatusNotImplemented:
 		return nil, err
 	}
@@ -198,7 +206,10 @@ func (w *wire) post(ctx context.Context, body []byte, r *jsonrpc.Request) (*http
 		return nil, err
 	}
 	call := r != nil && r.Method == methodCall
-	if call {
+	if call && w.called {
+		return nil, protocol.Errorf(protocol.CodeConflict, "a session of MCP calls once")
+	}
+	if w.called = w.called || call; call {
 		req.GetBody = nil // neither a connection that closes nor a stream that is refused repeats it
 	}
 	var connected atomic.Bool
