@@ -57,7 +57,11 @@ func (v *Vault) seal(ctx context.Context, o opened) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return packSealed(client.Text(a.Data["ciphertext"]))
+	sealed, err := packSealed(client.Text(a.Data["ciphertext"]))
+	if err == nil {
+		v.openGrants.put(sha256.Sum256(sealed), o)
+	}
+	return sealed, err
 }
 
 // open decrypts a sealed grant, or finds it open.

@@ -56,6 +56,7 @@ func TestKinds(t *testing.T) {
 		"bad token":          {403, `{"errors":["2 errors occurred:\n\t* permission denied\n\t* invalid token\n\n"]}`, Refused, protocol.CodeFailedPrecondition},
 		"accessor, Vault":    {403, `{"errors":["1 error occurred:\n\t* invalid accessor\n\n"]}`, NoAccessor, protocol.CodeNotFound},
 		"accessor, older":    {400, `{"errors":["invalid accessor"]}`, NoAccessor, protocol.CodeNotFound},
+		"refused login":      {500, `{"errors":["invalid secret id"]}`, Refused, protocol.CodeFailedPrecondition},
 		"check-and-set":      {400, `{"errors":["check-and-set parameter did not match the current version"]}`, Changed, protocol.CodeConflict},
 		"wrong request":      {400, `{"errors":["child policies must be subset of parent"]}`, Invalid, protocol.CodeFailedPrecondition},
 		"rate limit":         {429, `{"errors":["request path \"auth/token/create\": rate limit quota exceeded"]}`, Limited, protocol.CodeRateLimited},

@@ -127,6 +127,9 @@ func kindOf(status int, said string) Kind {
 		return Limited
 	case status == http.StatusServiceUnavailable && has("sealed"):
 		return Sealed
+	// A login that is refused has, with some versions, the status of a failure.
+	case has("invalid secret id"), has("invalid role or secret ID"), has("invalid role ID"):
+		return Refused
 	case status >= 500 || status == http.StatusPreconditionFailed || status == http.StatusRequestTimeout:
 		return Away
 	case has("no handler for route") || has("unsupported path") && status == http.StatusNotFound:

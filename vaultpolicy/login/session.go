@@ -127,12 +127,13 @@ func (s *Session) replace(ctx context.Context, old *held) (*held, error) {
 	return h, nil
 }
 
-// describe says what a refused login is about. It never says that a grant is.
+// describe says what a refused login is about. The refusal is in its words alone:
+// nobody must take it for one of whatever was asked with the token.
 func (s *Session) describe(err error) error {
 	if k := client.KindOf(err); k == "" || k.Unknown() {
 		return err
 	}
-	return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %w; mend its files or its role, it tries again by itself", s.auth.Method, err)
+	return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %v; mend its files or its role, it tries again by itself", s.auth.Method, err)
 }
 
 func (s *Session) enter(ctx context.Context) error {
