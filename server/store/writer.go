@@ -142,13 +142,13 @@ func (w *writer) batch(first *call) {
 	switch {
 	case unknown(err):
 		w.rollback()
+		w.store.topics.wake(touched)
 		for i, k := range calls {
 			if results[i] == nil {
 				results[i] = err
 			}
 			k.done <- results[i]
 		}
-		w.store.topics.wake(touched)
 		return
 	case err != nil:
 		w.store.log.Warn("commit failed, calls run again one by one", "calls", len(calls), "error", err)
@@ -156,10 +156,10 @@ func (w *writer) batch(first *call) {
 		return
 	}
 	w.commits.Add(1)
+	w.store.topics.wake(touched) // first: an answered call woke everybody already
 	for i, k := range calls {
 		k.done <- results[i]
 	}
-	w.store.topics.wake(touched)
 }
 
 // one runs a call in a savepoint. whole is false when the engine may have taken
@@ -226,13 +226,13 @@ func (w *writer) apart(calls []*call) {
 				w.rollback()
 			}
 		}
-		k.done <- w.store.explain(err)
 		if err == nil {
 			w.commits.Add(1)
 		}
 		if err == nil || unknown(err) {
 			w.store.topics.wake(touched)
 		}
+		k.done <- w.store.explain(err)
 	}
 }
 
