@@ -3,9 +3,11 @@ package broker
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"bivouac/consul"
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
 	"bivouac/server/broker/forward"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/capability"
@@ -71,10 +73,19 @@ func (b *Broker) toolAsBound(ctx context.Context, r *request) error {
 		return err
 	}
 	if r.tool.GetCredential() != "" {
-		_, err := b.ports.Authority.RouteKey(ctx, r.claims.Tenant, r.tool.GetCredential())
-		return err
+		return b.stored(ctx, r.claims.Tenant, r.tool.GetCredential())
 	}
 	return nil
+}
+
+// stored asks whether the tenant has a credential. Its value is a grant's to read, and
+// where the authority is strict this broker could not.
+func (b *Broker) stored(ctx context.Context, tenant protocol.TenantID, name string) error {
+	all, err := b.ports.Authority.Credentials(ctx, tenant)
+	if err != nil || slices.ContainsFunc(all, func(c authority.Credential) bool { return c.Name == name }) {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the tenant has no credential %q: store it with: bivouac credential set %s", name, name)
 }
 
 // egressAsBound asks whether sandboxed code may read from a destination, and for
