@@ -26,6 +26,8 @@ type cell struct {
 	what  string
 	// way distinguishes two cells of one label.
 	way string
+	// keeper is another definition of the personal agent; empty: killKeeper.
+	keeper string
 	// ends lists how the first turn may end; unknown are the effects that it leaves
 	// unknown, without the tag.
 	ends    string
@@ -79,7 +81,7 @@ func (c cell) run(t *testing.T, bin string, patience time.Duration) sighting {
 	began := time.Now()
 	killed, told := c.program()
 	tag := strings.ToLower(strings.Map(letters, t.Name()[strings.LastIndex(t.Name(), "/")+1:]))
-	w := newKillWorld(t, killConfig{bin: bin, tag: tag, fault: stack.Fault{Process: told, Label: fmt.Sprintf("%s@%d", c.label, max(1, c.nth))}})
+	w := newKillWorld(t, killConfig{bin: bin, tag: tag, keeper: c.keeper, fault: stack.Fault{Process: told, Label: fmt.Sprintf("%s@%d", c.label, max(1, c.nth))}})
 	first, next := killPersonal, killMore
 	if c.turn == "coding" {
 		w.needsSandbox()

@@ -3,7 +3,9 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // outside is the world that the product has effects on. It remembers each of them
@@ -67,6 +70,7 @@ func newOutside(t *testing.T, notes string, listen func(network, address string)
 		}
 		fmt.Fprintf(w, "parcel %s was sent", r.PathValue("id"))
 	})
+	mux.Handle("/mcp", o.mcp())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan struct{})
 	go func() {
@@ -96,6 +100,26 @@ func (o *outside) entry(w http.ResponseWriter, r *http.Request, note func(id str
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]string{"entered": in.ID})
+}
+
+// mcp is the ledger's other door: an MCP server with one tool.
+func (o *outside) mcp() http.Handler {
+	s := sdk.NewServer(&sdk.Implementation{Name: "ledger", Version: "1"}, nil)
+	s.AddTool(&sdk.Tool{Name: "post", InputSchema: json.RawMessage(`{"additionalProperties":false,"properties":{"id":{"minLength":1,"type":"string"}},"required":["id"],"type":"object"}`)},
+		func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			var in struct{ ID string }
+			if err := json.Unmarshal(r.Params.Arguments, &in); err != nil || in.ID == "" {
+				return nil, errors.New("an entry has an id")
+			}
+			o.mu.Lock()
+			o.posts[in.ID]++
+			o.mu.Unlock()
+			if o.dawdle != nil {
+				o.dawdle()
+			}
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "entered " + in.ID}}}, nil
+		})
+	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, nil)
 }
 
 // watch counts how often each note appears in a folder: a write is a link or a rename.

@@ -12,7 +12,12 @@ package e2e
 // worker through the server and the broker.
 
 // Leases are short: what is lost is found within seconds.
-const killKeeper = `
+const (
+	killKeeper = keeperHead + killPost + killPut + killLease + "}\n"
+	mcpKeeper  = keeperHead + mcpPost + killPut + killLease + "}\n"
+)
+
+const keeperHead = `
 agent "keeper" {
   profile       = "enterprise"
   placement     = "service"
@@ -20,8 +25,6 @@ agent "keeper" {
   instructions  = "You keep the books."
   model { route = "scripted" }
   device_tools = ["files.list", "files.write"]
-` + killPost + killPut + killLease + `
-}
 `
 
 const killCoder = `
@@ -54,6 +57,23 @@ const killPost = `
     method      = "POST"
     path        = "/v1/post"
     body        = ["id"]
+    effect      = "R3"
+    recovery    = "opaque"
+    approval    = "never"
+    input = {
+      type = "object", additionalProperties = false, required = ["id"]
+      properties = { id = { type = "string", minLength = 1 } }
+    }
+  }
+`
+
+// mcpPost is the same effect by a tool of an MCP server.
+const mcpPost = `
+  tool "post" {
+    kind        = "mcp"
+    description = "Posts an entry."
+    destination = "tickets"
+    tool        = "post"
     effect      = "R3"
     recovery    = "opaque"
     approval    = "never"

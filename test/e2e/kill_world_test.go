@@ -68,7 +68,7 @@ func newKillWorld(t *testing.T, cfg killConfig) *killWorld {
 	w := &killWorld{t: t, tag: cfg.tag, out: newOutside(t, filepath.Join(dir, "home", "notes"), listen)}
 	s, err := stack.Start(t.Context(), stack.Config{
 		Bin: cfg.bin, Dir: dir, Script: killScript, Agents: []string{cfg.keeper, cfg.coder}, Fault: cfg.fault, Control: cfg.control,
-		Destinations: []stack.Destination{{Name: "ledger", URL: w.out.URL, Credential: w.out.Key}},
+		Destinations: []stack.Destination{{Name: "ledger", URL: w.out.URL, Credential: w.out.Key}, {Name: "tickets", URL: w.out.URL + "/mcp", MCP: true}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func effectOf(a *apiv1.Action) string {
 	var args struct{ ID, Path string }
 	_ = json.Unmarshal([]byte(a.GetArguments()), &args)
 	switch a.GetTool() {
-	case "http:post", "http:put":
+	case "http:post", "http:put", "mcp:post":
 		return args.ID
 	case "files.write":
 		return strings.TrimSuffix(filepath.Base(args.Path), ".txt") + "-file"

@@ -105,6 +105,9 @@ model "scripted" {
 		if d.Egress != "" {
 			fmt.Fprintf(&b, "  data_boundaries = [\"internal\"]\n  egress {\n    protocol = %q\n  }\n", d.Egress)
 		}
+		if d.MCP {
+			b.WriteString("  mcp {}\n")
+		}
 		if d.Credential != "" {
 			fmt.Fprintf(&b, "  credential %q {}\n", d.Name)
 		}

@@ -50,6 +50,8 @@ type Destination struct {
 	Closed                bool // no path leads there
 	// Egress protocol, where sandboxed code may read packages from it.
 	Egress string
+	// MCP says that it is an MCP server.
+	MCP bool
 }
 
 // Fault stops one process at a step; the binaries need the build tag "faults".
