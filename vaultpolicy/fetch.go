@@ -2,7 +2,6 @@ package vaultpolicy
 
 import (
 	"fmt"
-	"path/filepath"
 
 	"bivouac/vaultpolicy/login"
 )
@@ -18,18 +17,31 @@ func (c Config) Fetch() string {
 	switch c.Auth.Method {
 	case login.AppRole:
 		role := "auth/" + c.Auth.Mount + "/role/" + c.Auth.Role
-		return fmt.Sprintf(`vault read -field=role_id %[1]s/role-id > %[2]s
-vault write -force -wrap-ttl=%[3]s -field=wrapping_token %[1]s/secret-id > wrapped
-# carry both files to the broker's machine, and there, as the broker's user:
+		return fmt.Sprintf(`umask 077
+vault read -field=role_id %[1]s/role-id > role-id
+vault write -force -wrap-ttl=%[2]s -field=wrapping_token %[1]s/secret-id > wrapped
+# carry both to the broker's machine, and there, as the broker's user:
 umask 077
-VAULT_TOKEN="$(cat wrapped)" vault unwrap -field=secret_id > %[4]s && rm wrapped
-# a refused unwrap means that somebody else was faster: throw the secret id away, and look who
-# asked in the audit log`, role, or(filepath.Base(c.Auth.RoleIDFile), "role-id"), wrapTTL, c.path(c.Auth.SecretIDFile))
+vault write -field=creation_path sys/wrapping/lookup token=@wrapped   # %[1]s/secret-id, and nothing else
+VAULT_TOKEN="$(cat wrapped)" vault unwrap -field=secret_id > %[3]s.new && mv %[3]s.new %[3]s && rm wrapped
+# an unwrap that is refused within %[2]s: somebody else was faster. Take that secret id back, and look in
+# the audit log who it was.`, role, wrapTTL, c.path(c.Auth.SecretIDFile)) + c.roleID()
 	case login.Token:
-		return fmt.Sprintf(`vault token create -role=%[1]s -policy=%[1]s -policy=%[2]s -wrap-ttl=%[3]s -field=wrapping_token > wrapped
+		return fmt.Sprintf(`umask 077
+vault token create -role=%[1]s -wrap-ttl=%[2]s -field=wrapping_token > wrapped
 # carry it to the broker's machine, and there, as the broker's user:
 umask 077
-VAULT_TOKEN="$(cat wrapped)" vault unwrap -field=token > %[4]s && rm wrapped`, n.BrokerPolicy(), n.RoutesPolicy(), wrapTTL, c.path(c.Auth.File))
+vault write -field=creation_path sys/wrapping/lookup token=@wrapped   # auth/token/create/%[1]s, and nothing else
+VAULT_TOKEN="$(cat wrapped)" vault unwrap -field=token > %[3]s.new && mv %[3]s.new %[3]s && rm wrapped`,
+			n.BrokerPolicy(), wrapTTL, c.path(c.Auth.File))
 	}
 	return ""
+}
+
+// roleID says where the role id goes.
+func (c Config) roleID() string {
+	if c.Auth.RoleIDFile == "" {
+		return "\n# role-id is the value of role_id in the auth block"
+	}
+	return "\nmv role-id " + c.path(c.Auth.RoleIDFile)
 }

@@ -23,10 +23,11 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/test/e2e/stack"
+	"bivouac/test/engines/vaulttest"
 )
 
 func TestMain(m *testing.M) {
-	code := m.Run()
+	code := vaulttest.Main(m)
 	stack.RemoveBuilds()
 	os.Exit(code)
 }
@@ -39,11 +40,17 @@ func TestScripts(t *testing.T) {
 		t.Skip("runs a whole deployment")
 	}
 	s := start(t)
+	fakes := fakeVaults(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                "testdata",
 		RequireUniqueNames: true,
-		Setup:              func(env *testscript.Env) error { return person(t.Context(), s, env) },
-		Condition:          condition,
+		Setup: func(env *testscript.Env) error {
+			for name, url := range fakes {
+				env.Setenv(name, url)
+			}
+			return person(t.Context(), s, env)
+		},
+		Condition: condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "until": until, "capture": capture, "documents": documents,
 		},

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,9 +34,6 @@ broker's own machine bivouac-broker doctor sees the same without your token.` + 
 			r := finding.From("here")
 			a.checkVault(cmd.Context(), r, file, p)
 			err = r.Show(a.out, a.json, strict)
-			if fetch := file.Fetch(); fetch != "" && !a.json && lacksLogin(r) {
-				fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\n", fetch)
-			}
 			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
 				return exitError{int(verdict)}
 			}
@@ -112,9 +107,4 @@ func changesOf(d plan.Difference) string {
 		fields = append(fields, c.Field)
 	}
 	return strings.Join(fields, ", ")
-}
-
-// lacksLogin reports whether the broker's login is what does not work.
-func lacksLogin(r *finding.Report) bool {
-	return slices.ContainsFunc(r.All, func(f finding.Finding) bool { return f.Check == "vault.login" && f.Level == finding.Problem })
 }

@@ -47,7 +47,6 @@ bodies of the requests).` + asAdmin,
 	f.add(cmd)
 	cmd.Flags().BoolVar(&apply, "apply", false, "make what differs")
 	cmd.Flags().BoolVar(&bare, "print", false, "print everything that would be made from nothing; asks no server")
-	cmd.MarkFlagsMutuallyExclusive("apply", "print")
 	return cmd
 }
 
