@@ -175,6 +175,13 @@ var machineCrossings = []machineCrossing{
 		}
 		return nil
 	}},
+	{method: "FeedService.ReportEnded", own: true, call: func(ctx context.Context, m *machine, _ work) error {
+		_, err := brokerv1connect.NewFeedServiceClient(m.link, m.link.URL()).ReportEnded(ctx, &brokerv1.ReportEndedRequest{})
+		if codeOf(err) != protocol.CodePermissionDenied {
+			return errors.Join(errors.New("a runner says which grants ended"), err)
+		}
+		return nil
+	}},
 	{method: "RunnerService.Leave", own: true, call: func(ctx context.Context, m *machine, _ work) error {
 		_, err := m.api.Leave(ctx, &runnerv1.LeaveRequest{})
 		return err

@@ -17,6 +17,35 @@ import (
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
 )
 
+// A join while the broker is down uses nothing up, names the broker, and leaves no
+// machine; the same command again joins, also with another key.
+func TestEnrollWithoutABroker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		alice := w.as(w.token)
+		res, err := alice.Runners.CreateJoinCode(t.Context(), &apiv1.CreateJoinCodeRequest{Name: "laptop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		machines := func() int {
+			all, err := alice.Runners.ListRunners(t.Context(), &apiv1.ListRunnersRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all.GetRunners())
+		}
+		w.broker.Backend.CertifyRefused = protocol.Errorf(protocol.CodeUnavailable, "cannot reach broker:7402")
+		err = w.enroll(w.stranger(), res.GetCode())
+		if protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "cannot reach its broker") || !strings.Contains(err.Error(), "bivouac-broker run") || machines() != 0 {
+			t.Errorf("without a broker: %v, %d machines", err, machines())
+		}
+		w.broker.Backend.CertifyRefused = nil
+		if err := w.enroll(w.stranger(), res.GetCode()); err != nil || machines() != 1 {
+			t.Errorf("with it: %v, %d machines", err, machines())
+		}
+	})
+}
+
 func TestEnroll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -283,8 +312,8 @@ func report(t *testing.T, m *machine, attempt string, fence, epoch int64, output
 	}
 }
 
-// listen opens a feed as a peer of a role and reads it into a channel.
-func (w *world) listen(role identity.Role, cursor int64) (feed <-chan *brokerv1.FeedResponse, end <-chan error) {
+// feedAs is the service of brokers, for a peer of a role.
+func (w *world) feedAs(role identity.Role) brokerv1connect.FeedServiceClient {
 	w.t.Helper()
 	leaf, err := w.broker.Root.Leaf(role, "brk_second", "", 24*time.Hour)
 	if err != nil {
@@ -298,10 +327,16 @@ func (w *world) listen(role identity.Role, cursor int64) (feed <-chan *brokerv1.
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { c.Close() })
+	return brokerv1connect.NewFeedServiceClient(c, c.URL())
+}
+
+// listen opens a feed as a peer of a role and reads it into a channel.
+func (w *world) listen(role identity.Role, cursor int64) (feed <-chan *brokerv1.FeedResponse, end <-chan error) {
+	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.t.Cleanup(cancel)
 	out, over := make(chan *brokerv1.FeedResponse, 10_000), make(chan error, 1)
-	stream, err := brokerv1connect.NewFeedServiceClient(c, c.URL()).Feed(ctx, &brokerv1.FeedRequest{Cursor: cursor})
+	stream, err := w.feedAs(role).Feed(ctx, &brokerv1.FeedRequest{Cursor: cursor})
 	if err != nil {
 		over <- protocol.FromConnect(err)
 		return out, over
@@ -314,6 +349,41 @@ func (w *world) listen(role identity.Role, cursor int64) (feed <-chan *brokerv1.
 		stream.Close()
 	}()
 	return out, over
+}
+
+// INV-13: a broker says which grants ended at its authority, and they end here, with
+// a receipt; one that is not stored is not settled.
+func TestGrantsThatEndedAtTheAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		alice := w.as(w.token)
+		w.apply(alice, clerk)
+		made, err := alice.Grants.CreateGrant(t.Context(), &apiv1.CreateGrantRequest{Agent: "clerk"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, other := made.GetGrant().GetId(), "grt_01h00000000000000000000000"
+		report := &brokerv1.ReportEndedRequest{Grants: []*brokerv1.EndedGrant{
+			{GrantId: id, SeenUs: time.Now().UnixMicro(), How: "its token was revoked\u202e"}, {GrantId: other, How: "its token was revoked"}}}
+		if _, err := w.feedAs(identity.RoleRunner).ReportEnded(t.Context(), report); codeOf(err) != protocol.CodePermissionDenied {
+			t.Errorf("a runner reports: %v", err)
+		}
+		out, err := w.feedAs(identity.RoleBroker).ReportEnded(t.Context(), report)
+		if err != nil || len(out.GetSettled()) != 1 || out.GetSettled()[0] != id {
+			t.Fatalf("settled %v, %v", out.GetSettled(), err)
+		}
+		shown, err := alice.Grants.GetGrant(t.Context(), &apiv1.GetGrantRequest{GrantId: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := shown.GetGrant(); g.GetState() != "REVOKED" || g.GetRevokedWhy() != `it ended at the authority: its token was revoked\u202e` || shown.GetReceipt() == "" {
+			t.Errorf("%v, receipt %q", g, shown.GetReceipt())
+		}
+		many := &brokerv1.ReportEndedRequest{Grants: make([]*brokerv1.EndedGrant, 257)}
+		if _, err := w.feedAs(identity.RoleBroker).ReportEnded(t.Context(), many); codeOf(err) != protocol.CodeInvalidArgument {
+			t.Errorf("too many at once: %v", err)
+		}
+	})
 }
 
 func drain(feed <-chan *brokerv1.FeedResponse) (all []*brokerv1.FeedResponse) {

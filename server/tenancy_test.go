@@ -235,7 +235,7 @@ var crossings = []crossing{
 		return do(c.Principals.WhoAmI, &apiv1.WhoAmIRequest{})(ctx)
 	}},
 	{method: "RunnerAdminService.CreateJoinCode", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
-		return do(c.Runners.CreateJoinCode, &apiv1.CreateJoinCodeRequest{Name: canary})(ctx)
+		return do(c.Runners.CreateJoinCode, &apiv1.CreateJoinCodeRequest{Name: canary + "-2"})(ctx)
 	}},
 	{method: "RunnerAdminService.ListRunners", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Runners.ListRunners, &apiv1.ListRunnersRequest{})(ctx)
@@ -251,6 +251,9 @@ var crossings = []crossing{
 	}},
 	{method: "GrantService.ListGrants", own: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Grants.ListGrants, &apiv1.ListGrantsRequest{IncludeRevoked: true})(ctx)
+	}},
+	{method: "GrantService.GetGrant", call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
+		return do(c.Grants.GetGrant, &apiv1.GetGrantRequest{GrantId: t.grant})(ctx)
 	}},
 	{method: "CredentialService.GetSealRecipient", own: true, ours: true, call: func(ctx context.Context, c *client.Client, _ things) (proto.Message, error) {
 		return do(c.Credentials.GetSealRecipient, &apiv1.GetSealRecipientRequest{})(ctx)
