@@ -21,13 +21,16 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of the binaries")
 	turns := flag.Int("turns", 60, "turns for each latency")
 	streams := flag.Int("streams", 1000, "open streams from which authority is taken")
-	only := flag.String("only", "", `"system", "sandbox", "broker", "tunnel", "ledger" or "sim"; all when empty`)
+	only := flag.String("only", "", `"store", "system", "sandbox", "broker", "tunnel", "ledger" or "sim"; all when empty`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	code := 0
 	var err error
 	wanted := func(part string) bool { return err == nil && (*only == "" || *only == part) }
+	if wanted("store") {
+		err = admissions(ctx)
+	}
 	if wanted("system") {
 		err = run(ctx, *bin, *turns)
 	}
@@ -56,9 +59,6 @@ func main() {
 }
 
 func run(ctx context.Context, bin string, turns int) error {
-	if err := admissions(ctx); err != nil {
-		return err
-	}
 	s, err := start(ctx, bin)
 	if err != nil {
 		return err

@@ -41,6 +41,9 @@ agent "bench" {
 }
 `
 
+// prompt of every turn.
+const prompt = "What is in my notes?"
+
 // Callers at once, and how long each figure is measured in each of the rounds.
 const (
 	callers = 64
@@ -49,8 +52,10 @@ const (
 )
 
 // admissions compares durable admissions through the public API, over HTTP, with
-// what the store commits when many callers write one small event each: in turns, so
-// that a busy machine is as busy for both.
+// what the store commits when as many callers write the same records straight into
+// it: in turns, so that a busy machine is as busy for both. What it commits of one
+// small event each is told too: an admission writes a turn with its place in six
+// indexes, its event and its prompt, which is another size of commit.
 func admissions(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "bivouac-bench-")
 	if err != nil {
@@ -82,21 +87,23 @@ func admit(ctx context.Context, name string, at store.Config) (err error) {
 		return err
 	}
 	defer a.close()
-	var commits, admitted float64
+	var small, commits, admitted float64
 	for range rounds {
-		n, err := together(ctx, a.commit)
-		if err != nil {
-			return err
+		for _, phase := range []struct {
+			sum *float64
+			do  func(context.Context, int) error
+		}{{&small, a.note}, {&commits, a.commit}, {&admitted, a.submit}} {
+			n, err := together(ctx, phase.do)
+			if err != nil {
+				return err
+			}
+			*phase.sum += n
 		}
-		m, err := together(ctx, a.submit)
-		if err != nil {
-			return err
-		}
-		commits, admitted = commits+n, admitted+m
 	}
 	report("admissions_"+name, admitted/rounds, "1/s", 0, true)
 	report("store_commits_"+name, commits/rounds, "1/s", 0, true)
 	report("admissions_vs_commits_"+name, admitted/commits, "ratio", 0.3, true)
+	report("admissions_vs_small_commits_"+name, admitted/small, "ratio", 0, true)
 	return nil
 }
 
@@ -184,7 +191,23 @@ func (a *admitter) close() {
 	<-a.served
 }
 
+// commit writes what an admission writes, and nothing of what the API does for it.
 func (a *admitter) commit(ctx context.Context, caller int) error {
+	return a.store.UpdateGuarded(ctx, store.AsLoop("bench"), func(tx *store.Tx) error {
+		message := fmt.Sprint("straight-", a.n.Add(1))
+		at, err := tx.Standing(a.sessions[2*caller], message)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Admit(at, session.Turn{ID: protocol.NewID[protocol.TurnKind](tx.Now, rand.Reader), MessageID: message, Prompt: prompt,
+			State: session.Queued, Placement: session.PlacementService, QueuedAt: tx.Now, QueueDeadline: tx.Now.Add(time.Hour)},
+			session.Event{Type: session.TurnQueued, Payload: prompt})
+		return err
+	})
+}
+
+// note writes one small event.
+func (a *admitter) note(ctx context.Context, caller int) error {
 	return a.store.Update(ctx, store.AsLoop("bench"), func(tx *store.Tx) error {
 		_, err := tx.AppendEvents(a.sessions[2*caller], session.Event{Type: session.TurnMoved})
 		return err
@@ -194,7 +217,7 @@ func (a *admitter) commit(ctx context.Context, caller int) error {
 // submit admits one turn; a session whose queue is full makes room for another.
 func (a *admitter) submit(ctx context.Context, caller int) error {
 	_, err := a.apis[caller].Turns.SubmitTurn(ctx, &apiv1.SubmitTurnRequest{SessionId: a.sessions[2*caller+1].String(),
-		MessageId: fmt.Sprint("bench-", a.n.Add(1)), Prompt: "What is in my notes?"})
+		MessageId: fmt.Sprint("bench-", a.n.Add(1)), Prompt: prompt})
 	if protocol.CodeOf(protocol.FromConnect(err)) != protocol.CodeQueueFull {
 		return err
 	}

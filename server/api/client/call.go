@@ -60,6 +60,7 @@ var idempotent = map[string]bool{
 	apiv1connect.RunnerAdminServiceDeleteBindingProcedure:   false,
 	apiv1connect.GrantServiceCreateGrantProcedure:           false,
 	apiv1connect.GrantServiceListGrantsProcedure:            true,
+	apiv1connect.GrantServiceGetGrantProcedure:              true,
 	apiv1connect.GrantServiceRevokeGrantProcedure:           true,
 	apiv1connect.CredentialServiceGetSealRecipientProcedure: true,
 	apiv1connect.CredentialServicePutCredentialProcedure:    true,
@@ -187,7 +188,7 @@ func (c caller) coded(err error) error {
 		// The connection broke in the middle: nothing that the server said.
 		e.Code = protocol.CodeUnavailable
 		e.Message = "the connection to " + c.base + " broke (" + ce.Message() + "); ask again"
-	case ce.Code() == connect.CodeUnavailable:
+	case ce.Code() == connect.CodeUnavailable, neverSent(err):
 		e.Code, e.Message = c.unreachable(err, ce.Message())
 	}
 	return e
