@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -25,7 +26,7 @@ const token = `tok/+secret"0123456789`
 
 const schemaText = `{"additionalProperties":false,"properties":{"query":{"type":"string"}},"required":["query"],"type":"object"}`
 
-func access(t *testing.T) Access {
+func access(t testing.TB) Access {
 	t.Helper()
 	v, err := secret.New(token)
 	if err != nil {
@@ -35,7 +36,7 @@ func access(t *testing.T) Access {
 }
 
 // endpoint at a server that h is.
-func endpoint(t *testing.T, h http.Handler, change func(*Config)) *Endpoint {
+func endpoint(t testing.TB, h http.Handler, change func(*Config)) *Endpoint {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -153,6 +154,49 @@ func TestRealServer(t *testing.T) {
 			cut, err := invoke(t.Context(), e, access(t), func() Call { c := search("search"); c.MaxBytes = 7; return c }())
 			if err != nil || string(cut.Body) != "found: " || !cut.Truncated || cut.Bytes != 20 {
 				t.Errorf("%q %+v %v", cut.Body, cut, err)
+			}
+		})
+	}
+}
+
+// A session is one call's: what a server keeps in it is of one caller, and it is told
+// when it is over.
+func TestSessionsAreNotShared(t *testing.T) {
+	h := realHandler(nil)
+	var mu sync.Mutex
+	seen := map[string][]string{}
+	e := endpoint(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if id := r.Header.Get("Mcp-Session-Id"); id != "" {
+			mu.Lock()
+			seen[id] = append(seen[id], r.Method+r.Header.Get("Mcp-Method"))
+			mu.Unlock()
+		}
+		h.ServeHTTP(w, r)
+	}), nil)
+	for range 3 {
+		if _, err := invoke(t.Context(), e, access(t), search("search")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("%d sessions: %v", len(seen), seen)
+	}
+	for id, got := range seen {
+		if strings.Join(got, " ") != "POSTnotifications/initialized POSTtools/list POSTtools/call DELETE" {
+			t.Errorf("session %s had %q", id, got)
+		}
+	}
+}
+
+// What one call costs: handshake, list, call, and the end of the session.
+func BenchmarkCall(b *testing.B) {
+	for name, o := range map[string]*sdk.StreamableHTTPOptions{"2025-11-25": {JSONResponse: true}, "2026-07-28": {Stateless: true, JSONResponse: true}} {
+		b.Run(name, func(b *testing.B) {
+			e := endpoint(b, realHandler(o), nil)
+			for b.Loop() {
+				if _, err := invoke(b.Context(), e, access(b), search("search")); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}
