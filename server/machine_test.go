@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -48,10 +49,12 @@ func TestEnrollWithoutABroker(t *testing.T) {
 
 func TestEnroll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		invited := 0
 		w := newWorld(t)
 		alice := w.as(w.token)
 		invite := func() string {
-			res, err := alice.Runners.CreateJoinCode(t.Context(), &apiv1.CreateJoinCodeRequest{Name: "laptop", TtlSeconds: 60})
+			invited++
+			res, err := alice.Runners.CreateJoinCode(t.Context(), &apiv1.CreateJoinCodeRequest{Name: fmt.Sprintf("laptop%d", invited), TtlSeconds: 60})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -181,6 +181,9 @@ func find(d *state.Dir, all []edge.Question, id string) (edge.Question, error) {
 			return q, nil
 		}
 	}
+	if strings.HasPrefix(id, "apr_") {
+		return edge.Question{}, protocol.Errorf(protocol.CodeInvalidArgument, "%s waits at the server and not on this machine: `bivouac approve %s`, or `bivouac deny %s`, where you are logged in", legible.Line(id), legible.Line(id), legible.Line(id))
+	}
 	return edge.Question{}, protocol.Errorf(protocol.CodeNotFound, "nothing waits for you as %s: see `%s`", legible.Line(id), d.Command("approvals"))
 }
 

@@ -45,6 +45,9 @@ func (e *Engine) CreateJoinCode(ctx context.Context, c store.Caller, n NewJoinCo
 	}
 	code := execution.JoinCode{Hash: n.Hash, Tenant: c.Tenant(), Principal: c.Principal(), Name: n.Name, Actions: n.Actions}
 	err := e.cfg.Store.Update(ctx, c, func(tx *store.Tx) error {
+		if err := nameFree(tx, code.Principal, n.Name, "bivouac edge invite --name OTHER"); err != nil {
+			return err
+		}
 		code.CreatedAt, code.ExpiresAt = tx.Now, tx.Now.Add(n.TTL)
 		return tx.InsertJoinCode(code)
 	})

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"crypto/rand"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
 	et "bivouac/server/engine/enginetest"
+	"bivouac/server/execution"
 	"bivouac/server/policy"
 	"bivouac/server/store"
 )
@@ -148,6 +150,46 @@ func TestJoinCodes(t *testing.T) {
 		}
 		_, err := w.Engine.CreateJoinCode(ctx(), et.Caller(bob), engine.NewJoinCode{Hash: []byte("a minute")})
 		wantCode(t, "the same code again", err, protocol.CodeAlreadyExists)
+	})
+}
+
+// A machine's name is free, or the invitation and the enrolment say whose it is; a
+// machine that was taken out gives its name back. Another person's does not count.
+func TestMachineNamesAreUnique(t *testing.T) {
+	inWorld(t, func(w *et.World, _ *et.Runner) {
+		_, bob := w.Principal("local", "bob", false)
+		_, eve := w.Principal("local", "eve", false)
+		invite := func(by store.Caller, hash, name string) error {
+			_, err := w.Engine.CreateJoinCode(ctx(), by, engine.NewJoinCode{Hash: []byte(hash), Name: name})
+			return err
+		}
+		enroll := func(hash, key, name string) (execution.Runner, error) {
+			n := engine.Enrolment{CodeHash: []byte(hash), Runner: protocol.NewID[protocol.RunnerKind](time.Now(), rand.Reader), Name: name, PublicKey: []byte(key), Thumbprint: key}
+			_, err := w.Engine.InvitationOf(ctx(), n)
+			r, again := w.Engine.EnrollRunner(ctx(), n)
+			if protocol.CodeOf(err) != protocol.CodeOf(again) {
+				t.Errorf("asked before: %v; enrolled: %v", err, again)
+			}
+			return r, again
+		}
+		for _, code := range []string{"one", "two", "three"} {
+			wantCode(t, "an invitation", invite(et.Caller(bob), code, "desk"), "")
+		}
+		first, err := enroll("one", "key 1", "")
+		wantCode(t, "the first desk", err, "")
+		wantCode(t, "an invitation of a name that is taken", invite(et.Caller(bob), "four", "desk"), protocol.CodeAlreadyExists)
+		wantCode(t, "another person's", invite(et.Caller(eve), "four", "desk"), "")
+		_, err = enroll("two", "key 2", "")
+		if wantCode(t, "the second desk", err, protocol.CodeAlreadyExists); err != nil && !strings.Contains(err.Error(), "bivouac edge revoke "+first.ID.String()) {
+			t.Errorf("it says %v", err)
+		}
+		_, err = enroll("two", "key 2", "desk2")
+		wantCode(t, "by another name, with the same code", err, "")
+		if _, err := w.Engine.RevokeRunner(ctx(), et.Caller(bob), first.ID, "gone"); err != nil {
+			t.Fatal(err)
+		}
+		_, err = enroll("three", "key 3", "")
+		wantCode(t, "a name that is free again", err, "")
 	})
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -20,9 +21,23 @@ type Enrolment struct {
 	Thumbprint string
 }
 
+// InvitationOf says whether EnrollRunner would take a code in the hands of this key,
+// and for which tenant. It uses nothing up: whoever certifies the key first and enrols
+// it then leaves neither a used code nor a runner behind when the certificate fails.
+func (e *Engine) InvitationOf(ctx context.Context, p Enrolment) (protocol.TenantID, error) {
+	var code execution.JoinCode
+	err := e.cfg.Store.View(ctx, store.AsLoop("enroll"), func(tx *store.Tx) (err error) {
+		if code, err = tx.JoinCodeFor(p.CodeHash, p.Thumbprint, p.Runner); err != nil || !code.UsedAt.IsZero() {
+			return err
+		}
+		_, _, err = joining(tx, p, code)
+		return err
+	})
+	return code.Tenant, err
+}
+
 // EnrollRunner uses a join code: runner row and the owner's binding in one
-// transaction. The same code and key may repeat it. The caller certifies the
-// key afterwards.
+// transaction. The same code and key may repeat it. The caller has certified the key.
 func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runner, error) {
 	var r execution.Runner
 	err := e.cfg.Store.Update(ctx, store.AsLoop("enroll"), func(tx *store.Tx) error {
@@ -38,15 +53,9 @@ func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runne
 			r, err = tx.Runner(p.Runner)
 			return err
 		}
-		if r, err = tx.Runner(p.Runner); err == nil {
-			return joinedAlready(r, code)
-		} else if !notFound(err) {
+		var known bool
+		if r, known, err = joining(tx, p, code); err != nil || known {
 			return err
-		}
-		r = execution.Runner{ID: p.Runner, Tenant: code.Tenant, Owner: code.Principal, Name: p.Name, Thumbprint: p.Thumbprint,
-			PublicKey: p.PublicKey, State: execution.RunnerActive, EnrolledAt: tx.Now}
-		if r.Name == "" {
-			r.Name = code.Name
 		}
 		if err := tx.InsertRunner(r); err != nil {
 			return err
@@ -59,6 +68,33 @@ func (e *Engine) EnrollRunner(ctx context.Context, p Enrolment) (execution.Runne
 		e.cfg.Log.Info("runner enrolled", "runner", r.ID, "name", r.Name, "owner", r.Owner)
 	}
 	return r, err
+}
+
+// joining is the runner that a code makes of a key, or the one that the key is already.
+func joining(tx *store.Tx, p Enrolment, code execution.JoinCode) (r execution.Runner, known bool, err error) {
+	if r, err = tx.Runner(p.Runner); err == nil {
+		return r, true, joinedAlready(r, code)
+	} else if !notFound(err) {
+		return r, false, err
+	}
+	r = execution.Runner{ID: p.Runner, Tenant: code.Tenant, Owner: code.Principal, Name: cmp.Or(p.Name, code.Name), Thumbprint: p.Thumbprint,
+		PublicKey: p.PublicKey, State: execution.RunnerActive, EnrolledAt: tx.Now}
+	return r, false, nameFree(tx, r.Owner, r.Name, "bivouac-edge join … --name OTHER")
+}
+
+// nameFree refuses a second machine of one name: commands mean machines by their names.
+func nameFree(tx *store.Tx, owner protocol.PrincipalID, name, other string) error {
+	if name == "" {
+		return nil
+	}
+	all, err := tx.ActiveRunners()
+	for _, r := range all {
+		if r.Owner == owner && r.Name == name {
+			return protocol.Errorf(protocol.CodeAlreadyExists,
+				"there is a machine %q already, runner %s: choose another name (`%s`), or take the other one out first: `bivouac edge revoke %s`", name, r.ID, other, r.ID)
+		}
+	}
+	return err
 }
 
 // bindingActions are the code's, with whole turns added; no list allows all that

@@ -3,6 +3,7 @@ package runnerapi
 import (
 	"context"
 	"strings"
+	"time"
 
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
@@ -40,15 +41,18 @@ func (s runners) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*runner
 	if err != nil {
 		return nil, err
 	}
-	rn, err := s.Engine.EnrollRunner(ctx, engine.Enrolment{
-		CodeHash: code.Hash(), Runner: identity.RunnerID(peer.PublicKey), Name: r.GetName(),
-		PublicKey: peer.PublicKey, Thumbprint: peer.Thumbprint,
-	})
+	n := engine.Enrolment{CodeHash: code.Hash(), Runner: identity.RunnerID(peer.PublicKey), Name: r.GetName(),
+		PublicKey: peer.PublicKey, Thumbprint: peer.Thumbprint}
+	tenant, err := s.Engine.InvitationOf(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	// A crash from here on is mended by the same code and key again.
-	chain, rootPEM, err := s.Trust.CertifyRunner(ctx, rn.ID, rn.Tenant, peer.PublicKey)
+	// The code is used last: a certificate that nobody got is of no use to anybody.
+	chain, rootPEM, err := s.certify(ctx, n.Runner, tenant, peer.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	rn, err := s.Engine.EnrollRunner(ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +60,25 @@ func (s runners) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*runner
 		RunnerId: rn.ID.String(), TenantId: rn.Tenant.String(), OwnerPrincipalId: rn.Owner.String(),
 		CertificateChain: chain, RootCertificate: rootPEM, CapabilityVersion: version, BrokerAddress: s.BrokerAddress,
 	}, nil
+}
+
+// certifyTimeout is less than a machine that joins waits for its answer.
+const certifyTimeout = 6 * time.Second
+
+// certify asks the broker in its time, and says so when it is the broker that does not
+// answer: the machine reached this server.
+func (s runners) certify(ctx context.Context, runner protocol.RunnerID, tenant protocol.TenantID, key []byte) (chain, root []byte, err error) {
+	limit, cancel := context.WithTimeout(ctx, certifyTimeout)
+	defer cancel()
+	chain, root, err = s.Trust.CertifyRunner(limit, runner, tenant, key)
+	switch protocol.CodeOf(err) {
+	case protocol.CodeUnavailable, protocol.CodeDeadlineExceeded, protocol.CodeCancelled:
+		if ctx.Err() == nil {
+			err = protocol.Errorf(protocol.CodeUnavailable,
+				"this machine reached the server, but the server cannot reach its broker, which signs what a machine gets (%w): start it there, with `bivouac-broker run` or `bivouac dev`, then run the same command again; the code is not used up", err)
+		}
+	}
+	return chain, root, err
 }
 
 // RenewCertificate certifies the key of the connection again.

@@ -123,21 +123,31 @@ func (tx *Tx) JoinCode(hash []byte) (execution.JoinCode, error) {
 
 var errJoinCode = protocol.Errorf(protocol.CodeNotFound, "this join code is not known: make a new one with `bivouac edge invite`")
 
-// UseJoinCode is single use: the same key may repeat, another key or an expired code is refused.
-func (tx *Tx) UseJoinCode(hash []byte, thumbprint string, runner protocol.RunnerID) error {
+// JoinCodeFor is a code that a key may use, or has used: single use, the same key may
+// repeat, another key or an expired code is refused.
+func (tx *Tx) JoinCodeFor(hash []byte, thumbprint string, runner protocol.RunnerID) (execution.JoinCode, error) {
 	c, err := tx.JoinCode(hash)
 	switch {
 	case err != nil:
-		return err
+		return c, err
 	case thumbprint == "" || runner.IsZero():
-		return protocol.Errorf(protocol.CodeInvalidArgument, "a join code is used by a key and its runner id")
+		return c, protocol.Errorf(protocol.CodeInvalidArgument, "a join code is used by a key and its runner id")
 	case c.Thumbprint == thumbprint && c.Runner == runner:
-		return nil
+		return c, nil
 	case !c.UsedAt.IsZero():
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "this join code was used by another machine: make a new one with `bivouac edge invite`")
+		return c, protocol.Errorf(protocol.CodeFailedPrecondition, "this join code was used already, by another machine or by this one before it left: make a new one with `bivouac edge invite`")
 	case !tx.Now.Before(c.ExpiresAt):
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "this join code expired at %s: make a new one with `bivouac edge invite`",
+		return c, protocol.Errorf(protocol.CodeFailedPrecondition, "this join code expired at %s: make a new one with `bivouac edge invite`",
 			c.ExpiresAt.Format("15:04:05 MST"))
+	}
+	return c, nil
+}
+
+// UseJoinCode uses a code up for a key, as JoinCodeFor allows.
+func (tx *Tx) UseJoinCode(hash []byte, thumbprint string, runner protocol.RunnerID) error {
+	c, err := tx.JoinCodeFor(hash, thumbprint, runner)
+	if err != nil || !c.UsedAt.IsZero() {
+		return err
 	}
 	n, err := tx.exec(useJoinCode, hash, tx.Now, thumbprint, runner)
 	if err == nil && n == 0 {

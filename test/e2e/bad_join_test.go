@@ -105,7 +105,7 @@ func TestBadJoinCodes(t *testing.T) {
 		p := p.with(t)
 		other := filepath.Join(p.home, "other")
 		said := p.ran(protocol.CodeFailedPrecondition, "bivouac-edge", "join", i.address(), i.Code, "--state", other)
-		matches(t, said, "used by another machine", "`bivouac edge invite`")
+		matches(t, said, "used already, by another machine", "`bivouac edge invite`")
 		again := p.invite()
 		if _, err := p.Run(t.Context(), "bivouac-edge", "join", again.address(), again.Code, "--state", other); err != nil {
 			t.Error(err)

@@ -63,7 +63,12 @@ func (d *dev) joinEdge(ctx context.Context, c *client.Client) error {
 	if err != nil || name == "" {
 		name = "this-machine"
 	}
+	host := name
 	code, err := c.Runners.CreateJoinCode(ctx, &apiv1.CreateJoinCodeRequest{Name: name})
+	for n := 2; protocol.CodeOf(err) == protocol.CodeAlreadyExists && n < 100; n++ { // of a machine that left and could not say so
+		name = fmt.Sprintf("%s-%d", host, n)
+		code, err = c.Runners.CreateJoinCode(ctx, &apiv1.CreateJoinCodeRequest{Name: name})
+	}
 	if err != nil {
 		return err
 	}

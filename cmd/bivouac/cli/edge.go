@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -29,6 +30,9 @@ and pins this server's root key. What the machine offers is its owner's decision
 edge.hcl there.`,
 		Args: cobra.NoArgs,
 		RunE: a.call(func(ctx context.Context, c *client.Client, _ []string) error {
+			if ttl < time.Second { // an unsaid time would be the server's choice
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--ttl %s is no time for anybody to join in: give minutes, such as --ttl 10m", ttl)
+			}
 			req.TtlSeconds = int64(ttl / time.Second)
 			res, err := c.Runners.CreateJoinCode(ctx, &req)
 			if err != nil {

@@ -26,6 +26,8 @@ type Backend struct {
 	Lookup brokerv1.CallState
 	// HeadRefused is why no head of a ledger is signed; nil: every one is.
 	HeadRefused error
+	// CertifyRefused, if any, is the answer to every CertifyRunner.
+	CertifyRefused error
 	// Findings of its doctor.
 	Findings []*brokerv1.Finding
 }

@@ -82,6 +82,9 @@ func (b trustService) CertifyRunner(ctx context.Context, r *brokerv1.CertifyRunn
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err
 	}
+	if b.Backend.CertifyRefused != nil {
+		return nil, protocol.ToConnect(b.Backend.CertifyRefused)
+	}
 	chain, err := b.Root.Certify(r.GetPublicKey(), identity.RoleRunner, r.GetRunnerId(), protocol.TenantID(r.GetTenantId()), b.ttl())
 	return &brokerv1.CertifyRunnerResponse{
 		CertificateChain: chain, RootCertificate: b.Root.PEM(), NotAfterUs: time.Now().Add(b.ttl()).UnixMicro(),

@@ -308,6 +308,9 @@ var runnerProbes = map[string]probe{
 		return did(tx.InsertJoinCode(execution.JoinCode{Hash: hash("new"), Tenant: x.Tenant, Principal: x.User}))
 	}},
 	"JoinCode": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.JoinCode(hash(x.Name + " code"))) }},
+	"JoinCodeFor": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.JoinCodeFor(hash(x.Name+" code"), "key", x.Runner))
+	}},
 	"UseJoinCode": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.UseJoinCode(hash(x.Name+" code"), "key", x.Runner))
 	}},
