@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 
 	"bivouac/test/engines/engine"
 )
@@ -75,6 +76,9 @@ func (s suite) run(ctx context.Context, here []string) (bool, error) {
 	test := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-timeout=30m", "-run", s.tests, s.pkg)
 	test.Env = append(os.Environ(), engine.AskedVariable+"="+strings.Join(here, ","))
 	test.Stderr = os.Stderr
+	// What go test started ends with it, and servers with the test that started them.
+	test.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	test.Cancel = func() error { return syscall.Kill(-test.Process.Pid, syscall.SIGKILL) }
 	out, err := test.StdoutPipe()
 	if err != nil {
 		return false, err
@@ -86,8 +90,12 @@ func (s suite) run(ctx context.Context, here []string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	err = test.Wait()
+	if ctx.Err() != nil {
+		return false, fmt.Errorf("in %s: %w", s.name(), context.Cause(ctx))
+	}
 	o.print(os.Stdout, s.name(), here)
-	if err := test.Wait(); err != nil {
+	if err != nil {
 		if _, ended := err.(*exec.ExitError); !ended {
 			return false, err
 		}
