@@ -37,6 +37,7 @@ type Params struct {
 // Vault is the Authority port over one server. Its methods are safe for concurrent
 // use, before Run too: what needs the server asks it then.
 type Vault struct {
+	cfg     Config
 	names   policies.Names
 	poll    time.Duration
 	period  time.Duration
@@ -72,6 +73,7 @@ func New(p Params) (*Vault, error) {
 		p.Elapsed = lease.Boottime
 	}
 	v := &Vault{
+		cfg:   p.Config,
 		names: p.Config.names(), poll: duration(p.Config.PollText), period: duration(p.Config.PeriodText),
 		trust: p.Trust, log: p.Log, client: c, session: login.New(c, auth, p.Log),
 		table: newTable(p.Elapsed, duration(p.Config.GraceText)), openGrants: newCache(maxOpen),

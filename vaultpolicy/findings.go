@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	setUp   = "bivouac vault setup --apply"
-	whyAway = "grants and credentials are there: without it no tool gets a credential, and nothing else takes its place"
+	setUp    = "bivouac vault setup --apply"
+	whyLogin = "the broker makes, watches and ends grants with it"
+	whyAway  = "grants and credentials are there: without it no tool gets a credential, and nothing else takes its place"
 	// soon is where a token of the broker's that is not renewed is near its end.
 	soon = 10 * time.Minute
 )
@@ -31,11 +32,9 @@ const (
 // changes nothing there; the token of its own login is ended again.
 func (f File) Examine(ctx context.Context, r *finding.Report) {
 	before, seen := f.auditSize()
-	if !f.ExamineServer(ctx, r) {
-		f.examineAudit(r, seen, before)
-		return
+	if f.ExamineServer(ctx, r) {
+		f.ExamineLogin(ctx, r)
 	}
-	f.ExamineLogin(ctx, r)
 	f.examineAudit(r, seen, before)
 }
 
@@ -74,33 +73,51 @@ func (f File) ExamineServer(ctx context.Context, r *finding.Report) bool {
 
 // ExamineLogin logs in as the broker does, and asks what that login may.
 func (f File) ExamineLogin(ctx context.Context, r *finding.Report) {
-	const why = "the broker makes, watches and ends grants with it"
 	auth, err := f.auth()
 	if err == nil {
 		err = f.legible(auth.File)
 	}
-	if r.Err("vault.login", err, why, or(f.Fetch(), "edit the auth block of broker.hcl")) {
+	if r.Err("vault.login", err, whyLogin, or(f.Fetch(), "edit the auth block of broker.hcl")) {
 		return
 	}
 	c, err := f.Client()
-	if r.Err("vault.login", err, why, "edit the vault block of broker.hcl") {
+	if r.Err("vault.login", err, whyLogin, "edit the vault block of broker.hcl") {
 		return
 	}
 	defer c.Close()
 	s := login.New(c, auth, slog.New(slog.DiscardHandler))
-	own, err := self(ctx, s, c)
-	if err != nil {
-		r.Bad("vault.login", err.Error(), why, f.mendLogin(err))
+	if !f.examineSession(ctx, r, s, c) {
 		return
 	}
+	f.examineOpened(ctx, r, s, c)
 	if auth.Method != login.Token {
-		defer f.logout(ctx, s, c)
+		f.logout(ctx, s, c)
+	}
+}
+
+// Examine is what a running broker says of the server, by the login that it has.
+func (v *Vault) Examine(ctx context.Context, r *finding.Report) {
+	f := File{Config: v.cfg}
+	before, seen := f.auditSize()
+	if f.ExamineServer(ctx, r) {
+		f.examineSession(ctx, r, v.session, v.client)
+	}
+	f.examineAudit(r, seen, before)
+}
+
+// examineSession asks what the broker's login is, and what it may. It reports whether
+// there is one.
+func (f File) examineSession(ctx context.Context, r *finding.Report, s *login.Session, c *client.Client) bool {
+	own, err := self(ctx, s, c)
+	if err != nil {
+		r.Bad("vault.login", err.Error(), whyLogin, f.mendLogin(err))
+		return false
 	}
 	f.sayLogin(r, own)
 	missing, err := f.missing(ctx, s, c)
 	if err != nil {
-		r.Bad("vault.rights", "the login may not ask what it may: "+err.Error(), why, setUp)
-		return
+		r.Bad("vault.rights", "the login may not ask what it may: "+err.Error(), whyLogin, setUp)
+		return true
 	}
 	for _, m := range missing {
 		r.Bad("vault.rights", "the broker's login lacks the right to "+m.String(), m.without, setUp)
@@ -108,7 +125,7 @@ func (f File) ExamineLogin(ctx context.Context, r *finding.Report) {
 	if len(missing) == 0 {
 		r.Fine("vault.rights", "all %d that the broker needs, asked one by one", len(f.rights(f.Scope)))
 	}
-	f.examineOpened(ctx, r, s, c)
+	return true
 }
 
 // self is what the server says of the broker's token.

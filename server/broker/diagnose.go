@@ -27,7 +27,8 @@ func (s brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest
 }
 
 // Examine looks at everything that a running broker depends on. No credential is
-// used and nothing is sent: names, ports and certificates of providers are.
+// used and nothing is sent: names, ports and certificates of providers are. A server
+// that holds the grants is asked with the broker's login there.
 func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	r := finding.From("broker")
 	b.examineFeed(r)
@@ -36,6 +37,11 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	}
 	ExamineWays(ctx, r, b.cfg, b.ports.Egress)
 	ExamineCaps(r, b.Caps())
+	if held, ok := b.ports.Authority.(interface {
+		Examine(ctx context.Context, r *finding.Report)
+	}); ok { // a server of its own
+		held.Examine(ctx, r)
+	}
 	r.Disk(finding.Disk{Path: filepath.Dir(b.ports.CallLog), Holds: "keyring and call log", Mend: "du -xh " + filepath.Dir(b.ports.CallLog) + " | sort -h | tail"})
 	return r
 }
