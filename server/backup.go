@@ -3,8 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/backup"
 	"bivouac/server/engine"
 	"bivouac/server/store"
@@ -25,11 +28,30 @@ func (b Backup) Run(ctx context.Context) (backup.End, error) {
 	if err != nil {
 		return backup.End{}, err
 	}
+	if err := b.there(at); err != nil {
+		return backup.End{}, err
+	}
 	dir, err := blob.Open(blob.Config{Path: b.Config.blobs()})
 	if err != nil {
 		return backup.End{}, err
 	}
 	return backup.Write(ctx, backup.Config{Store: at, Blobs: dir, Product: b.Config.Version, Keyring: b.Keyring, File: b.File})
+}
+
+// there refuses to copy out of a place where no server ever was.
+func (b Backup) there(at store.Config) error {
+	what, path, flag := "database", at.Path, "--data"
+	if path == "" {
+		what, path, flag = "directory of artifacts", b.Config.blobs(), "--blobs"
+	}
+	_, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "there is nothing to copy: the %s %s is not there; name the server's own with %s DIR", what, path, flag)
+	case err != nil:
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the %s %s cannot be read: %w; run this as the user of the server, or name another with %s DIR", what, path, err, flag)
+	}
+	return nil
 }
 
 // Restore makes a deployment's state from a copy, or raises one that was brought

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/witness"
@@ -20,12 +21,18 @@ func ledgerCommand(data *string) *cobra.Command {
 		Short: "The last heads of ledgers that this broker signed, and restores that are accepted",
 		Long: `The broker signs the head of a tenant's ledger only when it goes on from the last one
 that it signed. A shorter or another one is refused: a database was changed or brought
-back, or two servers write one ledger. Both commands work while the broker runs.`,
+back, or two servers write one ledger. Both commands work while the broker runs. Without
+--data it is the broker of bivouac dev where there is no other.`,
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(headsCommand(data), acceptCommand(data))
 	return cmd
+}
+
+// ledgersOf is the broker's directory: that of bivouac dev, where there is no other.
+func ledgersOf(cmd *cobra.Command, data string) string {
+	return devdir.Part(data, "broker", cmd.Flags().Changed("data"))
 }
 
 func headsCommand(data *string) *cobra.Command {
@@ -35,7 +42,7 @@ func headsCommand(data *string) *cobra.Command {
 		Short: "Print the last head of every tenant, and where a restored one began anew",
 		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := witness.Read(*data)
+			all, err := witness.Read(ledgersOf(cmd, *data))
 			if err != nil {
 				return err
 			}
@@ -75,10 +82,11 @@ off once in that life; what was signed before stays in the exports that people h
 			if epoch == 0 {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "say which restore: --epoch N, as bivouac restore printed it")
 			}
-			if err := witness.Accept(*data, epoch); err != nil {
+			at := ledgersOf(cmd, *data)
+			if err := witness.Accept(at, epoch); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "the restore with epoch %d is accepted: its ledgers are signed within seconds\n", epoch)
+			fmt.Fprintf(cmd.OutOrStdout(), "the restore with epoch %d is accepted by the broker of %s: its ledgers are signed within seconds\n", epoch, at)
 			return nil
 		},
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/protocol"
 	"bivouac/server"
 )
@@ -28,13 +29,14 @@ data directory): without it nobody can use the copy. Keep it elsewhere.`,
 			if err := o.settle(cmd); err != nil {
 				return err
 			}
+			o.config.DataDir = devdir.Part(o.config.DataDir, "server", o.file != "" || cmd.Flags().Changed("data"))
 			b.Config, b.File = o.config, args[0]
 			end, err := b.Run(cmd.Context())
 			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
-			fmt.Fprintf(out, "%s holds %d sessions, %d turns, %d events and %d artifacts.\n", b.File, end.Rows["sessions"], end.Rows["turns"], end.Rows["events"], end.Blobs)
+			fmt.Fprintf(out, "%s holds the state of %s: %d sessions, %d turns, %d events and %d artifacts.\n", b.File, o.config.DataDir, end.Rows["sessions"], end.Rows["turns"], end.Rows["events"], end.Blobs)
 			if n := len(end.Missing); n > 0 {
 				fmt.Fprintf(out, "%d artifacts that the database names are gone from the directory, the first is %s.\n", n, end.Missing[0])
 			}
@@ -83,16 +85,26 @@ disk, or PostgreSQL's own backup.`,
 			since := "the state that was brought back"
 			if done.Copy != nil {
 				since = done.Copy.Manifest.At.Format(time.RFC3339)
-				fmt.Fprintf(out, "restored %d sessions, %d turns, %d events and %d artifacts.\n",
-					done.Copy.End.Rows["sessions"], done.Copy.End.Rows["turns"], done.Copy.End.Rows["events"], done.Copy.End.Blobs)
+				fmt.Fprintf(out, "restored %d sessions, %d turns, %d events and %d artifacts into %s.\n",
+					done.Copy.End.Rows["sessions"], done.Copy.End.Rows["turns"], done.Copy.End.Rows["events"], done.Copy.End.Blobs, o.config.DataDir)
 			}
 			fmt.Fprintf(out, "The store has epoch %d; %d turns that were open are ended.\nWhat was revoked after %s has to be revoked again: bivouac revoke.\n", done.Epoch, done.Turns, since)
-			fmt.Fprintf(out, "The ledger may have lost its end. The broker signs the restored one when you say so where it runs: bivouac-broker ledger accept --epoch %d\n", done.Epoch)
+			fmt.Fprintf(out, "The ledger may have lost its end. The broker signs the restored one when you say so where it runs: %s\n", accept(o.config.DataDir, done.Epoch))
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&inPlace, "in-place", false, "the database was brought back by other means: make void what it gave out")
 	return cmd
+}
+
+// accept is the whole command where the broker is beside the server, as bivouac dev
+// has it, and elsewhere the one for the broker's own place.
+func accept(data string, epoch uint32) string {
+	command := fmt.Sprintf("bivouac-broker ledger accept --epoch %d", epoch)
+	if broker := devdir.Beside(data, "broker"); broker != "" && broker != devdir.Own("broker") {
+		command += " --data " + broker
+	}
+	return command
 }
 
 // oneFile takes exactly one file name.

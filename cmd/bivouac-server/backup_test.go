@@ -23,7 +23,7 @@ func TestBackupAndRestore(t *testing.T) {
 	if _, err := run(t, "backup", "--data", data, file); protocol.CodeOf(err) != protocol.CodeAlreadyExists {
 		t.Errorf("over a file: %v", err)
 	}
-	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") || !strings.Contains(out, "bivouac-broker ledger accept --epoch ") {
+	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") || !strings.Contains(out, "into "+again) || !strings.Contains(out, "bivouac-broker ledger accept --epoch ") || strings.Contains(out, "--data") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if _, err := run(t, "restore", "--data", again, file); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
@@ -41,7 +41,7 @@ func TestBackupAndRestore(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	if _, err := run(t, "backup", "--data", filepath.Join(dir, "nothing"), filepath.Join(dir, "x.tar")); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+	if _, err := run(t, "backup", "--data", filepath.Join(dir, "nothing"), filepath.Join(dir, "x.tar")); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "--data DIR") {
 		t.Errorf("of nothing: %v", err)
 	}
 	if err := os.Truncate(file, 2000); err != nil {
@@ -52,5 +52,33 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "third")); err == nil {
 		t.Error("a refused restore made a directory")
+	}
+}
+
+// Without --data a copy is of the server that is there, bivouac dev's too, and a
+// restore prints the command for the broker that lies beside it.
+func TestBackupFindsWhatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", filepath.Join(dir, "state"))
+	dev := filepath.Join(dir, "state", "bivouac", "dev")
+	if _, err := run(t, "backup", filepath.Join(dir, "none.tar")); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+		t.Errorf("of nothing: %v", err)
+	}
+	if _, err := run(t, "bootstrap", "--data", filepath.Join(dev, "server"), "--principal", "alice", "--token-file", filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "copy.tar")
+	if out, err := run(t, "backup", file); err != nil || !strings.Contains(out, "the state of "+filepath.Join(dev, "server")) {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.MkdirAll(filepath.Join(dev, "broker", "paths"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dev, "server"), filepath.Join(dir, "old")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := run(t, "restore", "--data", filepath.Join(dev, "server"), file)
+	if err != nil || !strings.Contains(out, " --data "+filepath.Join(dev, "broker")+"\n") {
+		t.Fatalf("%v: %s", err, out)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/protocol"
 )
 
@@ -20,7 +21,7 @@ type state struct {
 
 func (s *state) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&s.data, "data", filepath.Join(defaultDevDir(), "server"), "data directory of the server")
+	f.StringVar(&s.data, "data", "", "data directory of the server (default: that of the one deployment on this machine)")
 	f.StringVar(&s.database, "database", "", "DSN of its PostgreSQL database (default: SQLite in --data)")
 	f.StringVar(&s.dsnFile, "dsn-file", "", "file with that DSN")
 	f.StringVar(&s.blobs, "blobs", "", "its directory of artifacts (default: blobs in --data)")
@@ -35,7 +36,7 @@ func (a *app) backupCommand() *cobra.Command {
 		Short: "Copy the server's state and all artifacts into one file",
 		Long: `Runs bivouac-server backup on this machine, also while the server runs. The file holds
 what people wrote, and not the broker's keyring: keep that elsewhere. Without --data it
-is the state of bivouac dev.`,
+is the state of the one deployment on this machine, bivouac-server's or bivouac dev's.`,
 		Example: "  bivouac backup monday.tar\n  bivouac backup --data /var/lib/bivouac/server /mnt/backup/monday.tar",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +54,9 @@ func (a *app) restoreCommand() *cobra.Command {
 		Short: "Make the server's state from a backup; no server may run on it",
 		Long: `Runs bivouac-server restore on this machine. Everything that was given out before is
 void, turns that were open end, and nothing that they had sent is sent again. What was
-revoked since the backup has to be revoked again.`,
+revoked since the backup has to be revoked again. Without --data it is the state of the
+one deployment on this machine, bivouac-server's or bivouac dev's; where there are both,
+or none, you say which.`,
 		Example: "  bivouac restore --data /var/lib/bivouac/server /mnt/backup/monday.tar\n  bivouac restore --in-place --data /var/lib/bivouac/server",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,8 +71,32 @@ revoked since the backup has to be revoked again.`,
 	return cmd
 }
 
+// settle finds the data directory where nobody names it. It does not guess: a copy of,
+// or into, the wrong one looks like a right one until it is needed.
+func (s *state) settle() error {
+	if s.data != "" {
+		return nil
+	}
+	served, devs := devdir.Own("server"), filepath.Join(devdir.Default(), "server")
+	own, dev := devdir.Deployments()
+	switch {
+	case own && !dev, s.blobs != "" && (s.database != "" || s.dsnFile != ""):
+		s.data = served
+	case dev && !own:
+		s.data = devs
+	default:
+		there := map[bool]string{true: "two deployments are on this machine", false: "no deployment is on this machine yet"}[own]
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%s: say whose state it is, with --data %s for that of bivouac-server by itself, or --data %s for that of bivouac dev",
+			there, quoted(served), quoted(devs))
+	}
+	return nil
+}
+
 // run runs the server's program and ends as it ends.
 func (s *state) run(cmd *cobra.Command, what string, args ...string) error {
+	if err := s.settle(); err != nil {
+		return err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -1,11 +1,13 @@
 // Package devdir knows where bivouac dev keeps its deployment, and on which
-// addresses, so that the doctors of server and broker look at what runs and not at
-// an empty place. It guarantees that what a person names wins over what it finds. It
+// addresses, so that doctors, backups and remedies are about what is there and not
+// about an empty place. It guarantees that what a person names wins over what it finds. It
 // refuses to write anything: the directory is bivouac dev's.
 package devdir
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -18,17 +20,45 @@ const AddressFile = "addresses.json"
 // Default is where bivouac dev keeps its state when nobody says otherwise.
 func Default() string { return durable.StateDir("bivouac/dev", ".bivouac-dev") }
 
+// Own is where a part that runs by itself keeps its state when nobody says otherwise.
+func Own(part string) string { return durable.StateDir("bivouac/"+part, "bivouac-"+part) }
+
 // Part finds the directory of one part, "server" or "broker": data, unless nothing
 // is there, nobody named it, and bivouac dev has one.
 func Part(data, part string, named bool) string {
-	own := filepath.Join(Default(), part)
-	if _, err := os.Stat(data); named || err == nil {
+	dev := filepath.Join(Default(), part)
+	if named || holds(data) || !holds(dev) {
 		return data
 	}
-	if _, err := os.Stat(own); err != nil {
-		return data
+	return dev
+}
+
+// Deployments says which are on this machine: server or broker by themselves, and
+// those of bivouac dev. One that lost its server's directory is still one: a restore
+// is to find it.
+func Deployments() (own, dev bool) {
+	for _, part := range []string{"server", "broker"} {
+		own = own || holds(Own(part))
+		dev = dev || holds(filepath.Join(Default(), part))
 	}
-	return own
+	return own, dev
+}
+
+// Beside is the directory of a part in the deployment that data is a part of; empty
+// where it has none there.
+func Beside(data, part string) string {
+	dir := filepath.Join(filepath.Dir(filepath.Clean(data)), part)
+	if !holds(dir) {
+		return ""
+	}
+	return dir
+}
+
+// holds says that something is in a directory. What cannot be looked into counts:
+// whoever opens it then says why not.
+func holds(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // Addresses of the deployment that data is a part of: public, runner, broker and

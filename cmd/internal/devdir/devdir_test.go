@@ -14,9 +14,13 @@ func TestPart(t *testing.T) {
 	if got := Part(data, "broker", false); got != data {
 		t.Errorf("with neither: %s", got)
 	}
-	if err := os.MkdirAll(dev, 0o700); err != nil {
-		t.Fatal(err)
+	fill := func(dir string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, "something"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
+	fill(dev)
 	if got := Part(data, "broker", false); got != dev {
 		t.Errorf("with bivouac dev's alone: %s", got)
 	}
@@ -35,7 +39,44 @@ func TestPart(t *testing.T) {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if got := Part(data, "broker", false); got != dev {
+		t.Errorf("an empty directory is no broker: %s", got)
+	}
+	fill(data)
 	if got := Part(data, "broker", false); got != data || Addresses(got) != nil {
 		t.Errorf("with both: %s, %v", got, Addresses(got))
 	}
+}
+
+// What is on the machine is told from what either deployment left of itself.
+func TestDeployments(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", home)
+	want := func(name string, own, dev bool) {
+		t.Helper()
+		if o, d := Deployments(); o != own || d != dev {
+			t.Errorf("%s: own %t, dev %t", name, o, d)
+		}
+	}
+	fill := func(dir string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, "something"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("nothing", false, false)
+	if err := os.MkdirAll(Own("server"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	want("an empty directory", false, false)
+	fill(filepath.Join(Default(), "broker"))
+	want("dev without its server", false, true)
+	if got := Beside(filepath.Join(Default(), "server"), "broker"); got != filepath.Join(Default(), "broker") {
+		t.Errorf("beside dev's server: %q", got)
+	}
+	if got := Beside(Own("server"), "broker"); got != "" {
+		t.Errorf("beside a server alone: %q", got)
+	}
+	fill(Own("broker"))
+	want("both", true, true)
 }
