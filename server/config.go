@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"bivouac/edge/durable"
+	"bivouac/edge/finding"
 	"bivouac/edge/identity"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
@@ -137,7 +138,7 @@ func (c Config) Validate() error {
 		problem("public.tls_cert", "certificate and key go together: give both or none")
 	}
 	if c.TLSCertFile == "" && c.PublicListener == nil && !loopback(c.PublicAddress) {
-		problem("public.address", "%s is not loopback and bearer tokens must not cross a network in the clear: set public.tls_cert and public.tls_key, or listen on 127.0.0.1", c.PublicAddress)
+		problem("public.address", "%s is not loopback and bearer tokens must not cross a network in the clear: give --tls-cert and --tls-key (or public.tls_cert and public.tls_key), or listen on 127.0.0.1. Two to begin with: %s", c.PublicAddress, finding.SelfSigned(hostOf(c.PublicAddress)))
 	}
 	if c.RunnerAddress != "" && c.RunnerAddress == c.PublicAddress && !strings.HasSuffix(c.RunnerAddress, ":0") {
 		problem("runners.address", "%s is the public address too: they need different ports", c.RunnerAddress)
@@ -170,6 +171,15 @@ func checkAddress(a string) error {
 		return fmt.Errorf("%q has no usable port: write it as host:port", a)
 	}
 	return nil
+}
+
+// hostOf an address; empty where it is every one of the machine.
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err != nil || ip != nil && ip.IsUnspecified() {
+		return ""
+	}
+	return host
 }
 
 func loopback(address string) bool {

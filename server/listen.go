@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/metric"
 	"bivouac/edge/protocol"
 )
@@ -138,9 +139,15 @@ func loadTLS(c Config) (*tls.Config, error) {
 	if c.TLSCertFile == "" {
 		return nil, nil
 	}
+	host := hostOf(c.PublicAddress)
 	cert, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the public certificate cannot be used: %w; check public.tls_cert and public.tls_key", err)
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "certificate %s and key %s of the API cannot be used: %w; name two files that belong together with --tls-cert and --tls-key (or public.tls_cert and public.tls_key), or make two: %s",
+			c.TLSCertFile, c.TLSKeyFile, err, finding.SelfSigned(host))
+	}
+	if leaf := cert.Leaf; len(leaf.DNSNames)+len(leaf.IPAddresses) == 0 {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "certificate %s of the API is for no name and no address (it has no subjectAltName), so nobody who calls believes it: make one that is, %s",
+			c.TLSCertFile, finding.SelfSigned(host))
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}, nil
 }

@@ -14,7 +14,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,8 +93,59 @@ func TestPublicListenerOverTLS(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("stopped with %v", err)
 	}
-	c.TLSKeyFile = c.TLSCertFile
-	if _, err := loadTLS(c); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
-		t.Errorf("a certificate without its key: %v", err)
+}
+
+// A certificate without its key, one that is not there, and one for no name are
+// refused with the files' names and the command that makes two that are right: typed,
+// it does.
+func TestPublicCertificateIsMadeByTheCommandOfItsRefusal(t *testing.T) {
+	dir := t.TempDir()
+	c := Default()
+	c.PublicAddress = "203.0.113.10:7400"
+	good, key, _ := certify(t, dir)
+	refused := func(name, cert, key string) string {
+		t.Helper()
+		c.TLSCertFile, c.TLSKeyFile = cert, key
+		_, err := loadTLS(c)
+		if protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), cert) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_, command, ok := strings.Cut(err.Error(), "openssl ")
+		if !ok {
+			t.Fatalf("%s names no command: %v", name, err)
+		}
+		return command
+	}
+	command := refused("without its key", good, good)
+	refused("not there", filepath.Join(dir, "nothing.crt"), key)
+	c.TLSCertFile, c.TLSKeyFile = good, key
+	if _, err := loadTLS(c); err != nil {
+		t.Errorf("a whole pair: %v", err)
+	}
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("openssl is not installed")
+	}
+	openssl := func(args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "openssl", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	openssl("req", "-x509", "-newkey", "rsa:3072", "-nodes", "-days", "1", "-subj", "/CN=203.0.113.10", "-keyout", "bare.key", "-out", "bare.crt")
+	if again := refused("for no name", filepath.Join(dir, "bare.crt"), filepath.Join(dir, "bare.key")); again != command {
+		t.Errorf("another command: %s", again)
+	}
+	openssl(strings.Fields(command)...)
+	c.TLSCertFile, c.TLSKeyFile = filepath.Join(dir, "api.crt"), filepath.Join(dir, "api.key")
+	made, err := loadTLS(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, roots := made.Certificates[0].Leaf, x509.NewCertPool()
+	roots.AddCert(leaf)
+	if _, err := leaf.Verify(x509.VerifyOptions{DNSName: "203.0.113.10", Roots: roots}); err != nil {
+		t.Errorf("whoever trusts the file does not believe the server: %v", err)
 	}
 }

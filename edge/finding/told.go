@@ -9,6 +9,19 @@ import (
 // that they can dial.
 const ServeOthers = "bivouac dev --runner IP:7401 --broker IP:7402, or bivouac-server --advertise-runners HOST:7401 --advertise-broker HOST:7402"
 
+// SelfSigned is the command that makes a certificate of the API for a host, and its
+// key, where there is no authority: api.crt is then the file of --ca too.
+func SelfSigned(host string) string {
+	kind := "DNS"
+	if _, err := netip.ParseAddr(host); err == nil {
+		kind = "IP"
+	}
+	if host == "" {
+		kind, host = "DNS", "HOST"
+	}
+	return "openssl req -x509 -newkey rsa:3072 -nodes -days 365 -subj /CN=bivouac -addext subjectAltName=" + kind + ":" + host + " -keyout api.key -out api.crt"
+}
+
 // Told says why another machine cannot work with the addresses of runner listener
 // and broker that it is told; empty: nothing in them says so. inside: it can on the
 // server's own machine.

@@ -27,3 +27,12 @@ func TestTold(t *testing.T) {
 		}
 	}
 }
+
+// The certificate is for the name, or the address, under which the server is called.
+func TestSelfSigned(t *testing.T) {
+	for host, want := range map[string]string{"203.0.113.10": "=IP:203.0.113.10 ", "2001:db8::1": "=IP:2001:db8::1 ", "api.example": "=DNS:api.example ", "": "=DNS:HOST "} {
+		if got := SelfSigned(host); !strings.Contains(got, want) {
+			t.Errorf("%q: %s", host, got)
+		}
+	}
+}

@@ -131,8 +131,18 @@ func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) boo
 		r.Bad("server.certificate", "the certificate of "+u.Host+" is signed by an authority that is not known here", "only a certificate that can be proven is believed", "bivouac login "+u.Scheme+"://"+u.Host+" --token-file FILE --ca CA.pem")
 		return false
 	}
+	if named := (x509.HostnameError{}); errors.As(err, &named) {
+		r.Bad("server.certificate", "the certificate of "+u.Host+" is not for "+host+": "+named.Error(), "only a certificate for the name that is called is believed",
+			finding.SelfSigned(host)+"  (on the server's machine; then restart bivouac-server with --tls-cert api.crt --tls-key api.key); or bivouac login under a name that it is for")
+		return false
+	}
+	if bad := (x509.CertificateInvalidError{}); errors.As(err, &bad) {
+		r.Bad("server.certificate", "the certificate of "+u.Host+" is not good: "+bad.Error(), "only a certificate that can be proven is believed",
+			"timedatectl  (whether the clock here is right); then a new one on the server's machine: "+finding.SelfSigned(host))
+		return false
+	}
 	if err != nil {
-		r.Bad("server", "port "+port+" answers, and not as this server would: "+err.Error(), "another program may listen there, or TLS is expected", "bivouac login http"+map[bool]string{true: "", false: "s"}[u.Scheme == "https"]+"://"+u.Host+" --token-file FILE; or ss -lntp on its machine")
+		r.Bad("server", "port "+port+" answers, and not as this server would: "+err.Error(), "another program may listen there, or TLS is expected", otherScheme(u)+"ss -lntp  (on its machine: which program has the port)")
 		return false
 	}
 	res.Body.Close()
@@ -141,6 +151,18 @@ func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) boo
 		r.Clock("the server", theirs, time.Now(), time.Since(begun))
 	}
 	return true
+}
+
+// otherScheme is the login over TLS where it was in the clear, and in the clear on this
+// machine alone; empty where neither could be.
+func otherScheme(u *url.URL) string {
+	scheme := "https"
+	if u.Scheme == "https" {
+		if scheme = "http"; !finding.Loopback(u.Host) {
+			return ""
+		}
+	}
+	return "bivouac login " + scheme + "://" + u.Host + " --token-file FILE; or "
 }
 
 // examineDeployment takes over what server and broker find.

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"encoding/pem"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -33,5 +35,34 @@ func TestDoctorTrustsTheLoginsAuthority(t *testing.T) {
 		if last := r.All[len(r.All)-1]; c.check != "" && (last.Check != c.check || !strings.Contains(last.Mend, "--ca")) {
 			t.Errorf("%+v", last)
 		}
+	}
+}
+
+// A certificate for another name is met with one for this name, never with a login in
+// the clear, which would be refused; with the right name all is well.
+func TestDoctorKnowsAnotherNamesCertificate(t *testing.T) {
+	s := httptest.NewTLSServer(http.NotFoundHandler())
+	defer s.Close()
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	for host, fine := range map[string]bool{"127.0.0.1": true, "localhost": false} {
+		u, err := url.Parse(strings.Replace(s.URL, "127.0.0.1", host, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, r := &app{login: login{Server: u.String(), CA: ca}}, finding.From("here")
+		if got := a.examineWay(t.Context(), r, u); got != fine {
+			t.Errorf("%s: %+v", host, r.All)
+		}
+		if last := r.All[len(r.All)-1]; !fine && (last.Check != "server.certificate" || !strings.Contains(last.Mend, "subjectAltName=DNS:localhost") || strings.Contains(last.Mend, "http://")) {
+			t.Errorf("%+v", last)
+		}
+	}
+	far, here := &url.URL{Scheme: "https", Host: "203.0.113.10:7400"}, &url.URL{Scheme: "https", Host: "127.0.0.1:7400"}
+	if other := otherScheme(far); other != "" {
+		t.Errorf("beyond this machine: %s", other)
+	}
+	if other := otherScheme(here); !strings.Contains(other, "http://127.0.0.1:7400") {
+		t.Errorf("on this machine: %q", other)
 	}
 }

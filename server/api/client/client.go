@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -58,7 +59,7 @@ func New(c Config) (*Client, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument,
-			"%q is not the address of a server: write it as http://127.0.0.1:7400, or log in again with bivouac login", c.URL)
+			"%q is not the address of a server: write it as %s, or log in again with bivouac login", c.URL, meant(c.URL))
 	}
 	if u.Scheme == "http" && c.Token != "" && c.HTTP == nil && !loopback(u.Hostname()) {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument,
@@ -116,6 +117,29 @@ func transport(conf *tls.Config) *http.Transport {
 		IdleConnTimeout:       30 * time.Second,
 		ExpectContinueTimeout: time.Second,
 	}
+}
+
+// meant is the address of a person who left out a part of it: beyond this machine a
+// server speaks TLS.
+func meant(text string) string {
+	const example = "http://127.0.0.1:" + apiPort
+	if _, after, ok := strings.Cut(text, "://"); ok {
+		text = after
+	}
+	text, _, _ = strings.Cut(text, "/")
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		host, port = strings.Trim(text, "[]"), apiPort
+	}
+	scheme := "https"
+	if loopback(host) {
+		scheme = "http"
+	}
+	address := scheme + "://" + net.JoinHostPort(host, port)
+	if u, err := url.Parse(address); err != nil || u.Hostname() != host || host == "" || strings.ContainsAny(host, " \t\r\n%") {
+		return example
+	}
+	return address
 }
 
 func loopback(host string) bool {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 )
 
@@ -39,8 +40,12 @@ func (c caller) unreachable(err error, said string) (protocol.Code, string) {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return protocol.CodeFailedPrecondition, "nobody whom this machine trusts signed the certificate of " + c.base +
 			": give the file of its authority, which the server's admin has: bivouac login " + c.base + " --ca FILE"
+	case errors.As(err, new(x509.HostnameError)):
+		return protocol.CodeFailedPrecondition, "the certificate of " + c.base + " is not for the name " + u.Hostname() + " (" + said + "): log in under a name that it is for, or make one for this, where the server runs, and restart it: " + finding.SelfSigned(u.Hostname())
 	case leaf != nil:
 		return protocol.CodeFailedPrecondition, "the certificate of " + c.base + " is not good for it (" + said + "): log in under a name that it is for, or have the server's admin replace it"
+	case errors.As(err, new(*net.DNSError)):
+		return protocol.CodeUnavailable, "the name " + u.Hostname() + " is not found from here (" + said + "): see getent hosts " + u.Hostname() + "; where it is mistyped, or another server is meant, bivouac login https://HOST:" + apiPort
 	case u.Port() == runnerPort || u.Port() == brokerPort:
 		return protocol.CodeUnavailable, text + "; unless the server says otherwise, machines connect at port " + u.Port() + ", and people at " + people
 	}
@@ -48,6 +53,12 @@ func (c caller) unreachable(err error, said string) (protocol.Code, string) {
 		text += "; a bivouac dev answers people on its own machine alone, at http://127.0.0.1:" + apiPort
 	}
 	return protocol.CodeUnavailable, text
+}
+
+// neverSent reports a call that did not get as far as the server: no name, no way.
+func neverSent(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, new(*net.DNSError)) || errors.As(err, &dial) && dial.Op == "dial"
 }
 
 // leafOf is the certificate that a handshake failed over; nil when that was not why.

@@ -1,15 +1,21 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"connectrpc.com/connect"
 
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
@@ -47,10 +53,11 @@ func TestUnreachableSaysWhatToDo(t *testing.T) {
 	}{
 		"known authority":   {own.URL, &tls.Config{RootCAs: pool}, "", ""},
 		"unknown authority": {own.URL, nil, protocol.CodeFailedPrecondition, "bivouac login " + own.URL + " --ca FILE"},
-		"another name":      {strings.Replace(own.URL, "127.0.0.1", "localhost", 1), &tls.Config{RootCAs: pool}, protocol.CodeFailedPrecondition, "is not good for it"},
+		"another name":      {strings.Replace(own.URL, "127.0.0.1", "localhost", 1), &tls.Config{RootCAs: pool}, protocol.CodeFailedPrecondition, "is not for the name localhost"},
 		"machines' port":    {machines.URL, nil, protocol.CodeInvalidArgument, "log in at http://127.0.0.1:7400"},
 		"plain HTTP":        {strings.Replace(plain.URL, "http:", "https:", 1), nil, protocol.CodeInvalidArgument, "speaks plain HTTP"},
 		"nobody":            {gone.URL, nil, protocol.CodeUnavailable, "start it with bivouac dev"},
+		"no name":           {"https://nohost.invalid:7400", nil, protocol.CodeUnavailable, "getent hosts nohost.invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := New(Config{URL: c.url, TLS: c.tls, Retries: -1})
@@ -66,6 +73,53 @@ func TestUnreachableSaysWhatToDo(t *testing.T) {
 				t.Errorf("%s: %v, want %s %q", protocol.CodeOf(err), err, c.code, c.want)
 			}
 		})
+	}
+}
+
+// What never got as far as the server is said as that, whether it was refused or took
+// too long; what it may have read is not.
+func TestNeverSent(t *testing.T) {
+	late := &net.OpError{Op: "dial", Net: "tcp", Err: context.DeadlineExceeded}
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"name":   {connect.NewError(connect.CodeDeadlineExceeded, &url.Error{Op: "Post", URL: "https://x", Err: &net.OpError{Op: "dial", Err: &net.DNSError{Err: "i/o timeout", IsTimeout: true}}}), true},
+		"port":   {connect.NewError(connect.CodeDeadlineExceeded, late), true},
+		"answer": {connect.NewError(connect.CodeDeadlineExceeded, &net.OpError{Op: "read", Err: context.DeadlineExceeded}), false},
+	} {
+		if got := neverSent(c.err); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		var e *protocol.Error
+		if err := (caller{base: "https://203.0.113.1:7400"}).coded(c.err); !errors.As(err, &e) || (e.Code == protocol.CodeUnavailable) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Who leaves out a part of an address is told the whole one.
+func TestAddressThatWasMeant(t *testing.T) {
+	for given, want := range map[string]string{
+		"127.0.0.1:7400":        "http://127.0.0.1:7400",
+		"localhost":             "http://localhost:7400",
+		"203.0.113.10:7400":     "https://203.0.113.10:7400",
+		"203.0.113.10":          "https://203.0.113.10:7400",
+		"bivouac.example.org/x": "https://bivouac.example.org:7400",
+		"[2001:db8::1]":         "https://[2001:db8::1]:7400",
+		"ftp://one.example:1":   "https://one.example:1",
+		"":                      "http://127.0.0.1:7400",
+		"a b":                   "http://127.0.0.1:7400",
+	} {
+		_, err := New(Config{URL: given})
+		if protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "write it as "+want+",") {
+			t.Errorf("%q: %v, want %s", given, err, want)
+		}
+		if a, err := New(Config{URL: want}); err != nil {
+			t.Errorf("%s: %v", want, err)
+		} else {
+			a.Close()
+		}
 	}
 }
 
