@@ -53,7 +53,7 @@ func (d *dev) addresses() error {
 			*a.value = kept[a.flag]
 		}
 		if err := settle(a.flag, a.value, a.udp); err != nil {
-			return err
+			return d.orNoEdge(a.flag, *a.value, err)
 		}
 		kept[a.flag] = *a.value
 	}
@@ -120,10 +120,35 @@ func settle(flag string, value *string, udp bool) error {
 	return p.Close()
 }
 
+// orNoEdge adds to a taken address that this machine's own runner dials it: another
+// one is no way out while it runs.
+func (d *dev) orNoEdge(flag, address string, err error) error {
+	if flag != "runner" || d.noEdge || d.enrolment().Server != address || !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "%w; the runner of this machine dials %s, so with another one it needs --no-edge too", err, address)
+}
+
 func taken(flag, address string, err error) error {
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used: this machine has no such address", flag, address)
 	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used: %w; choose another", flag, address, err)
+	}
+	host, port, _ := net.SplitHostPort(address)
 	return protocol.Errorf(protocol.CodeFailedPrecondition,
-		"--%s %s cannot be used: %w; another bivouac dev may be running, or choose another port: --%s 127.0.0.1:0", flag, address, err, flag)
+		"--%s %s cannot be used: %w; another program has its port, perhaps another bivouac dev: `ss -lntup 'sport = :%s'` says which. End that one, or choose another port of the same address, which is remembered: --%s %s",
+		flag, address, syscall.EADDRINUSE, port, flag, otherPort(host))
+}
+
+// otherPort of an address is one that is free now, for TCP and UDP.
+func otherPort(host string) string {
+	for range 5 {
+		free := net.JoinHostPort(host, "0")
+		if settle("", &free, true) == nil {
+			return free
+		}
+	}
+	return net.JoinHostPort(host, "PORT")
 }

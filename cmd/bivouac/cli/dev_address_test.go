@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,5 +73,39 @@ func TestDevKeepsTheAddressOfItsRunner(t *testing.T) {
 	}
 	if _, err := try(data, moved.runner, false); err != nil {
 		t.Errorf("at the address that the runner dials: %v", err)
+	}
+}
+
+// A port that another program has names who says which, and a free one of the same
+// address, which works; not where the runner of this machine dials the taken one.
+func TestDevSaysWhichOtherPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	data := t.TempDir()
+	try := func(runner string, noEdge bool) error {
+		d := &dev{app: &app{err: new(bytes.Buffer)}, data: data, noEdge: noEdge,
+			public: "127.0.0.1:0", runner: runner, broker: "127.0.0.1:0", model: "127.0.0.1:0"}
+		return d.addresses()
+	}
+	busy := l.Addr().String()
+	err = try(busy, false)
+	if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "ss -lntup 'sport = :"+strings.TrimPrefix(busy, "127.0.0.1:")+"'") || strings.Contains(err.Error(), "--no-edge") {
+		t.Fatalf("a taken port: %v", err)
+	}
+	_, other, ok := strings.Cut(err.Error(), "--runner 127.0.0.1:")
+	if _, other, ok = strings.Cut(other, "--runner "); !ok {
+		t.Fatalf("no other port is named: %v", err)
+	}
+	if err := try(other, false); err != nil {
+		t.Errorf("the port that was named, %s: %v", other, err)
+	}
+	if err := writePrivate(filepath.Join(data, "edge", "enrolment.json"), []byte(`{"server":"`+busy+`","runner_id":"run_1"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := try(busy, false); err == nil || !strings.Contains(err.Error(), "--no-edge") {
+		t.Errorf("the address that the runner dials: %v", err)
 	}
 }
