@@ -32,10 +32,8 @@ const (
 // changes nothing there; the token of its own login is ended again.
 func (f File) Examine(ctx context.Context, r *finding.Report) {
 	before, seen := f.auditSize()
-	if f.ExamineServer(ctx, r) {
-		f.ExamineLogin(ctx, r)
-	}
-	f.examineAudit(r, seen, before)
+	asked := f.ExamineServer(ctx, r) && f.ExamineLogin(ctx, r)
+	f.examineAudit(r, seen && asked, before)
 }
 
 // ExamineServer asks what everybody may ask: whether the server is there, and open.
@@ -71,38 +69,38 @@ func (f File) ExamineServer(ctx context.Context, r *finding.Report) bool {
 	return true
 }
 
-// ExamineLogin logs in as the broker does, and asks what that login may.
-func (f File) ExamineLogin(ctx context.Context, r *finding.Report) {
+// ExamineLogin logs in as the broker does, and asks what that login may. It reports
+// whether it could.
+func (f File) ExamineLogin(ctx context.Context, r *finding.Report) bool {
 	auth, err := f.auth()
 	if err == nil {
 		err = f.legible(auth.File)
 	}
 	if r.Err("vault.login", err, whyLogin, or(f.Fetch(), "edit the auth block of broker.hcl")) {
-		return
+		return false
 	}
 	c, err := f.Client()
 	if r.Err("vault.login", err, whyLogin, "edit the vault block of broker.hcl") {
-		return
+		return false
 	}
 	defer c.Close()
 	s := login.New(c, auth, slog.New(slog.DiscardHandler))
 	if !f.examineSession(ctx, r, s, c) {
-		return
+		return false
 	}
 	f.examineOpened(ctx, r, s, c)
 	if auth.Method != login.Token {
 		f.logout(ctx, s, c)
 	}
+	return true
 }
 
 // Examine is what a running broker says of the server, by the login that it has.
 func (v *Vault) Examine(ctx context.Context, r *finding.Report) {
 	f := File{Config: v.cfg}
 	before, seen := f.auditSize()
-	if f.ExamineServer(ctx, r) {
-		f.examineSession(ctx, r, v.session, v.client)
-	}
-	f.examineAudit(r, seen, before)
+	asked := f.ExamineServer(ctx, r) && f.examineSession(ctx, r, v.session, v.client)
+	f.examineAudit(r, seen && asked, before)
 }
 
 // examineSession asks what the broker's login is, and what it may. It reports whether

@@ -105,6 +105,8 @@ func (v *Vault) makeToken(ctx context.Context, g authority.Grant) (token secret.
 		"meta": map[string]string{metaGrant: g.ID.String(), "tenant": g.Tenant.String(), "principal": g.Principal.String(), "agent": g.Agent},
 	})
 	switch k := client.KindOf(err); {
+	case k == client.Disabled:
+		return token, "", "", protocol.Errorf(protocol.CodePermissionDenied, "no grant can be made: the entity with the alias user-%s is disabled in the server (%w); its admin enables it again, with disabled=false", g.Principal, err)
 	case k == client.Invalid || k == client.Absent:
 		return token, "", "", protocol.Errorf(protocol.CodeFailedPrecondition, "no grant can be made: the token role %s is missing or changed: %w; mend it with: bivouac vault setup --apply", v.names.GrantRole(), err)
 	case err != nil:

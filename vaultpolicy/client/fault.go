@@ -22,6 +22,8 @@ const (
 	// Refused: the token may not do this, or is no token any more. Which of the two
 	// only another question tells.
 	Refused Kind = "refused"
+	// Disabled: the person for whom a token was asked is disabled.
+	Disabled Kind = "disabled"
 	// Invalid: the server has read what was asked and says it is wrong.
 	Invalid Kind = "invalid"
 	// Changed: somebody else wrote in between (check-and-set).
@@ -76,7 +78,7 @@ func KindOf(err error) Kind {
 
 // codes of kinds, where whoever asked does not know better.
 var codes = map[Kind]protocol.Code{
-	Absent: protocol.CodeNotFound, Refused: protocol.CodeFailedPrecondition, Invalid: protocol.CodeFailedPrecondition,
+	Absent: protocol.CodeNotFound, Refused: protocol.CodeFailedPrecondition, Disabled: protocol.CodePermissionDenied, Invalid: protocol.CodeFailedPrecondition,
 	Changed: protocol.CodeConflict, NoAccessor: protocol.CodeNotFound, Unmounted: protocol.CodeFailedPrecondition,
 	Limited: protocol.CodeRateLimited, Sealed: protocol.CodeUnavailable, Away: protocol.CodeUnavailable,
 }
@@ -104,7 +106,7 @@ func classify(server, verb, path string, err error) error {
 }
 
 var words = map[Kind]string{
-	Absent: "has nothing there", Refused: "refuses", Invalid: "says that the request is wrong", Changed: "says that it was changed in between",
+	Absent: "has nothing there", Refused: "refuses", Disabled: "refuses", Invalid: "says that the request is wrong", Changed: "says that it was changed in between",
 	NoAccessor: "knows no such token", Unmounted: "has no engine there: bivouac vault setup shows what is missing", Limited: "answers no more for now",
 	Sealed: "is sealed: an operator must unseal it", Away: "does not answer",
 }
@@ -137,6 +139,8 @@ func kindOf(status int, said string) Kind {
 	// Both servers answer 403 or 400 here, depending on their version.
 	case has("invalid accessor"):
 		return NoAccessor
+	case status == http.StatusForbidden && has("entity alias is disabled"):
+		return Disabled
 	case status == http.StatusForbidden || status == http.StatusUnauthorized:
 		return Refused
 	case status == http.StatusNotFound:
