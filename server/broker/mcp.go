@@ -39,7 +39,7 @@ func (b *Broker) callMCP(ctx context.Context, id protocol.ActionID, r *request, 
 	if err := session.Check(call); err != nil {
 		return nil, notCalled(err)
 	}
-	first, err := b.calls.Begin(calllog.Call{Action: id, ArgsDigest: r.claims.ArgsDigest, Key: in.GetIdempotencyKey(), Repeatable: pin.GetReads() || pin.GetRepeatable()})
+	first, err := b.calls.Begin(calllog.Call{Action: id, ArgsDigest: r.claims.ArgsDigest, Key: in.GetIdempotencyKey(), Repeatable: pin.GetRepeatable()})
 	if err != nil {
 		return nil, err
 	}

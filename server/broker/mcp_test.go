@@ -123,11 +123,12 @@ func TestMCPCall(t *testing.T) {
 		if l := w.logOf(server, in); !l.GetFailed() || l.GetState() != brokerv1.CallState_CALL_STATE_ANSWERED {
 			t.Errorf("%v", l)
 		}
-		// INV-5: what was answered is not called again, except what only reads.
+		// INV-5: what was answered is not called again, except where the definition says
+		// that the same twice does what once does.
 		if _, err := invoke(t.Context(), server, in); protocol.CodeOf(err) != protocol.CodeAlreadyExists || u.called() != 2 {
 			t.Errorf("%v, %d calls", err, u.called())
 		}
-		in = w.ticketCall(nil, func(in *brokerv1.InvokeRequest) { in.Tool.Mcp.Reads = true })
+		in = w.ticketCall(nil, func(in *brokerv1.InvokeRequest) { in.Tool.Mcp.Repeatable = true })
 		for range 2 {
 			if _, err := invoke(t.Context(), server, in); err != nil {
 				t.Error(err)

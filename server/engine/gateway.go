@@ -57,10 +57,9 @@ func (w *turnTx) prepareCall(a session.Action) (*gatewayCall, error) {
 // gatewayTool is what a definition says of a tool, as the broker is told it.
 func gatewayTool(t policy.Tool) *brokerv1.HttpTool {
 	if m := t.MCP; m != nil {
-		reads := t.Effect == runtimev1.Effect_EFFECT_READ
 		return &brokerv1.HttpTool{
 			Ref: t.Ref, Destination: m.Destination, Credential: m.Credential, TimeoutMs: int32(m.Timeout.Milliseconds()),
-			Mcp: &brokerv1.McpCall{Tool: m.Tool, SchemaDigest: m.SchemaDigest, Reads: reads, Repeatable: reads || t.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT},
+			Mcp: &brokerv1.McpCall{Tool: m.Tool, SchemaDigest: m.SchemaDigest, Reads: t.Effect == runtimev1.Effect_EFFECT_READ, Repeatable: t.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT},
 		}
 	}
 	return &brokerv1.HttpTool{

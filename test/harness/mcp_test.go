@@ -149,6 +149,25 @@ func TestMCPCallIsUnknown(t *testing.T) {
 	})
 }
 
+// A call that may be repeated is made again when its connection breaks, and the turn goes on.
+func TestMCPCallIsRepeated(t *testing.T) {
+	harness.Test(t, harness.Options{Script: clerkScript}, func(t *testing.T, w *harness.World) {
+		alice, session := mcpTurn(t, w, mcpTool("R0", "idempotent"))
+		server, broken := mcpServer(ticketSchema, false), false
+		w.Tools.Answers(func(rw http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Mcp-Method") == "tools/call" && !broken {
+				broken = true
+				panic(http.ErrAbortHandler)
+			}
+			server.ServeHTTP(rw, r)
+		})
+		done := alice.Completed(alice.Submit(session, "m1", "look it up"))
+		if !strings.Contains(done.GetAnswer(), "ticket 7") || mcpCalls(w) != 2 || len(unknown(t, alice)) != 0 {
+			t.Errorf("%q after %d calls", done.GetAnswer(), mcpCalls(w))
+		}
+	})
+}
+
 // An admin lists what the server offers; nobody else does.
 func TestMCPToolsAreListed(t *testing.T) {
 	harness.Test(t, harness.Options{Script: clerkScript}, func(t *testing.T, w *harness.World) {

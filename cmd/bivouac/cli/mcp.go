@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -81,13 +82,35 @@ func showMCP(w io.Writer, r *apiv1.McpToolsResponse) {
 // unlike a name of a definition.
 var unlike = regexp.MustCompile(`[^a-zA-Z0-9._-]`)
 
+// ours is the draft that definitions are written in.
+const ours = "https://json-schema.org/draft/2020-12/schema"
+
+// offered is a schema as a definition may have it: without the word that it is of
+// another draft, which for the schemas of tools seldom makes a difference.
+func offered(schema string) (out []byte, draft string, err error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(schema), &members); err != nil {
+		return nil, "", err
+	}
+	said, has := members["$schema"]
+	if !has || json.Unmarshal(said, &draft) != nil || draft == ours {
+		return []byte(schema), "", nil
+	}
+	delete(members, "$schema")
+	out, err = json.Marshal(members)
+	return out, draft, err
+}
+
 // toolBlock is one tool as a definition names it. Nothing of the server's stands in
 // it outside of comments and of the schema, in which HCL reads no template.
 func toolBlock(destination, credential string, t *apiv1.McpTool) (string, error) {
 	if t.GetProblem() != "" {
 		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "%s", t.GetProblem())
 	}
-	schema := []byte(t.GetInputSchema())
+	schema, draft, err := offered(t.GetInputSchema())
+	if err != nil {
+		return "", err
+	}
 	kind, err := ctyjson.ImpliedType(schema)
 	if err != nil {
 		return "", err
@@ -105,6 +128,9 @@ func toolBlock(destination, credential string, t *apiv1.McpTool) (string, error)
 	}
 	if hints := t.GetHints(); len(hints) > 0 {
 		line("# the server hints: %s", plain(strings.Join(hints, ", ")))
+	}
+	if draft != "" {
+		line("# the server writes its schema for %s, which definitions do not have: left out of input, and part of the digest", plain(draft))
 	}
 	line("kind = \"mcp\"")
 	line("destination = %q", destination)

@@ -10,6 +10,29 @@ import (
 	"bivouac/server/policy"
 )
 
+// A schema of another draft is offered without saying so; the pin is of what the
+// server has.
+func TestMCPDrafts(t *testing.T) {
+	for said, want := range map[string]bool{"http://json-schema.org/draft-07/schema#": false, ours: true} {
+		schema, err := canonical.Marshal(map[string]any{"$schema": said, "type": "object", "properties": map[string]any{"n": map[string]any{"minimum": 1.50}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, err := toolBlock("tickets", "", &apiv1.McpTool{Name: "search", InputSchema: string(schema), SchemaDigest: canonical.Digest(schema)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := policy.ParseAgent("a.hcl", []byte("agent \"a\" {\n data_boundary = \"personal\"\n instructions = \"x\"\n model { route = \"m\" }\n"+strings.Replace(block, `description   = ""`, `description = "x"`, 1)+"}\n"))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, block)
+		}
+		tool := a.Tools[0]
+		if tool.MCP.SchemaDigest != canonical.Digest(schema) || (canonical.Digest([]byte(tool.InputSchema)) == tool.MCP.SchemaDigest) != want || strings.Contains(block, "the server writes its schema for") == want {
+			t.Errorf("%s: %s", said, block)
+		}
+	}
+}
+
 // What is printed is what a definition may hold: the schema keeps its digest, and a
 // hostile server writes comments and strings, and nothing else.
 func TestMCPBlocks(t *testing.T) {

@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"bivouac/edge/runtime/runtimev1"
+	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/execution"
+	"bivouac/server/policy"
+	"bivouac/server/session"
+)
+
+// A tool of an MCP server that says itself that it failed is a failed call, whatever
+// the status, now and in the call log's word; one that was sent before proves
+// nothing of the first sending. INV-5.
+func TestFailedAnswers(t *testing.T) {
+	once := session.Action{CallID: "c", Effect: runtimev1.Effect_EFFECT_OUTBOUND, IntentAt: time.UnixMicro(5)}
+	twice := once
+	twice.Evidence = sentAgain
+	for name, c := range map[string]struct {
+		status int32
+		failed bool
+		event  session.ActionEvent
+		text   string
+		says   string
+	}{
+		"done":           {200, false, session.ActionSucceed, "found", "HTTP 200"},
+		"failed":         {200, true, session.ActionFail, "found", "a failure of the tool itself"},
+		"status":         {500, false, session.ActionFail, "HTTP 500\nfound", "HTTP 500"},
+		"status, told":   {401, true, session.ActionFail, "found", "HTTP 401"},
+		"redirect, told": {302, true, session.ActionFail, "found", "HTTP 302"},
+	} {
+		o := outcomeOfAnswer(once, &brokerv1.InvokeResponse{HttpStatus: c.status, Failed: c.failed, ContentType: "text/plain", Body: []byte("found")})
+		if o.event != c.event || o.result.GetText() != c.text || !strings.Contains(o.evidence, c.says) {
+			t.Errorf("%s: %v %q %q", name, o.event, o.result.GetText(), o.evidence)
+		}
+		found := &brokerv1.LookupActionResponse{State: brokerv1.CallState_CALL_STATE_ANSWERED, HttpStatus: c.status, Failed: c.failed, LogSinceUs: 1}
+		knower, o := evidenceOf(once, found, nil)
+		if knower != execution.LogAnswered || o.event != c.event || !strings.Contains(o.evidence, c.says) {
+			t.Errorf("%s, by the log: %v %v %q", name, knower, o.event, o.evidence)
+		}
+		if knower, _ := evidenceOf(twice, found, nil); (knower == execution.LogAnswered) != (c.event == session.ActionSucceed) {
+			t.Errorf("%s, sent again: %v", name, knower)
+		}
+	}
+}
+
+// What the broker is told of a tool of an MCP server is what the definition says.
+func TestGatewayTool(t *testing.T) {
+	tool := policy.Tool{Ref: "mcp:t", Effect: runtimev1.Effect_EFFECT_OUTBOUND, Recovery: runtimev1.Recovery_RECOVERY_OPAQUE,
+		MCP: &policy.MCPTool{Destination: "tickets", Tool: "search", SchemaDigest: "sha256:1", Credential: "key", Timeout: 3 * time.Second}}
+	got := gatewayTool(tool)
+	if m := got.GetMcp(); got.GetDestination() != "tickets" || got.GetCredential() != "key" || got.GetTimeoutMs() != 3000 || got.GetMethod() != "" ||
+		m.GetTool() != "search" || m.GetSchemaDigest() != "sha256:1" || m.GetReads() || m.GetRepeatable() {
+		t.Errorf("%v", got)
+	}
+	for name, c := range map[string]struct {
+		effect            runtimev1.Effect
+		recovery          runtimev1.Recovery
+		reads, repeatable bool
+	}{
+		"a read":     {runtimev1.Effect_EFFECT_READ, runtimev1.Recovery_RECOVERY_OPAQUE, true, false},
+		"idempotent": {runtimev1.Effect_EFFECT_OUTBOUND, runtimev1.Recovery_RECOVERY_IDEMPOTENT, false, true},
+	} {
+		tool.Effect, tool.Recovery = c.effect, c.recovery
+		if m := gatewayTool(tool).GetMcp(); m.GetReads() != c.reads || m.GetRepeatable() != c.repeatable {
+			t.Errorf("%s: %v", name, m)
+		}
+	}
+	if got := gatewayTool(policy.Tool{Ref: "http:x", HTTP: &policy.HTTPTool{Destination: "d", Method: "GET", Path: "/"}}); got.GetMcp() != nil || got.GetMethod() != "GET" {
+		t.Errorf("an http tool: %v", got)
+	}
+}
