@@ -22,7 +22,7 @@ type teller struct {
 	told map[protocol.GrantID]string
 }
 
-func (x *site) tells(t *testing.T, change func(*Config)) (*Vault, *teller) {
+func (x *site) tells(t testing.TB, change func(*Config)) (*Vault, *teller) {
 	t.Helper()
 	v, said := x.vault(t, change), &teller{told: map[protocol.GrantID]string{}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -50,7 +50,7 @@ func (s *teller) of(id protocol.GrantID) string {
 }
 
 // until asks about a grant, as an open flow does, until its answer has a code.
-func until(t *testing.T, v *Vault, id protocol.GrantID, want protocol.Code) {
+func until(t testing.TB, v *Vault, id protocol.GrantID, want protocol.Code) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := v.Alive(t.Context(), id)

@@ -39,7 +39,7 @@ type site struct {
 }
 
 // newSite does what an admin does: setup, and the files of the broker's login.
-func newSite(t *testing.T, s *vaulttest.Server) *site {
+func newSite(t testing.TB, s *vaulttest.Server) *site {
 	t.Helper()
 	prefix := s.Prefix() + "bv"
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func newSite(t *testing.T, s *vaulttest.Server) *site {
 }
 
 // secretID gives the broker a new one.
-func (x *site) secretID(t *testing.T) {
+func (x *site) secretID(t testing.TB) {
 	t.Helper()
 	made, err := x.root.Logical().WriteWithContext(t.Context(), "auth/"+x.cfg.Auth.Mount+"/role/"+x.cfg.Auth.Role+"/secret-id", nil)
 	if err != nil {
@@ -88,7 +88,7 @@ func (x *site) secretID(t *testing.T) {
 }
 
 // setup applies what differs and returns how much did.
-func (x *site) setup(t *testing.T) int {
+func (x *site) setup(t testing.TB) int {
 	t.Helper()
 	p, err := x.cfg.Plan(x.scope)
 	if err != nil {
@@ -105,7 +105,7 @@ func (x *site) setup(t *testing.T) int {
 }
 
 // open lets a tenant's credentials be granted and bound to routes.
-func (x *site) open(t *testing.T, tenant protocol.TenantID, names ...string) {
+func (x *site) open(t testing.TB, tenant protocol.TenantID, names ...string) {
 	t.Helper()
 	if !slices.Contains(x.cfg.Tenants, tenant.String()) {
 		x.cfg.Tenants = append(x.cfg.Tenants, tenant.String())
@@ -119,7 +119,7 @@ func (x *site) open(t *testing.T, tenant protocol.TenantID, names ...string) {
 }
 
 // vault is a broker's adapter.
-func (x *site) vault(t *testing.T, change func(*Config)) *Vault {
+func (x *site) vault(t testing.TB, change func(*Config)) *Vault {
 	t.Helper()
 	cfg := x.cfg
 	if change != nil {
@@ -133,7 +133,7 @@ func (x *site) vault(t *testing.T, change func(*Config)) *Vault {
 }
 
 // run an adapter until the test ends.
-func (x *site) run(t *testing.T, change func(*Config)) *Vault {
+func (x *site) run(t testing.TB, change func(*Config)) *Vault {
 	t.Helper()
 	v := x.vault(t, change)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -149,7 +149,7 @@ func (x *site) run(t *testing.T, change func(*Config)) *Vault {
 }
 
 // grant of a new person, with a credential in the server.
-func (x *site) grant(t *testing.T, v *Vault) (authority.Grant, []byte) {
+func (x *site) grant(t testing.TB, v *Vault) (authority.Grant, []byte) {
 	t.Helper()
 	g := authoritytest.NewGrant("weather")
 	x.open(t, g.Tenant, "weather")
@@ -164,7 +164,7 @@ func (x *site) grant(t *testing.T, v *Vault) (authority.Grant, []byte) {
 }
 
 // accessor of a grant as an admin finds it.
-func (x *site) accessor(t *testing.T, g authority.Grant) string {
+func (x *site) accessor(t testing.TB, g authority.Grant) string {
 	t.Helper()
 	e, err := x.root.KVv2(x.cfg.names().Grants).Get(t.Context(), g.Principal.String()+"/"+g.ID.String())
 	if err != nil {
@@ -173,7 +173,7 @@ func (x *site) accessor(t *testing.T, g authority.Grant) string {
 	return e.Data["accessor"].(string)
 }
 
-func (x *site) revoke(t *testing.T, g authority.Grant) {
+func (x *site) revoke(t testing.TB, g authority.Grant) {
 	t.Helper()
 	if err := x.root.Auth().Token().RevokeAccessorWithContext(t.Context(), x.accessor(t, g)); err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func (x *site) revoke(t *testing.T, g authority.Grant) {
 }
 
 // logTo shows the log of a failed test, and fails it where a token stands in it.
-func logTo(t *testing.T) *slog.Logger {
+func logTo(t testing.TB) *slog.Logger {
 	var out lines
 	t.Cleanup(func() {
 		text := out.String()
@@ -205,7 +205,8 @@ func TestAuthority(t *testing.T) {
 			return authoritytest.Fixture{
 				Authority: x.vault(t, nil), RootKey: x.keys.Root().PublicKey.(ed25519.PublicKey),
 				Reopen: func(t *testing.T) broker.Authority { return x.vault(t, nil) },
-				Open:   x.open, Revoke: x.revoke,
+				Open:   func(t *testing.T, tenant protocol.TenantID, names ...string) { x.open(t, tenant, names...) },
+				Revoke: func(t *testing.T, g authority.Grant) { x.revoke(t, g) },
 			}
 		})
 	})
@@ -269,7 +270,7 @@ func TestSetup(t *testing.T) {
 	})
 }
 
-func (x *site) policy(t *testing.T, name string) string {
+func (x *site) policy(t testing.TB, name string) string {
 	t.Helper()
 	text, err := x.root.Sys().GetPolicyWithContext(t.Context(), name)
 	if err != nil {

@@ -238,8 +238,8 @@ func (t *table) whole(started time.Duration) {
 	}
 }
 
-// due are the grants to look up now: those in use, and some of the others, longest
-// not tried first. all: every one in use and every other.
+// due are the grants to look up now: those in use, those that were never looked up,
+// and some of the others, longest not tried first. all: every one.
 func (t *table) due(all bool) (out []entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -248,10 +248,10 @@ func (t *table) due(all bool) (out []entry) {
 	for _, e := range t.grants {
 		switch {
 		case !e.grant.RevokedAt.IsZero():
-		case e.asked > 0 && now-e.asked <= inUse:
+		case e.asked > 0 && now-e.asked <= inUse, e.tried == 0: // in use, or new
 			e.tried = now
 			out = append(out, *e)
-		case all || e.tried == 0 || now-e.tried >= sweep:
+		case all || now-e.tried >= sweep:
 			idle = append(idle, e)
 		}
 	}

@@ -78,7 +78,7 @@ func Use(g authority.Grant, sealed []byte, credential string) authority.Use {
 }
 
 // Seal encrypts a credential as the command line does.
-func Seal(t *testing.T, a broker.Authority, name, value string) []byte {
+func Seal(t testing.TB, a broker.Authority, name, value string) []byte {
 	t.Helper()
 	recipient, _ := a.Recipient()
 	to, err := age.ParseX25519Recipient(recipient)
