@@ -12,6 +12,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
+	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 )
 
@@ -128,9 +129,13 @@ func (c *Client) unreachable(ctx context.Context, quicErr, tcpErr error) error {
 		return context.Cause(ctx)
 	}
 	_, port, _ := net.SplitHostPort(c.cfg.Address)
-	return &protocol.Error{Code: protocol.CodeUnavailable, Err: tcpErr,
-		Message: "cannot reach " + c.cfg.Address + ": " + cause("TCP", tcpErr) + "; " + cause("UDP", quicErr) +
-			"; check that the server runs, and that port " + port + " is open for TCP, and for UDP if possible"}
+	who := "server"
+	if c.cfg.Trust.Role == identity.RoleBroker {
+		who = "broker"
+	}
+	return &protocol.Error{Code: protocol.CodeUnavailable, Detail: protocol.DetailUnreachable, Err: tcpErr,
+		Message: "cannot reach the " + who + " at " + c.cfg.Address + ": " + cause("TCP", tcpErr) + "; " + cause("UDP", quicErr) +
+			"; check that the " + who + " runs there, and that port " + port + " is open for TCP, and for UDP if possible"}
 }
 
 // cause says why a transport failed. One that was given up while the other was

@@ -396,7 +396,19 @@ func TestUnreachableNamesBothPaths(t *testing.T) {
 	_, err := get(dial(t, f.config()), "/")
 	var e *protocol.Error
 	if !errors.As(err, &e) || e.Code != protocol.CodeUnavailable ||
+		e.Detail != protocol.DetailUnreachable || !strings.Contains(e.Message, "check that the server runs there") ||
 		!strings.Contains(e.Message, "UDP ") || !strings.Contains(e.Message, "TCP ") || strings.Contains(e.Message, "context canceled") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A peer of another role is called what it is.
+func TestUnreachableNamesTheRole(t *testing.T) {
+	f := newFixture(t)
+	f.stop()
+	cfg := f.config()
+	cfg.Trust.Role = identity.RoleBroker
+	if _, err := get(dial(t, cfg), "/"); err == nil || !strings.Contains(err.Error(), "cannot reach the broker at ") || strings.Contains(err.Error(), "server") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -88,6 +88,9 @@ type Detail string
 // was drawn, and the next slice will do.
 const DetailSliceBoot Detail = "slice_of_another_boot"
 
+// DetailUnreachable: the peer was not reached over any transport, so nobody was asked.
+const DetailUnreachable Detail = "unreachable"
+
 // Error is the one error type of the product. Message is for people: it names
 // what failed, why, and what to do next. It never holds a secret.
 type Error struct {

@@ -103,7 +103,18 @@ func (d *driver) model(ctx, wall context.Context, c loop.CallModel) (loop.Input,
 	if !errors.As(err, &coded) {
 		return nil, err
 	}
-	return loop.ModelFailed{Err: coded}, nil
+	return loop.ModelFailed{Err: coded}, d.modelFailed(ctx, coded)
+}
+
+// modelFailed tells who follows the turn of a try that is made again: for people a
+// model that is asked for a minute looks like one that thinks. What ends the turn is
+// said by its end.
+func (d *driver) modelFailed(ctx context.Context, e *protocol.Error) error {
+	if !e.Code.Retryable() {
+		return nil
+	}
+	failed := &runtimev1.ModelCallFailed{Code: string(e.Code), Unreachable: e.Detail == protocol.DetailUnreachable}
+	return d.host.Emit(ctx, &runtimev1.LoopEvent{Kind: &runtimev1.LoopEvent_ModelCallFailed{ModelCallFailed: failed}})
 }
 
 func (d *driver) tool(ctx, wall context.Context, c loop.CallTool) (loop.Input, error) {

@@ -81,6 +81,8 @@ func (s *supervisor) Emit(_ context.Context, req *runtimev1.EmitRequest) (*runti
 		switch k := ev.Kind.(type) {
 		case *runtimev1.LoopEvent_ModelCallStarted:
 			s.note("calls model %d", k.ModelCallStarted.Number)
+		case *runtimev1.LoopEvent_ModelCallFailed:
+			s.note("model failed %s %t", k.ModelCallFailed.Code, k.ModelCallFailed.Unreachable)
 		case *runtimev1.LoopEvent_Message:
 			s.note("says %s", k.Message.Blocks[0].GetText())
 		case *runtimev1.LoopEvent_ToolStarted:
@@ -212,10 +214,14 @@ func TestNativeResumes(t *testing.T) {
 	})
 }
 
-// Retryable failures are tried again after the loop's own waits; others are final.
+// Retryable failures are tried again after the loop's own waits, and each is told;
+// others are final, and told by the turn's end.
 func TestNativeRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &supervisor{spec: spec("native"), model: func(n int, _ *runtimev1.ModelRequest) (*runtimev1.ModelDone, error) {
+			if n == 1 {
+				return nil, &protocol.Error{Code: protocol.CodeUnavailable, Detail: protocol.DetailUnreachable, Message: "no way to the broker", RetryAfter: 20 * time.Second}
+			}
 			if n < 3 {
 				return nil, &protocol.Error{Code: protocol.CodeRateLimited, Message: "slow down", RetryAfter: 20 * time.Second}
 			}
@@ -228,7 +234,7 @@ func TestNativeRetries(t *testing.T) {
 		if d := time.Since(began); d != 40*time.Second {
 			t.Errorf("it waited %v", d)
 		}
-		if got := strings.Join(s.log, ","); got != "calls model 1,model,model,model,says end,finish OUTCOME_KIND_COMPLETED" {
+		if got := strings.Join(s.log, ","); got != "calls model 1,model,model failed unavailable true,model,model failed rate_limited false,model,says end,finish OUTCOME_KIND_COMPLETED" {
 			t.Errorf("it did %s", got)
 		}
 	})

@@ -102,9 +102,10 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 	case session.RunningModel:
 		if t.Attempt == "" {
 			x.WaitingFor = "the answer of the model"
-		} else {
-			x, err = e.explainOf(tx, t.Attempt, x)
+		} else if x, err = e.explainOf(tx, t.Attempt, x); err != nil {
+			return x, err
 		}
+		err = explainUnreached(tx, t, &x)
 	case session.WaitingApproval:
 		err = explainApproval(tx, t, &x)
 	case session.WaitingReconciliation:
@@ -123,6 +124,35 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 		err = explainDenials(tx, t, &x)
 	}
 	return x, err
+}
+
+// explainUnreached says so where the newest thing that happened in a turn is that the
+// broker was not reached: who did not reach it decides where to look.
+func explainUnreached(tx *store.Tx, t session.Turn, x *Explanation) error {
+	newest, err := tx.NewestEventsOfTurn(t.ID, 0, 3)
+	for _, e := range newest {
+		if e.Type == session.ModelCalled && e.Data["retry"] != "" {
+			continue // the next try
+		}
+		if e.Type != session.ModelFailed || e.Data[session.DataUnreachable] == "" {
+			break
+		}
+		if e.Attempt == "" {
+			x.WaitingFor = "the broker, which the server does not reach"
+			x.Remedies = []string{"where the broker is: bivouac-broker run, or bivouac-broker doctor", "bivouac doctor"}
+			break
+		}
+		name := "its machine"
+		if a, err := tx.Attempt(e.Attempt); err == nil {
+			if r, err := tx.Runner(a.Runner); err == nil {
+				name = fmt.Sprintf("%q", r.Name)
+			}
+		}
+		x.WaitingFor = "the broker, which " + name + " does not reach"
+		x.Remedies = []string{"on that machine: bivouac-edge doctor", "where the broker is: bivouac-broker doctor"}
+		break
+	}
+	return err
 }
 
 // explainDenials names the people who denied what an ended turn asked for.

@@ -191,7 +191,11 @@ func (w *turnTx) modelFailed(failure error, used protocol.SliceID, u *brokerv1.U
 	if !errors.As(failure, &e) {
 		e = protocol.Errorf(protocol.CodeUnavailable, "%w", failure)
 	}
-	w.event(session.Event{Type: session.ModelFailed, Data: map[string]string{"code": string(e.Code)}})
+	data := map[string]string{"code": string(e.Code)}
+	if e.Detail == protocol.DetailUnreachable {
+		data[session.DataUnreachable] = "broker"
+	}
+	w.event(session.Event{Type: session.ModelFailed, Data: data})
 	// The broker may know of a revocation before the work under it was ended here.
 	if ended, err := w.endIfTaken(); ended || err != nil {
 		return err

@@ -32,6 +32,8 @@ func (w *turnTx) loopEvent(a execution.Attempt, encoded []byte) error {
 	case *runtimev1.LoopEvent_ModelCallStarted:
 		w.event(session.Event{Type: session.ModelCalled, Attempt: a.ID, Data: map[string]string{
 			"number": strconv.Itoa(int(k.ModelCallStarted.GetNumber()))}})
+	case *runtimev1.LoopEvent_ModelCallFailed:
+		w.workerModelFailed(a, k.ModelCallFailed)
 	case *runtimev1.LoopEvent_Message:
 		return w.workerMessage(a, k.Message)
 	case *runtimev1.LoopEvent_ToolStarted:
@@ -40,6 +42,20 @@ func (w *turnTx) loopEvent(a execution.Attempt, encoded []byte) error {
 		return w.workerToolFinished(a, k.ToolFinished)
 	}
 	return nil
+}
+
+// workerModelFailed records a try that failed on a machine. It says which, since only
+// that one may lack the way to the broker.
+func (w *turnTx) workerModelFailed(a execution.Attempt, f *runtimev1.ModelCallFailed) {
+	code := protocol.Code(f.GetCode())
+	if _, known := protocol.Codes[code]; !known {
+		code = protocol.CodeUnavailable // a worker's own word
+	}
+	data := map[string]string{"code": string(code), "runner": a.Runner.String()}
+	if f.GetUnreachable() {
+		data[session.DataUnreachable] = "broker"
+	}
+	w.event(session.Event{Type: session.ModelFailed, Attempt: a.ID, Data: data})
 }
 
 func (w *turnTx) workerMessage(a execution.Attempt, m *runtimev1.Message) error {
@@ -316,6 +332,11 @@ func (w *turnTx) turnResult(a execution.Attempt, r *runnerv1.Result) error {
 	}
 	if o.Kind == runtimev1.OutcomeKind_OUTCOME_KIND_COMPLETED {
 		o.Message, _ = redact.Text(r.Message) // what the supervisor adds, such as what the patch leaves out
+	}
+	if o.Reason == loop.ReasonUnavailable {
+		if r, err := w.tx.Runner(a.Runner); err == nil && r.Name != "" {
+			o.Message = "On the machine " + strconv.Quote(r.Name) + ": " + o.Message // which only it may not reach
+		}
 	}
 	o.Text, _ = redact.Text(o.Text)
 	return w.finish(o)

@@ -26,6 +26,8 @@ import (
 const (
 	// DataCallID and DataAlias are keys of Event.Data.
 	DataCallID = "call_id"
+	// DataUnreachable is whom a model call did not reach: "broker".
+	DataUnreachable = "unreachable"
 	// DataInstead is the turn that was cancelled for a queued one.
 	DataInstead = "instead_of"
 	DataAlias   = "alias"

@@ -81,7 +81,11 @@ func (b *builder) take(e session.Stored) {
 	case session.ModelAnswered:
 		b.end(b.model(), e.At, true, "")
 	case session.ModelFailed:
-		b.end(b.model(), e.At, false, d["code"])
+		if e.Attempt == "" {
+			b.end(b.model(), e.At, false, d["code"])
+		} else if s := b.open[b.model()]; s != nil { // a machine's next try is the same call
+			s.Events = append(s.Events, &tracepb.Span_Event{TimeUnixNano: nano(e.At), Name: "failed", Attributes: []*commonpb.KeyValue{attr("bivouac.code", d["code"])}})
+		}
 	case session.ToolRequested:
 		b.tools++
 		s := b.begin(tool, "tool", e.At, tracepb.Span_SPAN_KIND_INTERNAL)

@@ -104,6 +104,7 @@ type follower struct {
 	denied map[string]string // who denied, by action
 	failed int               // tool calls
 	absent string            // a program that a sandbox did not have
+	stuck  string            // what was said of the model, while nothing else happens
 	quiet  quiet
 	stage  *progress // of the workspace on its way to the machine; nil: there was none
 }
@@ -140,6 +141,7 @@ func (f *follower) handle(ctx context.Context, m *apiv1.WatchEventsResponse) err
 		f.breakLine()
 		return f.approval(ctx, e.GetApprovalId())
 	case "model.answered":
+		f.stuck = ""
 		f.answered(e)
 	default:
 		if line := f.sentence(ctx, e); line != "" {

@@ -49,7 +49,7 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		if d["code"] == string(protocol.CodeBudgetExhausted) {
 			return "" // it is topped up and asked again, or ends the turn, which is said then
 		}
-		return "the model could not be asked" + because(d["code"])
+		return f.modelFailed(ctx, d)
 	case "attempt.queued":
 		if e.GetActionId() == "" {
 			return "waits for a machine"
@@ -68,6 +68,24 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		return "is being cancelled"
 	}
 	return ""
+}
+
+// modelFailed says who did not reach whom, once until something else happens: a call
+// is tried a few times, and all of them may fail alike.
+func (f *follower) modelFailed(ctx context.Context, d map[string]string) string {
+	line := "the model could not be asked" + because(d["code"]) + "; it is asked again a few times"
+	switch {
+	case d["unreachable"] == "":
+	case d["runner"] != "":
+		line = f.machine(ctx, d["runner"]) + " cannot reach the broker; it tries a few times. What is in the way says " + edgeAt(f.app.devEdge(d["runner"]), "doctor")
+	default:
+		line = "the server cannot reach its broker; it tries a few times. Start it: bivouac-broker run  (where it is; bivouac doctor says more)"
+	}
+	if line == f.stuck {
+		return ""
+	}
+	f.stuck = line
+	return line
 }
 
 // moved says what became of the sandboxes of a turn while its machine was on its own.

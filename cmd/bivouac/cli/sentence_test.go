@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"testing"
 
 	"bivouac/server/api/apiv1"
@@ -20,5 +21,29 @@ func TestSandboxesThatMove(t *testing.T) {
 		if got := f.sentence(t.Context(), e); got != want {
 			t.Errorf("%s: %q, want %q", state, got, want)
 		}
+	}
+}
+
+// Who did not reach whom is said at the first try, with what to do about it, and not
+// again while nothing else happens. A model that answers, and fails again, is news.
+func TestWhoDidNotReachTheBroker(t *testing.T) {
+	f := &follower{app: &app{err: new(bytes.Buffer), out: new(bytes.Buffer), config: t.TempDir()}, turn: "trn_1", tools: map[string]string{}, names: map[string]string{"run_1": "laptop"}}
+	for _, c := range []struct{ data, want string }{
+		{`{"code":"unavailable","unreachable":"broker","runner":"run_1"}`, "laptop cannot reach the broker; it tries a few times. What is in the way says bivouac-edge doctor  (on that machine)"},
+		{`{"code":"unavailable","unreachable":"broker","runner":"run_1"}`, ""},
+		{`{"code":"unavailable","unreachable":"broker"}`, "the server cannot reach its broker; it tries a few times. Start it: bivouac-broker run  (where it is; bivouac doctor says more)"},
+		{`{"code":"unavailable","unreachable":"broker"}`, ""},
+		{`{"code":"rate_limited"}`, "the model could not be asked (rate_limited); it is asked again a few times"},
+		{`{"code":"budget_exhausted"}`, ""},
+	} {
+		if got := f.sentence(t.Context(), &apiv1.Event{Type: "model.failed", Data: c.data}); got != c.want {
+			t.Errorf("%s: %q, want %q", c.data, got, c.want)
+		}
+	}
+	if err := f.handle(t.Context(), &apiv1.WatchEventsResponse{Kind: &apiv1.WatchEventsResponse_Event{Event: &apiv1.Event{TurnId: "trn_1", Type: "model.answered"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.sentence(t.Context(), &apiv1.Event{Type: "model.failed", Data: `{"code":"rate_limited"}`}); got == "" {
+		t.Error("a failure after an answer is not said")
 	}
 }

@@ -2096,6 +2096,7 @@ type LoopEvent struct {
 	//	*LoopEvent_ToolStarted
 	//	*LoopEvent_ToolFinished
 	//	*LoopEvent_State
+	//	*LoopEvent_ModelCallFailed
 	Kind          isLoopEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2183,6 +2184,15 @@ func (x *LoopEvent) GetState() *LoopState {
 	return nil
 }
 
+func (x *LoopEvent) GetModelCallFailed() *ModelCallFailed {
+	if x != nil {
+		if x, ok := x.Kind.(*LoopEvent_ModelCallFailed); ok {
+			return x.ModelCallFailed
+		}
+	}
+	return nil
+}
+
 type isLoopEvent_Kind interface {
 	isLoopEvent_Kind()
 }
@@ -2208,6 +2218,10 @@ type LoopEvent_State struct {
 	State *LoopState `protobuf:"bytes,5,opt,name=state,proto3,oneof"`
 }
 
+type LoopEvent_ModelCallFailed struct {
+	ModelCallFailed *ModelCallFailed `protobuf:"bytes,6,opt,name=model_call_failed,json=modelCallFailed,proto3,oneof"`
+}
+
 func (*LoopEvent_ModelCallStarted) isLoopEvent_Kind() {}
 
 func (*LoopEvent_Message) isLoopEvent_Kind() {}
@@ -2217,6 +2231,8 @@ func (*LoopEvent_ToolStarted) isLoopEvent_Kind() {}
 func (*LoopEvent_ToolFinished) isLoopEvent_Kind() {}
 
 func (*LoopEvent_State) isLoopEvent_Kind() {}
+
+func (*LoopEvent_ModelCallFailed) isLoopEvent_Kind() {}
 
 type ModelCallStarted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2262,6 +2278,61 @@ func (x *ModelCallStarted) GetNumber() int32 {
 	return 0
 }
 
+// ModelCallFailed is a try that is made again, or that ends the turn.
+type ModelCallFailed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A stable error code.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// The machine could not reach the broker, so nobody was asked.
+	Unreachable   bool `protobuf:"varint,2,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelCallFailed) Reset() {
+	*x = ModelCallFailed{}
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelCallFailed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelCallFailed) ProtoMessage() {}
+
+func (x *ModelCallFailed) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelCallFailed.ProtoReflect.Descriptor instead.
+func (*ModelCallFailed) Descriptor() ([]byte, []int) {
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ModelCallFailed) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *ModelCallFailed) GetUnreachable() bool {
+	if x != nil {
+		return x.Unreachable
+	}
+	return false
+}
+
 type FinishRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Outcome       *Outcome               `protobuf:"bytes,1,opt,name=outcome,proto3" json:"outcome,omitempty"`
@@ -2272,7 +2343,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2355,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[24]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2368,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FinishRequest) GetOutcome() *Outcome {
@@ -2322,7 +2393,7 @@ type FinishResponse struct {
 
 func (x *FinishResponse) Reset() {
 	*x = FinishResponse{}
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[25]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2405,7 @@ func (x *FinishResponse) String() string {
 func (*FinishResponse) ProtoMessage() {}
 
 func (x *FinishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[25]
+	mi := &file_bivouac_runtime_v1_runtime_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2418,7 @@ func (x *FinishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
 func (*FinishResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_runtime_v1_runtime_proto_rawDescGZIP(), []int{26}
 }
 
 var File_bivouac_runtime_v1_runtime_proto protoreflect.FileDescriptor
@@ -2478,16 +2549,20 @@ const file_bivouac_runtime_v1_runtime_proto_rawDesc = "" +
 	"\x06result\x18\x01 \x01(\v2\x1e.bivouac.runtime.v1.ToolResultR\x06result\"D\n" +
 	"\vEmitRequest\x125\n" +
 	"\x06events\x18\x01 \x03(\v2\x1d.bivouac.runtime.v1.LoopEventR\x06events\"\x0e\n" +
-	"\fEmitResponse\"\xe3\x02\n" +
+	"\fEmitResponse\"\xb6\x03\n" +
 	"\tLoopEvent\x12T\n" +
 	"\x12model_call_started\x18\x01 \x01(\v2$.bivouac.runtime.v1.ModelCallStartedH\x00R\x10modelCallStarted\x127\n" +
 	"\amessage\x18\x02 \x01(\v2\x1b.bivouac.runtime.v1.MessageH\x00R\amessage\x12A\n" +
 	"\ftool_started\x18\x03 \x01(\v2\x1c.bivouac.runtime.v1.ToolCallH\x00R\vtoolStarted\x12E\n" +
 	"\rtool_finished\x18\x04 \x01(\v2\x1e.bivouac.runtime.v1.ToolResultH\x00R\ftoolFinished\x125\n" +
-	"\x05state\x18\x05 \x01(\v2\x1d.bivouac.runtime.v1.LoopStateH\x00R\x05stateB\x06\n" +
+	"\x05state\x18\x05 \x01(\v2\x1d.bivouac.runtime.v1.LoopStateH\x00R\x05state\x12Q\n" +
+	"\x11model_call_failed\x18\x06 \x01(\v2#.bivouac.runtime.v1.ModelCallFailedH\x00R\x0fmodelCallFailedB\x06\n" +
 	"\x04kind\"*\n" +
 	"\x10ModelCallStarted\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x05R\x06number\"{\n" +
+	"\x06number\x18\x01 \x01(\x05R\x06number\"G\n" +
+	"\x0fModelCallFailed\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12 \n" +
+	"\vunreachable\x18\x02 \x01(\bR\vunreachable\"{\n" +
 	"\rFinishRequest\x125\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1b.bivouac.runtime.v1.OutcomeR\aoutcome\x123\n" +
 	"\x05state\x18\x02 \x01(\v2\x1d.bivouac.runtime.v1.LoopStateR\x05state\"\x10\n" +
@@ -2562,7 +2637,7 @@ func file_bivouac_runtime_v1_runtime_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_runtime_v1_runtime_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_bivouac_runtime_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_bivouac_runtime_v1_runtime_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_bivouac_runtime_v1_runtime_proto_goTypes = []any{
 	(Role)(0),                   // 0: bivouac.runtime.v1.Role
 	(ResultStatus)(0),           // 1: bivouac.runtime.v1.ResultStatus
@@ -2596,8 +2671,9 @@ var file_bivouac_runtime_v1_runtime_proto_goTypes = []any{
 	(*EmitResponse)(nil),        // 29: bivouac.runtime.v1.EmitResponse
 	(*LoopEvent)(nil),           // 30: bivouac.runtime.v1.LoopEvent
 	(*ModelCallStarted)(nil),    // 31: bivouac.runtime.v1.ModelCallStarted
-	(*FinishRequest)(nil),       // 32: bivouac.runtime.v1.FinishRequest
-	(*FinishResponse)(nil),      // 33: bivouac.runtime.v1.FinishResponse
+	(*ModelCallFailed)(nil),     // 32: bivouac.runtime.v1.ModelCallFailed
+	(*FinishRequest)(nil),       // 33: bivouac.runtime.v1.FinishRequest
+	(*FinishResponse)(nil),      // 34: bivouac.runtime.v1.FinishResponse
 }
 var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	0,  // 0: bivouac.runtime.v1.Message.role:type_name -> bivouac.runtime.v1.Role
@@ -2642,25 +2718,26 @@ var file_bivouac_runtime_v1_runtime_proto_depIdxs = []int32{
 	10, // 39: bivouac.runtime.v1.LoopEvent.tool_started:type_name -> bivouac.runtime.v1.ToolCall
 	11, // 40: bivouac.runtime.v1.LoopEvent.tool_finished:type_name -> bivouac.runtime.v1.ToolResult
 	20, // 41: bivouac.runtime.v1.LoopEvent.state:type_name -> bivouac.runtime.v1.LoopState
-	21, // 42: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
-	20, // 43: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
-	22, // 44: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
-	15, // 45: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
-	24, // 46: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
-	26, // 47: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
-	28, // 48: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
-	32, // 49: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
-	23, // 50: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
-	16, // 51: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
-	25, // 52: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
-	27, // 53: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
-	29, // 54: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
-	33, // 55: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
-	50, // [50:56] is the sub-list for method output_type
-	44, // [44:50] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	32, // 42: bivouac.runtime.v1.LoopEvent.model_call_failed:type_name -> bivouac.runtime.v1.ModelCallFailed
+	21, // 43: bivouac.runtime.v1.FinishRequest.outcome:type_name -> bivouac.runtime.v1.Outcome
+	20, // 44: bivouac.runtime.v1.FinishRequest.state:type_name -> bivouac.runtime.v1.LoopState
+	22, // 45: bivouac.runtime.v1.HostService.GetSpec:input_type -> bivouac.runtime.v1.GetSpecRequest
+	15, // 46: bivouac.runtime.v1.HostService.Model:input_type -> bivouac.runtime.v1.ModelRequest
+	24, // 47: bivouac.runtime.v1.HostService.Exec:input_type -> bivouac.runtime.v1.ExecRequest
+	26, // 48: bivouac.runtime.v1.HostService.RequestTool:input_type -> bivouac.runtime.v1.RequestToolRequest
+	28, // 49: bivouac.runtime.v1.HostService.Emit:input_type -> bivouac.runtime.v1.EmitRequest
+	33, // 50: bivouac.runtime.v1.HostService.Finish:input_type -> bivouac.runtime.v1.FinishRequest
+	23, // 51: bivouac.runtime.v1.HostService.GetSpec:output_type -> bivouac.runtime.v1.GetSpecResponse
+	16, // 52: bivouac.runtime.v1.HostService.Model:output_type -> bivouac.runtime.v1.ModelResponse
+	25, // 53: bivouac.runtime.v1.HostService.Exec:output_type -> bivouac.runtime.v1.ExecResponse
+	27, // 54: bivouac.runtime.v1.HostService.RequestTool:output_type -> bivouac.runtime.v1.RequestToolResponse
+	29, // 55: bivouac.runtime.v1.HostService.Emit:output_type -> bivouac.runtime.v1.EmitResponse
+	34, // 56: bivouac.runtime.v1.HostService.Finish:output_type -> bivouac.runtime.v1.FinishResponse
+	51, // [51:57] is the sub-list for method output_type
+	45, // [45:51] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_runtime_v1_runtime_proto_init() }
@@ -2687,6 +2764,7 @@ func file_bivouac_runtime_v1_runtime_proto_init() {
 		(*LoopEvent_ToolStarted)(nil),
 		(*LoopEvent_ToolFinished)(nil),
 		(*LoopEvent_State)(nil),
+		(*LoopEvent_ModelCallFailed)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2694,7 +2772,7 @@ func file_bivouac_runtime_v1_runtime_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_runtime_v1_runtime_proto_rawDesc), len(file_bivouac_runtime_v1_runtime_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -328,7 +328,9 @@ func (b *Broker) Describe(context.Context) (*brokerv1.DescribeResponse, error) {
 }
 
 func unreachable() error {
-	return protocol.Errorf(protocol.CodeUnavailable, "the broker is not reached")
+	err := protocol.Errorf(protocol.CodeUnavailable, "the broker is not reached")
+	err.Detail = protocol.DetailUnreachable
+	return err
 }
 
 // CallModel answers by ModelFunc.
