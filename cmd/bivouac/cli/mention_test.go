@@ -114,7 +114,7 @@ func mentions(where, text string) (all []mention) {
 }
 
 func documented(t *testing.T) (all []mention) {
-	for _, name := range []string{"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"} {
+	for _, name := range []string{"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "vaultpolicy/README.md"} {
 		b, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +141,7 @@ func documented(t *testing.T) (all []mention) {
 // sources are the texts in the product's code: messages, remedies, help.
 func sources(t *testing.T) (all []mention) {
 	fset := token.NewFileSet()
-	for _, top := range []string{"cmd", "edge", "server", "consul"} {
+	for _, top := range []string{"cmd", "edge", "server", "consul", "vaultpolicy"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "v1/") {
 				return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -94,10 +96,15 @@ func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan
 	if len(d) == 0 {
 		fmt.Fprintln(a.out, "nothing differs")
 	}
-	if fetch := file.Fetch(); fetch != "" && len(d) > 0 {
-		fmt.Fprintf(a.err, "\nWhat the broker logs in with, where it has none yet:\n%s\n\nThen: bivouac vault check\n", fetch)
+	if fetch := file.Fetch(); fetch != "" && slices.ContainsFunc(d, isLogin) {
+		fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\nthen: bivouac vault check\n", fetch)
 	}
 	return nil
+}
+
+// isLogin reports a role that the broker logs in with, and that was not there.
+func isLogin(d plan.Difference) bool {
+	return d.Missing && (d.Kind == "login role" || d.Kind == "token role" && strings.HasSuffix(d.Name, "-broker"))
 }
 
 // showDiff ends with 0 where nothing differs.
