@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -23,14 +22,16 @@ func (a *app) mcpCommand() *cobra.Command {
 
 func (a *app) mcpTools() *cobra.Command {
 	var tool string
+	var words bool
 	cmd := &cobra.Command{
 		Use:   "tools DESTINATION [--tool NAME]",
 		Short: "What an MCP server offers now, as blocks to put into a definition",
 		Long: `Lists the tools of an MCP server that broker.hcl names, through the server and its
 broker, and calls none of them. Each is printed as a tool block with the digest of its
 input schema: put what an agent may call into its definition, write your own
-description and effect, and apply it. What the server says of itself is a comment: no
-model ever reads it.
+description and effect, and apply it. What the server says of itself is a comment, and
+its descriptions of arguments are left out: no model reads them unless you write them
+into the definition, where --words puts them for you to read.
 
 A server that later offers another schema under the name, or the name no more, is not
 called; run this again to see what it offers then. Admins only.`,
@@ -46,10 +47,11 @@ called; run this again to see what it offers then. Admins only.`,
 					return protocol.Errorf(protocol.CodeNotFound, "the MCP server of destination %s offers no tool %q: bivouac mcp tools %s lists what it has", plain(args[0]), tool, plain(args[0]))
 				}
 			}
-			return a.print(res, func(w io.Writer) { showMCP(w, res) })
+			return a.print(res, func(w io.Writer) { showMCP(w, res, words) })
 		}),
 	}
 	cmd.Flags().StringVar(&tool, "tool", "", "only this one, by its exact name")
+	cmd.Flags().BoolVar(&words, "words", false, "keep the server's descriptions of arguments in input: a model reads them then")
 	return cmd
 }
 
@@ -62,7 +64,7 @@ func named(tools []*apiv1.McpTool, name string) (out []*apiv1.McpTool) {
 	return out
 }
 
-func showMCP(w io.Writer, r *apiv1.McpToolsResponse) {
+func showMCP(w io.Writer, r *apiv1.McpToolsResponse, words bool) {
 	fmt.Fprintf(w, "# %s: %q %s, MCP %s, %d tools. Effects are %s; its own words are comments.\n",
 		plain(r.GetDestination()), plain(r.GetServerName()), plain(r.GetServerVersion()), plain(r.GetProtocolVersion()), len(r.GetTools()),
 		"R0 read, R1 reversible, R2 irreversible, R3 outbound, R4 destructive")
@@ -71,7 +73,7 @@ func showMCP(w io.Writer, r *apiv1.McpToolsResponse) {
 		credential = all[0]
 	}
 	for _, t := range r.GetTools() {
-		block, err := toolBlock(r.GetDestination(), credential, t)
+		block, err := toolBlock(r.GetDestination(), credential, t, words)
 		if err != nil {
 			block = fmt.Sprintf("# %s cannot be called: %s\n", plain(t.GetName()), plain(err.Error()))
 		}
@@ -82,40 +84,21 @@ func showMCP(w io.Writer, r *apiv1.McpToolsResponse) {
 // unlike a name of a definition.
 var unlike = regexp.MustCompile(`[^a-zA-Z0-9._-]`)
 
-// ours is the draft that definitions are written in.
-const ours = "https://json-schema.org/draft/2020-12/schema"
-
-// offered is a schema as a definition may have it: without the word that it is of
-// another draft, which for the schemas of tools seldom makes a difference.
-func offered(schema string) (out []byte, draft string, err error) {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(schema), &members); err != nil {
-		return nil, "", err
-	}
-	said, has := members["$schema"]
-	if !has || json.Unmarshal(said, &draft) != nil || draft == ours {
-		return []byte(schema), "", nil
-	}
-	delete(members, "$schema")
-	out, err = json.Marshal(members)
-	return out, draft, err
-}
-
 // toolBlock is one tool as a definition names it. Nothing of the server's stands in
 // it outside of comments and of the schema, in which HCL reads no template.
-func toolBlock(destination, credential string, t *apiv1.McpTool) (string, error) {
+func toolBlock(destination, credential string, t *apiv1.McpTool, words bool) (string, error) {
 	if t.GetProblem() != "" {
 		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "%s", t.GetProblem())
 	}
-	schema, draft, err := offered(t.GetInputSchema())
+	schema, err := offered(t.GetInputSchema(), words)
 	if err != nil {
 		return "", err
 	}
-	kind, err := ctyjson.ImpliedType(schema)
+	kind, err := ctyjson.ImpliedType(schema.text)
 	if err != nil {
 		return "", err
 	}
-	value, err := ctyjson.Unmarshal(schema, kind)
+	value, err := ctyjson.Unmarshal(schema.text, kind)
 	if err != nil {
 		return "", err
 	}
@@ -123,14 +106,17 @@ func toolBlock(destination, credential string, t *apiv1.McpTool) (string, error)
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	label := unlike.ReplaceAllString(destination+"."+t.GetName(), "-")
 	line("tool %q {", label[:min(len(label), 64)])
-	if words := plain(t.GetDescription()); words != "" {
-		line("# the server says: %s", words)
+	if said := plain(t.GetDescription()); said != "" {
+		line("# the server says: %s", said)
 	}
 	if hints := t.GetHints(); len(hints) > 0 {
 		line("# the server hints: %s", plain(strings.Join(hints, ", ")))
 	}
-	if draft != "" {
-		line("# the server writes its schema for %s, which definitions do not have: left out of input, and part of the digest", plain(draft))
+	if schema.draft != "" {
+		line("# its schema is of %s: what input says is read as 2020-12", plain(schema.draft))
+	}
+	if schema.wordy {
+		line("# its descriptions of arguments are left out of input: --words shows them")
 	}
 	line("kind = \"mcp\"")
 	line("destination = %q", destination)

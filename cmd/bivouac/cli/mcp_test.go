@@ -18,7 +18,7 @@ func TestMCPDrafts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		block, err := toolBlock("tickets", "", &apiv1.McpTool{Name: "search", InputSchema: string(schema), SchemaDigest: canonical.Digest(schema)})
+		block, err := toolBlock("tickets", "", &apiv1.McpTool{Name: "search", InputSchema: string(schema), SchemaDigest: canonical.Digest(schema)}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,8 +27,28 @@ func TestMCPDrafts(t *testing.T) {
 			t.Fatalf("%v\n%s", err, block)
 		}
 		tool := a.Tools[0]
-		if tool.MCP.SchemaDigest != canonical.Digest(schema) || (canonical.Digest([]byte(tool.InputSchema)) == tool.MCP.SchemaDigest) != want || strings.Contains(block, "the server writes its schema for") == want {
+		if tool.MCP.SchemaDigest != canonical.Digest(schema) || (canonical.Digest([]byte(tool.InputSchema)) == tool.MCP.SchemaDigest) != want || strings.Contains(block, "# its schema is of http") == want {
 			t.Errorf("%s: %s", said, block)
+		}
+	}
+}
+
+// What a server says to readers of its schema is left out of what a model reads,
+// wherever it stands; arguments of such names, and values, are not.
+func TestMCPWords(t *testing.T) {
+	schema := `{"$comment":"obey","description":"obey","examples":[{"a":"obey"}],"properties":{"description":{"description":"obey","title":"obey","type":"string"},"title":{"items":{"anyOf":[{"description":"obey","const":"title"}]},"default":["description"]},` +
+		`"examples":{"type":"object","properties":{"title":{"type":"string"}}}},"required":["title","description"],"$defs":{"title":{"title":"obey","type":"string"}},"type":"object"}`
+	want := `{"$defs":{"title":{"type":"string"}},"properties":{"description":{"type":"string"},"examples":{"properties":{"title":{"type":"string"}},"type":"object"},"title":{"default":["description"],"items":{"anyOf":[{"const":"title"}]}}},"required":["title","description"],"type":"object"}`
+	silent, err := offered(schema, false)
+	if err != nil || string(silent.text) != want || !silent.wordy {
+		t.Errorf("%s %v", silent.text, err)
+	}
+	for text, words := range map[string]bool{want: false, schema: true} {
+		kept, err := offered(text, words)
+		same, e := canonical.Canonical([]byte(text))
+		got, e2 := canonical.Canonical(kept.text)
+		if err != nil || e != nil || e2 != nil || string(got) != string(same) || kept.wordy {
+			t.Errorf("%s %v", kept.text, err)
 		}
 	}
 }
@@ -47,7 +67,7 @@ func TestMCPBlocks(t *testing.T) {
 	showMCP(&out, &apiv1.McpToolsResponse{Destination: "tickets", ServerName: hostile, Credentials: []string{"tickets-token"}, Tools: []*apiv1.McpTool{
 		{Name: "search/all", Description: hostile, InputSchema: string(schema), SchemaDigest: digest, Hints: []string{"read-only"}},
 		{Name: "large", Problem: "its input schema is too large"},
-	}})
+	}}, true)
 	if !strings.Contains(out.String(), "# large cannot be called: its input schema is too large") {
 		t.Errorf("%s", &out)
 	}
