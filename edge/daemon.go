@@ -110,13 +110,14 @@ func New(cfg Config) (*Daemon, error) {
 	return d, nil
 }
 
-// dialler is the link of an enrolled runner.
+// dialler is the link of an enrolled runner. A certificate that is lost is recovered
+// over it: the key is what the machine is known by.
 func dialler(dir *state.Dir, server string, network link.Network) (*link.Client, error) {
 	root, err := dir.Root()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := dir.Certificate(); err != nil {
+	if _, err := dir.Key(false); err != nil {
 		return nil, err
 	}
 	return link.NewClient(link.Config{

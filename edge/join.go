@@ -59,14 +59,17 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 	if err != nil {
 		return none, err
 	}
+	defer func() { err = state.Full(dir.Path(), err) }()
+	if err := notYet(dir); err != nil { // also while it runs
+		return none, err
+	}
 	release, err := dir.Lock()
 	if err != nil {
 		return none, err
 	}
 	defer release()
-	if e, err := dir.Enrolment(); dir.Joined() && err == nil {
-		return none, protocol.Errorf(protocol.CodeAlreadyExists,
-			"%s is already the runner %s of %s: use another directory with --state, or run `%s` first", dir.Path(), strings.TrimSpace(e.Name+" "+e.Runner.String()), e.Server, dir.Command("leave"))
+	if err := notYet(dir); err != nil {
+		return none, err
 	}
 	policy, written, err := joinPolicy(dir, p.Policy)
 	if err != nil {
@@ -85,6 +88,20 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 		return none, err
 	}
 	return e, dir.SaveEnrolment(e)
+}
+
+// notYet refuses the directory of a runner. One without its key is none that can leave.
+func notYet(dir *state.Dir) error {
+	e, err := dir.Enrolment()
+	if !dir.Joined() || err != nil {
+		return nil
+	}
+	leave := dir.Command("leave")
+	if !dir.HasKey() {
+		leave = dir.Command("leave --force")
+	}
+	return protocol.Errorf(protocol.CodeAlreadyExists,
+		"%s is already the runner %s of %s: use another directory with --state, or run `%s` first", dir.Path(), strings.TrimSpace(e.Name+" "+e.Runner.String()), e.Server, leave)
 }
 
 // serverAddress reads what a person typed: https://host:port or host:port.

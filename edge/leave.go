@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -44,15 +45,16 @@ func Leave(ctx context.Context, p LeaveParams) (Left, error) {
 		return Left{}, err
 	}
 	left, err := tellLeaving(ctx, p)
+	if err != nil && !p.Force && !p.State.HasKey() {
+		return left, protocol.Errorf(protocol.CodeFailedPrecondition, "the server cannot be told, since the device key of %s is gone: forget the runner on this machine with `%s`, and take it out at the server: `bivouac edge revoke %s`", p.State.Path(), p.State.Command("leave --force"), cmp.Or(e.Name, e.Runner.String()))
+	}
 	if err != nil && !p.Force {
 		return left, protocol.Errorf(protocol.CodeOf(err), "the server was not told: %w; try again, or forget the runner on this machine only: `%s`", err, p.State.Command("leave --force"))
 	}
 	if err != nil {
 		left.Untold = err.Error()
 	}
-	if left.Name = e.Name; left.Name == "" {
-		left.Name = e.Runner.String()
-	}
+	left.Name = cmp.Or(e.Name, e.Runner.String())
 	release, err := soleHolder(ctx, p.State, p.Force)
 	if err != nil {
 		return left, err
@@ -145,7 +147,7 @@ func leaveAlone(ctx context.Context, p LeaveParams) error {
 	defer client.Close()
 	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
 	_, err = call(ctx, rpc.Leave, &runnerv1.LeaveRequest{})
-	if recoverable(err) { // away for longer than its certificate lived
+	if recoverable(p.State, err) { // away for longer than its certificate lived
 		if _, err = recoverRunner(ctx, p.State, e.Server, p.Network); err == nil {
 			client.Drop()
 			_, err = call(ctx, rpc.Leave, &runnerv1.LeaveRequest{})

@@ -11,10 +11,10 @@ import (
 // link to a connection that shows it.
 func (d *Daemon) tickCertificate(ctx context.Context) (bool, error) {
 	due, err := d.certificateDue()
-	if err != nil {
+	if err != nil && !d.cfg.State.CertificateLost() {
 		return false, err
 	}
-	c := d.line.get()
+	c := d.line.get() // one that is lost is due at once; without a link the link recovers it
 	if c == nil || d.cfg.State.Now().Before(due) {
 		return false, nil
 	}

@@ -53,7 +53,7 @@ func (d *Daemon) lost(ctx context.Context, err error) error {
 		return nil
 	case errors.Is(err, errRelink):
 		return nil // at once again
-	case recoverable(err) && !d.leaving.Load():
+	case recoverable(d.cfg.State, err) && !d.leaving.Load():
 		if err = d.recoverLink(ctx, err); err == nil {
 			return nil // with a new certificate, at once
 		}

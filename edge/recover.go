@@ -19,10 +19,13 @@ import (
 )
 
 // recoverable reports an error that a new certificate, or a look at the server's
-// clock, may mend: the server does not accept our certificate's dates any more, or
-// we do not accept its.
-func recoverable(err error) bool {
-	if link.OutOfDate(err) {
+// clock, may mend: ours is lost, the server does not accept its dates any more, or we
+// do not accept the server's.
+func recoverable(dir *state.Dir, err error) bool {
+	if err == nil {
+		return false
+	}
+	if link.OutOfDate(err) || dir.CertificateLost() {
 		return true
 	}
 	var ce *connect.Error

@@ -34,7 +34,7 @@ func Standing(ctx context.Context, dir *state.Dir, network link.Network) (known 
 	switch {
 	case err == nil || protocol.CodeOf(err) == protocol.CodeStaleFence:
 		return true, nil
-	case forgotten(err) && !recoverable(err):
+	case forgotten(err) && !recoverable(dir, err):
 		return false, enrolAgain(dir, err)
 	}
 	return false, protocol.Errorf(protocol.CodeUnavailable, "the server could not be asked: %w", err)

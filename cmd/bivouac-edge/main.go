@@ -60,10 +60,12 @@ At any time:  bivouac-edge pause            ends everything here, without a netw
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return findDev(cmd, &dir) },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-edge --help", err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&dir, "state", state.Default(), "directory of this runner: key, certificate, edge.hcl, journal; 0700")
 	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), approvalsCommand(&dir), approveCommand(&dir), denyCommand(&dir), doctorCommand(&dir), leaveCommand(&dir), superviseCommand())

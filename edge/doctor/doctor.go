@@ -63,7 +63,11 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 	r := finding.From("edge")
 	x := exam{Config: c, Report: r}
 	dir, err := state.Open(c.State)
-	if r.Err("state", err, "a runner keeps its key and its journal there", "bivouac edge invite  (on a machine that is logged in; it prints the command for this one)") {
+	mend := "bivouac edge invite  (on a machine that is logged in; it prints the command for this one)"
+	if protocol.CodeOf(err) == protocol.CodePermissionDenied {
+		mend = mendOf(err.Error(), mend)
+	}
+	if r.Err("state", err, "a runner keeps its key and its journal there", mend) {
 		x.sandbox(ctx)
 		x.programs(ctx, owner.Default())
 		return r

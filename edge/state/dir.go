@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"bivouac/edge/durable"
 	"bivouac/edge/filemode"
@@ -49,7 +50,7 @@ func Create(path string) (*Dir, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another one with --state", abs, err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another one with --state", abs, Full(abs, err))
 	}
 	d := &Dir{path: abs}
 	return d, d.private()
@@ -62,6 +63,9 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 	d := &Dir{path: abs}
+	if _, err := os.Stat(d.file("enrolment.json")); errors.Is(err, fs.ErrPermission) {
+		return nil, protocol.Errorf(protocol.CodePermissionDenied, "%s is not this user's: %w; run this as the user whose runner it is, whom `ls -ld %s` names", abs, err, abs)
+	}
 	if !d.Joined() {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
 			"there is no runner in %s: run `%s` first, or name its directory with --state", abs, d.Command("join URL CODE"))
@@ -76,6 +80,14 @@ func (d *Dir) private() error {
 		return nil
 	}
 	return err
+}
+
+// Full adds to the error of a full disk what mends it; any other stays as it is.
+func Full(path string, err error) error {
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "%w: the disk is full; make room on it, which `df -h %s` shows", err, path)
 }
 
 // Path of the directory, absolute.
@@ -154,7 +166,7 @@ func (d *Dir) Enrolment() (Enrolment, error) {
 		err = json.Unmarshal(b, &e)
 	}
 	if err != nil {
-		return e, protocol.Errorf(protocol.CodeDataLoss, "%s cannot be read: %w; run `%s` again", d.file("enrolment.json"), err, d.Command("join URL CODE"))
+		return e, protocol.Errorf(protocol.CodeDataLoss, "%s cannot be read: %w; forget this runner with `%s`, then run `%s` with a new code", d.file("enrolment.json"), err, d.Command("leave --force"), d.Command("join URL CODE"))
 	}
 	return e, nil
 }

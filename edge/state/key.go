@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -25,8 +26,11 @@ func (d *Dir) Key(make bool) (ed25519.PrivateKey, error) {
 	if errors.Is(err, fs.ErrNotExist) && make {
 		return d.makeKey()
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the device key of %s is gone, and nothing else shows that this is the machine that joined: forget it with `%s`, then run `%s` with a new code", d.path, d.Command("leave --force"), d.Command("join URL CODE"))
+	}
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the device key cannot be read: %w; run `%s` again", err, d.Command("join URL CODE"))
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the device key cannot be read: %w; see `ls -l %s`", err, d.path)
 	}
 	block, _ := pem.Decode(b)
 	if block == nil {
@@ -68,7 +72,7 @@ func (d *Dir) SaveRoot(root *x509.Certificate) error {
 func (d *Dir) Root() (*x509.Certificate, error) {
 	certs, err := d.certificates("root.crt")
 	if err != nil {
-		return nil, err
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root that server and broker are known by is lost: %w; forget this runner with `%s`, then run `%s` with a new code", err, d.Command("leave --force"), d.Command("join URL CODE"))
 	}
 	return certs[0], nil
 }
@@ -89,6 +93,16 @@ func (d *Dir) SaveCertificate(chain []byte) error {
 	return d.write("runner.crt", chain, 0o600)
 }
 
+// CertificateLost reports a certificate that is missing or damaged while the device
+// key is there: the server gives that key a new one.
+func (d *Dir) CertificateLost() bool {
+	if _, err := d.Key(false); err != nil {
+		return false
+	}
+	_, err := d.certificates("runner.crt")
+	return err != nil
+}
+
 // Certificate is the newest chain with the device key, read from disk each time
 // so that every process of the runner sees a renewal.
 func (d *Dir) Certificate() (*tls.Certificate, error) {
@@ -98,7 +112,7 @@ func (d *Dir) Certificate() (*tls.Certificate, error) {
 	}
 	certs, err := d.certificates("runner.crt")
 	if err != nil {
-		return nil, err
+		return nil, protocol.Errorf(protocol.CodeDataLoss, "the certificate is lost: %w; `%s` gets a new one with the device key", err, d.Command("run"))
 	}
 	out := &tls.Certificate{PrivateKey: key, Leaf: certs[0]}
 	for _, c := range certs {
@@ -107,14 +121,15 @@ func (d *Dir) Certificate() (*tls.Certificate, error) {
 	return out, nil
 }
 
+// certificates of a file; the caller says what mends it.
 func (d *Dir) certificates(name string) ([]*x509.Certificate, error) {
 	b, err := os.ReadFile(d.file(name))
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the certificate cannot be read: %w; run `%s` again", err, d.Command("join URL CODE"))
+		return nil, err
 	}
 	certs, err := identity.ParsePEM(b)
 	if err != nil {
-		return nil, protocol.Errorf(protocol.CodeDataLoss, "%s is damaged: %w; run `%s` and join again", d.file(name), err, d.Command("leave --force"))
+		return nil, fmt.Errorf("%s is damaged: %w", d.file(name), err)
 	}
 	return certs, nil
 }

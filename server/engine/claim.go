@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"bivouac/edge/fault"
@@ -181,8 +183,11 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 		return err
 	}
 	var a execution.Attempt
+	var by execution.Runner
 	err = e.cfg.Store.View(ctx, c, func(tx *store.Tx) (err error) {
-		a, err = tx.Attempt(id)
+		if a, err = tx.Attempt(id); err == nil {
+			by, err = tx.Runner(c.Runner())
+		}
 		return err
 	})
 	if err != nil || a.State != execution.AttemptOffered || a.Runner != c.Runner() {
@@ -192,7 +197,7 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 		return err
 	}
 	reason, _ := redact.Text(req.Reason)
-	if err := e.withdraw(ctx, a, "the runner declined: "+reason); err != nil && !lostRace(err) {
+	if err := e.withdraw(ctx, a, fmt.Sprintf("machine %s declined: %s", cmp.Or(by.Name, by.ID.String()), reason)); err != nil && !lostRace(err) {
 		return err
 	}
 	return nil

@@ -51,7 +51,7 @@ func (p *person) noSandbox(lacking func(*exec.Cmd), says string) {
 	into := lacking
 	edge := p.addEdge(stack.EdgeConfig{Name: p.name, Folders: []string{"notes=" + notes + ":rw"}, Place: stack.Place{Into: func(cmd *exec.Cmd) { into(cmd) }}})
 	list := p.must("edge", "list")
-	matches(t, list, p.name+` +connected .* none +files\.digest files\.list files\.read files\.write`, p.name+" has no sandbox: .*("+says+")", "(?i)install|sysctl|kernel|allow")
+	matches(t, list, p.name+` +connected .* none +files\.digest files\.list files\.read files\.write`, p.name+" takes no turns in sandboxes: .*("+says+")", "(?i)install|sysctl|kernel|allow")
 	status, err := edge.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func (p *person) noSandbox(lacking func(*exec.Cmd), says string) {
 	if done := p.completed(turn.ID); !strings.Contains(done.GetAnswer(), "it ran") {
 		t.Errorf("it answered %q", done.GetAnswer())
 	}
-	if out := p.must("edge", "list"); strings.Contains(out, "has no sandbox") {
+	if out := p.must("edge", "list"); strings.Contains(out, "takes no turns in sandboxes") {
 		t.Errorf("the list still says:\n%s", out)
 	}
 }

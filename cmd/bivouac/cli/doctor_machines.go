@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"bivouac/edge/finding"
+	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 )
 
@@ -36,6 +37,8 @@ func judgeMachines(r *finding.Report, runners []*apiv1.Runner, stateOf func(id s
 		switch {
 		case m.GetPaused():
 			r.Warn(check, name+" is paused by its owner", why, edgeAt(state, "resume"))
+		case m.GetSandboxProblem() == protocol.NotRunYet:
+			r.Warn(check, name+" has joined, and bivouac-edge does not run there yet", why, edgeAt(state, "run"))
 		case !m.GetConnected():
 			mend := edgeAt(state, "doctor") // it may run, and only its network be gone
 			if state != "" {
@@ -43,7 +46,7 @@ func judgeMachines(r *finding.Report, runners []*apiv1.Runner, stateOf func(id s
 			}
 			r.Warn(check, name+" is offline, last seen "+ago(m.GetLastSeenAt()), why, mend)
 		case m.GetSandboxProblem() != "":
-			r.Warn(check, name+" has no sandbox: "+harmless(m.GetSandboxProblem()), "turns in sandboxes are not placed there", edgeAt(state, "doctor"))
+			r.Warn(check, name+" takes no turns in sandboxes: "+harmless(m.GetSandboxProblem()), "turns in sandboxes are not placed there", edgeAt(state, "doctor"))
 		case m.GetSlots() == 0:
 			r.Warn(check, name+" has no slot for turns", "turns in sandboxes are not placed there", "raise slots in its edge.hcl; "+edgeAt(state, "doctor"))
 		default:

@@ -81,7 +81,7 @@ func showRunners(w io.Writer, runners []*apiv1.Runner) {
 	t.flush()
 	for _, r := range runners {
 		if r.GetSandboxProblem() != "" {
-			fmt.Fprintf(w, "%s has no sandbox: %s\n", plain(r.GetName()), harmless(r.GetSandboxProblem()))
+			fmt.Fprintf(w, "%s takes no turns in sandboxes: %s\n", plain(r.GetName()), harmless(r.GetSandboxProblem()))
 		}
 		if r.GetRefusesEgress() {
 			fmt.Fprintf(w, "%s lets no sandbox read packages: turns that name registries go elsewhere\n", plain(r.GetName()))
