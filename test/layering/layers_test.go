@@ -118,7 +118,7 @@ var layers = []layer{
 	{"cmd/internal/devdir", []string{"edge/durable"}, []string{}, "where bivouac dev keeps its state is one place and its addresses"},
 	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-edge", []string{"cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},
+	{"cmd/bivouac-edge", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
 	// what proves it may see everything
