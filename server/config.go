@@ -72,6 +72,9 @@ type Config struct {
 	Quotas policy.Quotas
 	// Version of the binary, for people.
 	Version string
+	// Starter is the command that starts server and broker together, for the doctor;
+	// empty: each is started by itself.
+	Starter string
 
 	// PublicListener, RunnerListener and RunnerPacketConn replace the sockets
 	// that the addresses name, for tests and for one process with a broker.
@@ -87,6 +90,14 @@ type Config struct {
 	// time has its own.
 	Elapsed lease.Elapsed
 	Log     *slog.Logger
+}
+
+// together is the command that starts server and broker of this deployment.
+func (c Config) together(alone string) string {
+	if c.Starter != "" {
+		return c.Starter
+	}
+	return alone
 }
 
 // Default is a server for one machine.

@@ -177,7 +177,7 @@ func examineTrust(ctx context.Context, r *finding.Report, c Config, running bool
 	}
 	if cert, err := l.Certificate(); err == nil {
 		if left := time.Until(cert.Leaf.NotAfter); left <= 0 && !running {
-			r.Warn("identity", "the certificate ended "+cert.Leaf.NotAfter.UTC().Format(time.RFC3339), "it is renewed by the enrolled key at the next start", "bivouac-server")
+			r.Warn("identity", "the certificate ended "+cert.Leaf.NotAfter.UTC().Format(time.RFC3339), "it is renewed by the enrolled key at the next start", c.together("bivouac-server, with the flags, or the --config, that it has"))
 		} else {
 			r.Fine("identity", "enrolled, certificate until %s", cert.Leaf.NotAfter.UTC().Format(time.RFC3339))
 		}
@@ -185,7 +185,7 @@ func examineTrust(ctx context.Context, r *finding.Report, c Config, running bool
 	to := func(address string, role identity.Role) link.Config {
 		return link.Config{Address: address, Trust: link.Trust{Role: role, Root: root}, Certificate: l.Certificate, Network: c.Network, DialTimeout: reachTimeout}
 	}
-	reach.Check(ctx, r, reach.Peer{Check: "broker", Who: "the broker", Link: to(c.BrokerAddress, identity.RoleBroker), Start: "bivouac-broker run  (on its machine)", Elsewhere: "bivouac-server --broker HOST:PORT"})
+	reach.Check(ctx, r, reach.Peer{Check: "broker", Who: "the broker", Link: to(c.BrokerAddress, identity.RoleBroker), Start: c.together("bivouac-broker run --listen " + c.BrokerAddress + " --server " + c.advertisedRunner() + "  (on its machine)"), Elsewhere: "bivouac-server --broker HOST:PORT"})
 	if running {
 		reach.Check(ctx, r, reach.Peer{Check: "runners", Who: "the server", Link: to(c.advertisedRunner(), identity.RoleServer), Start: "stop the program that has the port (ss -lntup), or choose another with --runners", Elsewhere: "bivouac-server --runners HOST:PORT"})
 	}

@@ -93,6 +93,11 @@ func (s *Server) Run(ctx context.Context) (err error) {
 // behind is everything that the public listener is the front of. With PostgreSQL
 // it may have to be waited for.
 func (s *Server) behind(ctx context.Context, f *front) (err error) {
+	if code, err := s.cfg.code(); err != nil {
+		return err
+	} else if code == "" && !brokerlink.Enrolled(s.cfg.DataDir) {
+		return brokerlink.NotEnrolled(s.cfg.DataDir) // before a directory is made that looks like a server's
+	}
 	if err := makeDataDir(s.cfg.DataDir); err != nil {
 		return err
 	}

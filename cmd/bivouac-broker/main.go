@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
@@ -68,12 +69,17 @@ First start:  bivouac-broker init
 }
 
 func initCommand(data *string) *cobra.Command {
-	return &cobra.Command{
+	var listen string
+	var servers []string
+	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Make the keyring, a first broker.hcl and the paths directory; print the root's fingerprint",
-		Args:  usage.Exactly(0),
+		Long: "Makes the keyring, a first broker.hcl and the paths directory, and prints the root's fingerprint. The addresses\n" +
+			"that are given are written to broker.hcl, so that bivouac-broker run needs none.",
+		Example: "  bivouac-broker init --listen 203.0.113.10:7402 --server 203.0.113.10:7401",
+		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fingerprint, err := assembly.Init(*data)
+			fingerprint, err := assembly.Init(*data, listen, servers)
 			if err != nil {
 				return err
 			}
@@ -82,6 +88,9 @@ func initCommand(data *string) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&listen, "listen", "", "address for server and runners, TCP and UDP (default 127.0.0.1:7402)")
+	cmd.Flags().StringArrayVar(&servers, "server", nil, "runner listener whose feed is followed (default 127.0.0.1:7401; repeatable)")
+	return cmd
 }
 
 func codeCommand(data *string) *cobra.Command {
@@ -109,6 +118,15 @@ func codeCommand(data *string) *cobra.Command {
 	return cmd
 }
 
+// notDevs refuses to start a broker where none is, and the one of bivouac dev is meant.
+func notDevs(cmd *cobra.Command, data string) error {
+	dev := devdir.Part(data, "broker", cmd.Flags().Changed("data") || cmd.Flags().Changed("config"))
+	if dev == data {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "there is no broker in %s; the one in %s is started, with its server, by: %s", data, dev, devdir.Command(filepath.Dir(dev)))
+}
+
 func runCommand(data *string) *cobra.Command {
 	var o assembly.Options
 	var level slog.Level
@@ -120,6 +138,9 @@ func runCommand(data *string) *cobra.Command {
 			"The directory paths says who may reach what.",
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := notDevs(cmd, *data); err != nil {
+				return err
+			}
 			o.Data, o.Version, o.Log = *data, version, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			return assembly.Run(cmd.Context(), o)
 		},

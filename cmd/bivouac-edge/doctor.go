@@ -2,9 +2,11 @@ package main
 
 import (
 	"log/slog"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/doctor"
 	"bivouac/edge/sandbox/bubblewrap"
@@ -23,6 +25,9 @@ func doctorCommand(dir *string) *cobra.Command {
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := doctor.Config{State: *dir, Worker: worker}
+			if devdir.Addresses(*dir) != nil {
+				cfg.Starter = devdir.Command(filepath.Dir(filepath.Clean(*dir)))
+			}
 			if s, why := supervisors(worker); s != nil {
 				scope := "bivouac-doctor"
 				if d, err := state.Open(*dir); err == nil {

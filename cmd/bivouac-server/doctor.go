@@ -1,6 +1,8 @@
 package main
 
 import (
+	"path/filepath"
+
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/devdir"
@@ -42,6 +44,9 @@ func (o *options) followDev(cmd *cobra.Command) {
 	}
 	given := cmd.Flags().Changed
 	o.config.DataDir = devdir.Part(o.config.DataDir, "server", given("data"))
+	if devdir.Addresses(o.config.DataDir) != nil {
+		o.config.Starter = devdir.Command(filepath.Dir(o.config.DataDir))
+	}
 	for flag, of := range map[string]struct {
 		name  string
 		value *string

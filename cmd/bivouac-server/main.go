@@ -10,10 +10,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
@@ -124,6 +126,10 @@ func (o *options) settle(cmd *cobra.Command) error {
 func (o *options) run(cmd *cobra.Command) error {
 	if err := o.settle(cmd); err != nil {
 		return err
+	}
+	if dev := devdir.Part(o.config.DataDir, "server", o.file != "" || o.config.BrokerCodeFile != "" || cmd.Flags().Changed("data")); dev != o.config.DataDir {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "there is no server in %s; the one in %s is started, with its broker, by: %s",
+			o.config.DataDir, dev, devdir.Command(filepath.Dir(dev)))
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {

@@ -118,3 +118,31 @@ func TestFlagsWinOverTheFile(t *testing.T) {
 		t.Errorf("the flag's directory: %v", err)
 	}
 }
+
+// A server that cannot start leaves no directory that looks like a server's; where
+// bivouac dev has the only one, the refusal says what starts it. With a code it goes on.
+func TestRefusalLeavesNothingBehind(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", dir)
+	own, dev := filepath.Join(dir, "bivouac", "server"), filepath.Join(dir, "bivouac", "dev", "server")
+	start := []string{"--public", "127.0.0.1:0", "--runners", "127.0.0.1:0"}
+	if _, err := run(t, start...); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), own+" is not enrolled") {
+		t.Errorf("with nothing: %v", err)
+	}
+	if _, err := os.Stat(own); err == nil {
+		t.Error("a refused start made a directory")
+	}
+	if _, err := run(t, "bootstrap", "--data", dev, "--principal", "me", "--token-file", filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t, start...); err == nil || !strings.Contains(err.Error(), "is started, with its broker, by: bivouac dev") {
+		t.Errorf("with bivouac dev's: %v", err)
+	}
+	code := filepath.Join(dir, "code")
+	if err := os.WriteFile(code, []byte("no code\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t, append(start, "--broker-code-file", code)...); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
+		t.Errorf("one of its own, beside bivouac dev's: %v", err)
+	}
+}

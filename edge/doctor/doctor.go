@@ -33,6 +33,9 @@ import (
 
 // Config of a doctor. The zero value of what is not said is the machine's own.
 type Config struct {
+	// Starter is the command that starts server and broker, where they are this
+	// machine's and that is known; empty: they are elsewhere.
+	Starter string
 	// State is the path of the state directory.
 	State string
 	// Sandbox of this machine; nil: none, with SandboxProblem as the reason.
@@ -156,7 +159,7 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 		}
 	}
 	x.answers = reach.Check(ctx, x.Report, reach.Peer{Check: "server", Who: "the server", Link: to(x.enrolment.Server, identity.RoleServer),
-		Start: "bivouac-server  (on its machine)", Elsewhere: x.dir.Command("leave --force") + " and join at its right address"})
+		Start: x.start("bivouac-server"), Elsewhere: x.dir.Command("leave --force") + " and join at its right address"})
 	broker, from := cmp.Or(p.Broker, x.enrolment.Broker), "bivouac-server --advertise-broker HOST:PORT, or `broker` in "+x.dir.Policy()
 	if broker == "" {
 		x.Warn("broker", "the server has not said where the broker is", "turns in sandboxes reach models through it", from)
@@ -167,7 +170,17 @@ func (x *exam) peers(ctx context.Context, p owner.Policy) {
 			"on the server's machine: bivouac dev --broker IP:7402, or "+from)
 		return
 	}
-	reach.Check(ctx, x.Report, reach.Peer{Check: "broker", Who: "the broker", Link: to(broker, identity.RoleBroker), Start: "bivouac-broker run  (on its machine)", Elsewhere: from})
+	reach.Check(ctx, x.Report, reach.Peer{Check: "broker", Who: "the broker", Link: to(broker, identity.RoleBroker), Start: x.start("bivouac-broker run"), Elsewhere: from})
+}
+
+// start is what starts a peer: of this machine the whole command, and elsewhere what
+// there is to look for, since only who set it up knows how it was started.
+func (x *exam) start(alone string) string {
+	if x.Starter != "" {
+		return x.Starter
+	}
+	program, _, _ := strings.Cut(alone, " ")
+	return "on its machine: bivouac dev, or " + alone + " with the flags or the --config that it has; " + program + " doctor says there what is missing"
 }
 
 // standing asks the server whether this machine is still a runner of it. It reports

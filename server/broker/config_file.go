@@ -3,8 +3,11 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
@@ -18,12 +21,44 @@ import (
 func LoadConfig(path string) (Config, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
-		return Config{}, protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration cannot be read: %w; bivouac-broker init writes a first one", err)
+		return Config{}, unread(path, err)
 	}
 	if err := filemode.Policy(path); err != nil {
 		return Config{}, err
 	}
 	return ParseConfig(src, path)
+}
+
+// unread says what mends a configuration that is not there, or not this user's.
+func unread(path string, err error) error {
+	switch dir := filepath.Dir(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration %s is not there: name the broker's directory with --data; where there never was one, bivouac-broker init --data %s writes a first one", path, dir)
+	case errors.Is(err, fs.ErrPermission):
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the broker's configuration cannot be read: %w; run this as the user of the broker (ls -ld %s says who that is)", err, dir)
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration cannot be read: %w", err)
+}
+
+// First is the broker.hcl that init writes, with addresses that are given in place of
+// those for one machine alone.
+func First(listen string, servers []string) (string, error) {
+	text := Example
+	replace := func(field, of, value string) {
+		text = strings.Replace(text, field+" = "+of, field+" = "+value, 1)
+	}
+	if listen != "" {
+		replace("listen ", `"127.0.0.1:7402"`, strconv.Quote(listen))
+	}
+	if len(servers) > 0 {
+		var all []string
+		for _, s := range servers {
+			all = append(all, strconv.Quote(s))
+		}
+		replace("servers", `["127.0.0.1:7401"]`, "["+strings.Join(all, ", ")+"]")
+	}
+	_, err := ParseConfig([]byte(text), "broker.hcl")
+	return text, err
 }
 
 // ParseConfig reads and validates the text of broker.hcl.

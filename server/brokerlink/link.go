@@ -102,9 +102,14 @@ func Open(c Config) (*Link, error) {
 	case creds != nil:
 		l.lapsed = creds
 	case l.code == nil:
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "this server is not enrolled at a broker: %s", needsCode)
+		return nil, NotEnrolled(l.cfg.Dir)
 	}
 	return l, nil
+}
+
+// NotEnrolled is why a server of this directory does not start without a code.
+func NotEnrolled(dir string) error {
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the server of %s is not enrolled at a broker: %s", dir, needsCode)
 }
 
 const needsCode = "run bivouac-broker server-code on the broker's machine, save its code to a file and start with --broker-code-file FILE"

@@ -129,10 +129,16 @@ func (x exam) certificates() {
 		x.ends("public certificate", "the certificate of the public API", x.TLS, 14*24*time.Hour, "renew it, and restart bivouac-server")
 	}
 	if !x.Broker.Certified() {
-		x.Bad("signing key", "the broker has not certified one", "no capability is signed: turns wait", "bivouac-broker run  (see the findings about the broker)")
+		x.Bad("signing key", "the broker has not certified one", "no capability is signed: turns wait", x.startBroker())
 	} else {
 		x.Fine("signing key", "certified")
 	}
+}
+
+// startBroker is the whole command: a broker that was given its addresses by flags
+// listens elsewhere without them.
+func (x exam) startBroker() string {
+	return "bivouac-broker run --listen " + x.BrokerAddress + " --server " + x.Advertised + "  (on its machine)"
 }
 
 func (x exam) ends(check, what string, c *x509.Certificate, soon time.Duration, mend string) {
@@ -179,12 +185,12 @@ func (x exam) broker(ctx context.Context) {
 	start := time.Now()
 	d, err := x.Broker.Describe(ctx)
 	if err != nil {
-		x.Bad("broker", err.Error(), "no model and no tool is reached without it", "bivouac-broker run  (on its machine; it should listen at "+x.BrokerAddress+")")
+		x.Bad("broker", err.Error(), "no model and no tool is reached without it", x.startBroker())
 		return
 	}
 	x.Fine("broker", "%s answers at %s in %s, %d model route(s), %d destination(s)", d.GetBrokerId(), x.BrokerAddress, time.Since(start).Round(time.Millisecond), len(d.GetModels()), len(d.GetDestinations()))
 	age := time.Duration(d.GetFeedAgeMs()) * time.Millisecond
-	const mend = "bivouac-broker run --server HOST:PORT  (of this server's runner listener, as the broker reaches it)"
+	mend := x.startBroker() + ", where " + x.Advertised + " is this server's runner listener as the broker reaches it"
 	switch {
 	case age < 0:
 		x.Bad("feed", "the broker has not received this server's feed", "it admits nothing", mend)

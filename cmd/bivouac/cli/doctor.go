@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -104,7 +105,7 @@ func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) boo
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
 	address := net.JoinHostPort(host, port)
-	const start = "bivouac dev, or bivouac-server on its machine; bivouac-server doctor says there why it does not run"
+	start := a.startOf(address)
 	if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
 		r.Bad("server.name", "the name "+host+" cannot be resolved: "+err.Error(), "the server is reached by it", "getent hosts "+host+"; or "+logIn)
 		return false
@@ -151,6 +152,18 @@ func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) boo
 		r.Clock("the server", theirs, time.Now(), time.Since(begun))
 	}
 	return true
+}
+
+// startOf is the whole command that starts the server at an address: that of the
+// bivouac dev of this machine which had it last, or what there is to look for where it
+// runs.
+func (a *app) startOf(address string) string {
+	for _, data := range []string{filepath.Dir(a.config), defaultDevDir()} {
+		if devdir.Addresses(filepath.Join(data, "server"))["public"] == address {
+			return devdir.Command(data)
+		}
+	}
+	return "bivouac dev, or bivouac-server on its machine, with the flags or the --config that it has; bivouac-server doctor says there why it does not run"
 }
 
 // otherScheme is the login over TLS where it was in the clear, and in the clear on this

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -64,5 +65,21 @@ func TestDoctorKnowsAnotherNamesCertificate(t *testing.T) {
 	}
 	if other := otherScheme(here); !strings.Contains(other, "http://127.0.0.1:7400") {
 		t.Errorf("on this machine: %q", other)
+	}
+}
+
+// A server that had its address from the bivouac dev of this machine is started by that,
+// whole; another one where it runs.
+func TestDoctorKnowsWhatStartsTheServer(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	a := &app{config: filepath.Join(t.TempDir(), "login")}
+	if err := writePrivate(filepath.Join(defaultDevDir(), "addresses.json"), []byte(`{"public":"127.0.0.1:7400","runner":"203.0.113.10:7401"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.startOf("127.0.0.1:7400"); got != "bivouac dev --runner 203.0.113.10:7401" {
+		t.Errorf("dev's: %s", got)
+	}
+	if got := a.startOf("203.0.113.10:7400"); !strings.Contains(got, "bivouac-server on its machine") {
+		t.Errorf("another's: %s", got)
 	}
 }

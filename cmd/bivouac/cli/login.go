@@ -61,13 +61,18 @@ type loginJSON struct {
 
 func readLogin(dir string) (login, error) {
 	path := filepath.Join(dir, loginFile)
-	if err := filemode.Secret(path); err != nil {
+	if err := filemode.Secret(path); errors.Is(err, fs.ErrPermission) {
+		return login{}, foreignLogin(path, err)
+	} else if err != nil {
 		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "your token is in a file that is not yours alone: %w", err)
 	}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return login{}, protocol.Errorf(protocol.CodeUnauthenticated,
 			"you are not logged in (no %s): run bivouac dev for a server of your own, or bivouac login URL", path)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return login{}, foreignLogin(path, err)
 	}
 	if err != nil {
 		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w", err)
@@ -77,6 +82,11 @@ func readLogin(dir string) (login, error) {
 		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: run bivouac login URL again", path)
 	}
 	return login{Server: j.Server, Token: secret(j.Token), RootFingerprint: j.RootFingerprint, CA: j.CA}, nil
+}
+
+// foreignLogin is one that another user keeps.
+func foreignLogin(path string, err error) error {
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w; it is another user's: run this as that one (ls -l %s says who), or log in as yourself: `BIVOUAC_CONFIG=$HOME/.config/bivouac bivouac login URL`, and that variable before each command", err, path)
 }
 
 // writeLogin replaces the login in one step.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"bivouac/edge/durable"
 )
@@ -59,6 +60,27 @@ func Beside(data, part string) string {
 func holds(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return len(entries) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
+}
+
+// Command that starts the deployment in a directory again, at the addresses of its last
+// start.
+func Command(dir string) string {
+	words := []string{"bivouac", "dev"}
+	if dir = filepath.Clean(dir); dir != Default() {
+		words = append(words, "--data", dir)
+	}
+	kept := Addresses(filepath.Join(dir, "server"))
+	for _, a := range []struct{ flag, usual string }{{"public", "127.0.0.1:7400"}, {"runner", "127.0.0.1:7401"}, {"broker", "127.0.0.1:7402"}, {"model", "127.0.0.1:7403"}} {
+		if at := kept[a.flag]; at != "" && at != a.usual {
+			words = append(words, "--"+a.flag, at)
+		}
+	}
+	for i, w := range words {
+		if strings.ContainsAny(w, " \t'\"$&;()*?[]`\\") {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // Addresses of the deployment that data is a part of: public, runner, broker and

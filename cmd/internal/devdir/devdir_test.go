@@ -36,6 +36,12 @@ func TestPart(t *testing.T) {
 	if got := Addresses(dev + "/")["broker"]; got != "203.0.113.10:7402" {
 		t.Errorf("the broker's address: %q", got)
 	}
+	if got := Command(Default()); got != "bivouac dev --broker 203.0.113.10:7402" {
+		t.Errorf("what starts it again: %s", got)
+	}
+	if got := Command(filepath.Join(home, "a b")); got != "bivouac dev --data '"+filepath.Join(home, "a b")+"'" {
+		t.Errorf("what starts another: %s", got)
+	}
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		t.Fatal(err)
 	}

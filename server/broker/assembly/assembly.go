@@ -55,8 +55,17 @@ func DefaultDir() string {
 }
 
 // Init makes a data directory: the keyring and, where they are missing, a first
-// configuration and the paths directory. It returns the root's fingerprint.
-func Init(data string) (string, error) {
+// configuration with the addresses that are given, and the paths directory. It returns
+// the root's fingerprint.
+func Init(data, listen string, servers []string) (string, error) {
+	first, err := broker.First(listen, servers)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(data, ConfigFile)
+	if _, err := os.Stat(path); err == nil && (listen != "" || len(servers) > 0) {
+		return "", protocol.Errorf(protocol.CodeAlreadyExists, "%s is there already: say listen and servers in it, and leave --listen and --server out", path)
+	}
 	fingerprint, err := keyring.Init(data)
 	if err != nil {
 		return "", err
@@ -64,14 +73,14 @@ func Init(data string) (string, error) {
 	if err := os.MkdirAll(filepath.Join(data, pathsDir), 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.OpenFile(filepath.Join(data, ConfigFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fingerprint, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	_, err = f.WriteString(broker.Example)
+	_, err = f.WriteString(first)
 	return fingerprint, errors.Join(err, f.Close())
 }
 

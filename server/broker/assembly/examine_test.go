@@ -68,7 +68,7 @@ func TestExamine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Data: filepath.Join(t.TempDir(), "broker"), Listen: address}
-			if _, err := Init(o.Data); err != nil {
+			if _, err := Init(o.Data, "", nil); err != nil {
 				t.Fatal(err)
 			}
 			write(t, o, ConfigFile, config("http://"+provider.Addr().String()+"/v1"))
