@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 )
@@ -18,8 +20,10 @@ type Needs struct {
 func (n Needs) WorkerMissing() string {
 	info, err := os.Stat(n.Worker)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("bivouac-worker, which runs turns, is not at %s: copy it there, beside bivouac-edge, or name it with `bivouac-edge run --worker PATH`", n.Worker)
 	case err != nil:
-		return fmt.Sprintf("bivouac-worker, which runs turns, is not there (%v): copy it beside bivouac-edge, or name it with `bivouac-edge run --worker PATH`", err)
+		return fmt.Sprintf("bivouac-worker, which runs turns, cannot be seen (%v): copy it beside bivouac-edge, or name it with `bivouac-edge run --worker PATH`", err)
 	case info.IsDir() || info.Mode()&0o111 == 0:
 		return fmt.Sprintf("%s, which runs turns, is no program: `chmod +x %s`", n.Worker, n.Worker)
 	}

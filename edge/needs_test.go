@@ -21,7 +21,7 @@ func TestNeeds(t *testing.T) {
 		change func() error
 		want   string
 	}{
-		{func() error { return nil }, "copy it beside bivouac-edge"},
+		{func() error { return nil }, "copy it there, beside bivouac-edge"},
 		{func() error { return os.WriteFile(n.Worker, nil, 0o600) }, "`chmod +x " + n.Worker + "`"},
 		{func() error { return os.Chmod(n.Worker, 0o700) }, ""},
 		{func() error { n.LookFunc = func(string) (string, error) { return "", errors.New("no") }; return nil }, "`sudo apt-get install git`"},

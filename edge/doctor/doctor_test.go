@@ -186,6 +186,7 @@ func TestExamine(t *testing.T) {
 		"policy of naught": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 0\n"), 0o600)) }, "edge.hcl", finding.Warning, "allows nothing", "edit "},
 		"no server":        {func(b *body) { b.stop["server"]() }, "server", finding.Problem, "7401", "bivouac-server"},
 		"no broker":        {func(b *body) { b.stop["broker"]() }, "broker", finding.Problem, "7402", "bivouac-broker run"},
+		"no broker of dev": {func(b *body) { b.stop["broker"](); b.cfg.Starter = "bivouac dev --runner 203.0.113.10:7401" }, "broker", finding.Problem, "7402", "bivouac dev --runner 203.0.113.10:7401"},
 		"told loopback": {func(b *body) {
 			b.must(b.dir.SaveEnrolment(state.Enrolment{Server: serverAddr, Broker: "127.0.0.1:7402"}))
 		}, "broker.address", finding.Problem, "which is this machine itself", "bivouac dev --broker IP:7402"},
@@ -216,7 +217,7 @@ func TestExamine(t *testing.T) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
 		}, "freezer", finding.Warning, "can be frozen", "cgroup"},
 		"no git":    {func(b *body) { b.cfg.LookFunc = func(string) (string, error) { return "", errors.New("not found") } }, "git", finding.Problem, "not found", "apt-get install git"},
-		"no worker": {func(b *body) { b.cfg.Worker += ".gone" }, "worker", finding.Problem, "bivouac-worker, which runs turns, is not there", "--worker"},
+		"no worker": {func(b *body) { b.cfg.Worker += ".gone" }, "worker", finding.Problem, "bivouac-worker, which runs turns, is not at", "--worker"},
 		"full disk": {func(b *body) { b.cfg.FreeFunc = func(string) (uint64, uint64, error) { return 5 << 20, 1 << 30, nil } }, "disk", finding.Problem, "5.0 MiB", "du -xh"},
 		"daemon is off": {func(b *body) {
 			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")

@@ -74,8 +74,9 @@ func (s runners) certify(ctx context.Context, runner protocol.RunnerID, tenant p
 	switch protocol.CodeOf(err) {
 	case protocol.CodeUnavailable, protocol.CodeDeadlineExceeded, protocol.CodeCancelled:
 		if ctx.Err() == nil {
-			err = protocol.Errorf(protocol.CodeUnavailable,
-				"this machine reached the server, but the server cannot reach its broker, which signs what a machine gets (%w): start it there, with `bivouac-broker run` or `bivouac dev`, then run the same command again; the code is not used up", err)
+			s.Log.WarnContext(ctx, "a machine cannot join: the broker does not answer", "runner", runner, "error", err)
+			err = &protocol.Error{Code: protocol.CodeUnavailable, Err: err, Message: "this machine reached the server, but the server cannot reach its broker, which signs what a machine gets: " +
+				"start it there, with `bivouac-broker run` or `bivouac dev`, then run the same command again; the code is not used up"}
 		}
 	}
 	return chain, root, err
