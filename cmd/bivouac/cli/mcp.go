@@ -65,7 +65,7 @@ func named(tools []*apiv1.McpTool, name string) (out []*apiv1.McpTool) {
 }
 
 func showMCP(w io.Writer, r *apiv1.McpToolsResponse, words bool) {
-	fmt.Fprintf(w, "# %s: %q %s, MCP %s, %d tools. Effects are %s; its own words are comments.\n",
+	fmt.Fprintf(w, "# %s: %q %s, MCP %s, tools: %d. Effects are %s; its own words are comments.\n",
 		plain(r.GetDestination()), plain(r.GetServerName()), plain(r.GetServerVersion()), plain(r.GetProtocolVersion()), len(r.GetTools()),
 		"R0 read, R1 reversible, R2 irreversible, R3 outbound, R4 destructive")
 	credential := ""
