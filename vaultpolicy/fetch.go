@@ -13,6 +13,14 @@ const wrapTTL = "120s"
 // Fetch is how the broker gets what it logs in with, as commands of the server's own
 // command line: empty for methods whose secret is not the server's.
 func (c Config) Fetch() string {
+	text := c.fetch()
+	if text == "" || c.Namespace == "" {
+		return text
+	}
+	return "export VAULT_NAMESPACE=" + c.Namespace + "   # on both machines\n" + text
+}
+
+func (c Config) fetch() string {
 	n := c.names()
 	switch c.Auth.Method {
 	case login.AppRole:

@@ -51,6 +51,7 @@ func TestKinds(t *testing.T) {
 	}{
 		"nothing there":      {404, `{"errors":[]}`, Absent, protocol.CodeNotFound},
 		"deleted version":    {404, `{"data":{"data":null,"metadata":{"version":2}}}`, Absent, protocol.CodeNotFound},
+		"no namespace":       {404, `{"errors":["namespace not found"]}`, NoNamespace, protocol.CodeFailedPrecondition},
 		"person disabled":    {403, `{"errors":["entity from given entity alias is disabled"]}`, Disabled, protocol.CodePermissionDenied},
 		"no mount":           {404, `{"errors":["no handler for route \"x/data/y\". route entry not found."]}`, Unmounted, protocol.CodeFailedPrecondition},
 		"no right":           {403, `{"errors":["1 error occurred:\n\t* permission denied\n\n"]}`, Refused, protocol.CodeFailedPrecondition},

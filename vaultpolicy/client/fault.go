@@ -32,6 +32,8 @@ const (
 	NoAccessor Kind = "no accessor"
 	// Unmounted: no engine is at the path.
 	Unmounted Kind = "unmounted"
+	// NoNamespace: the server has no namespace of the name.
+	NoNamespace Kind = "no namespace"
 	// Limited: too many requests; later ones are answered.
 	Limited Kind = "limited"
 	// Sealed: the server runs and can decrypt nothing.
@@ -79,7 +81,7 @@ func KindOf(err error) Kind {
 // codes of kinds, where whoever asked does not know better.
 var codes = map[Kind]protocol.Code{
 	Absent: protocol.CodeNotFound, Refused: protocol.CodeFailedPrecondition, Disabled: protocol.CodePermissionDenied, Invalid: protocol.CodeFailedPrecondition,
-	Changed: protocol.CodeConflict, NoAccessor: protocol.CodeNotFound, Unmounted: protocol.CodeFailedPrecondition,
+	Changed: protocol.CodeConflict, NoAccessor: protocol.CodeNotFound, Unmounted: protocol.CodeFailedPrecondition, NoNamespace: protocol.CodeFailedPrecondition,
 	Limited: protocol.CodeRateLimited, Sealed: protocol.CodeUnavailable, Away: protocol.CodeUnavailable,
 }
 
@@ -108,7 +110,7 @@ func classify(server, verb, path string, err error) error {
 var words = map[Kind]string{
 	Absent: "has nothing there", Refused: "refuses", Disabled: "refuses", Invalid: "says that the request is wrong", Changed: "says that it was changed in between",
 	NoAccessor: "knows no such token", Unmounted: "has no engine there: bivouac vault setup shows what is missing", Limited: "answers no more for now",
-	Sealed: "is sealed: an operator must unseal it", Away: "does not answer",
+	NoNamespace: "has no such namespace", Sealed: "is sealed: an operator must unseal it", Away: "does not answer",
 }
 
 // bare is what a failed request leaves to say: its URL stands in the error already.
@@ -134,6 +136,8 @@ func kindOf(status int, said string) Kind {
 		return Refused
 	case status >= 500 || status == http.StatusPreconditionFailed || status == http.StatusRequestTimeout:
 		return Away
+	case has("namespace not found"):
+		return NoNamespace
 	case has("no handler for route") || has("unsupported path") && status == http.StatusNotFound:
 		return Unmounted
 	// Both servers answer 403 or 400 here, depending on their version.

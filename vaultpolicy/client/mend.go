@@ -19,6 +19,8 @@ func Mend(err error) string {
 		return "vault operator unseal  (on the server's machine, by whoever holds the unseal keys)"
 	case Limited:
 		return "try again in a moment; a rate limit of the server is met: vault list sys/quotas/rate-limit"
+	case NoNamespace:
+		return "bao namespace list, bao namespace create NAME; or name another in the vault block of broker.hcl"
 	case Away:
 		return mendWay(err)
 	}

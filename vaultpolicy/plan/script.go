@@ -8,10 +8,14 @@ import (
 
 // Script is the whole plan as commands of the server's own command line, from
 // nothing: to be reviewed, run, or taken over into something else. Run twice it
-// fails at the mounts, which are there then.
-func (p Plan) Script() (string, error) {
+// fails at the mounts, which are there then. namespace is where it is made; empty:
+// the root.
+func (p Plan) Script(namespace string) (string, error) {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n# Everything that Bivouac needs in an empty Vault or OpenBao server.\nset -eu\n")
+	if namespace != "" {
+		fmt.Fprintf(&b, "export VAULT_NAMESPACE='%s'\n", strings.ReplaceAll(namespace, "'", `'\''`))
+	}
 	for _, i := range p.Items {
 		fmt.Fprintf(&b, "\n# %s: without it, %s\n", i.Title(), i.For)
 		if text, ok := i.Want["policy"].(string); ok && i.Kind == "policy" {

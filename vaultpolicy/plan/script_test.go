@@ -27,13 +27,13 @@ func wanted() Wanted {
 // in the order of the plan.
 func TestScript(t *testing.T) {
 	p := New(wanted())
-	text, err := p.Script()
+	text, err := p.Script("it's/here")
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	// A command line that notes what it is given.
-	noting := "#!/bin/sh\nif [ \"$1\" = read ]; then exit 0; fi\necho \"$*\" >> calls\ncat > \"stdin.$(wc -l < calls | tr -d ' ')\"\n"
+	noting := "#!/bin/sh\n[ \"$VAULT_NAMESPACE\" = \"it's/here\" ] || exit 1\nif [ \"$1\" = read ]; then exit 0; fi\necho \"$*\" >> calls\ncat > \"stdin.$(wc -l < calls | tr -d ' ')\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "vault"), []byte(noting), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -103,6 +103,23 @@ func usable(text, from string) (hidden.Value, error) {
 	return v, nil
 }
 
+// ignoresNamespace reports a server that takes no notice of namespaces, so that what is
+// made for one lands in the root: Vault without Enterprise does that.
+func (v *vaultAdmin) ignoresNamespace(ctx context.Context) bool {
+	if v.way.Namespace == "" {
+		return false
+	}
+	none := v.way
+	none.Namespace = strings.TrimSuffix(v.way.Namespace, "/") + "/bivouac-no-such-namespace"
+	c, err := client.New(none)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_, err = c.Read(ctx, v.token, "auth/token/lookup-self")
+	return err == nil
+}
+
 // explain a request that failed: whose token it is that was refused, and what it may
 // not do; otherwise what is to be done about the way to the server.
 func (v *vaultAdmin) explain(ctx context.Context, p plan.Plan, apply bool, err error) error {

@@ -70,6 +70,9 @@ func (a *app) checkVault(ctx context.Context, r *finding.Report, file vaultpolic
 
 // compare the server with the plan.
 func (v *vaultAdmin) compare(ctx context.Context, r *finding.Report, p plan.Plan) {
+	if v.ignoresNamespace(ctx) {
+		r.Bad("vault.namespace", v.Address()+" takes no notice of namespaces", "everything lies in its root instead of in "+v.way.Namespace, "take the namespace out of broker.hcl and of your environment")
+	}
 	d, err := p.Diff(ctx, v.Client, v.token)
 	if err != nil {
 		r.Bad("vault.plan", v.explain(ctx, p, false, err).Error(), "what is missing cannot be said", mendComparison(err))

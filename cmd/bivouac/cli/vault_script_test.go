@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -59,6 +60,12 @@ func TestVaultScripts(t *testing.T) {
 					file = []byte(strings.ReplaceAll(string(file), "$"+name, value))
 				}
 				return os.WriteFile(filepath.Join(env.WorkDir, "broker.hcl"), file, 0o600)
+			},
+			Condition: func(name string) (bool, error) { // [namespaces]: the server has them
+				if name != "namespaces" {
+					return false, fmt.Errorf("unknown condition %q", name)
+				}
+				return p.Name == engine.OpenBao.Name, nil
 			},
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "capture": capture, "documents": documents, "keep": keep},
 		})

@@ -41,7 +41,7 @@ bodies of the requests).` + asAdmin,
 			case err != nil:
 				return err
 			case bare:
-				return a.printPlan(p)
+				return a.printPlan(file, p)
 			}
 			return a.setUpVault(cmd.Context(), file, p, apply)
 		},
@@ -53,11 +53,11 @@ bodies of the requests).` + asAdmin,
 }
 
 // printPlan writes what is made from nothing.
-func (a *app) printPlan(p plan.Plan) error {
+func (a *app) printPlan(file vaultpolicy.File, p plan.Plan) error {
 	if a.json {
 		return a.printJSON(map[string]any{"items": planned(p)})
 	}
-	text, err := p.Script()
+	text, err := p.Script(file.Namespace)
 	if err != nil {
 		return err
 	}
@@ -72,6 +72,9 @@ func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan
 		return err
 	}
 	defer admin.Close()
+	if admin.ignoresNamespace(ctx) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s takes no notice of namespaces, and %q would be its root: take the namespace out of broker.hcl and of your environment", admin.Address(), file.Namespace)
+	}
 	d, err := p.Diff(ctx, admin.Client, admin.token)
 	if err != nil {
 		return admin.explain(ctx, p, apply, err)
