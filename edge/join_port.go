@@ -39,8 +39,11 @@ func resolves(ctx context.Context, n link.Network, address string) error {
 	return nil
 }
 
-// apiPort is where a server's API for people listens by default.
-const apiPort = "7400"
+// Where a server's API for people and the broker listen by default.
+const (
+	apiPort    = "7400"
+	brokerPort = "7402"
+)
 
 // wrongPort adds to a join that failed what the mistake is likely to be: the port
 // of the API, which people know, in place of the one for runners.
@@ -48,11 +51,14 @@ func wrongPort(address string, err error) error {
 	var e *protocol.Error
 	host, port, _ := net.SplitHostPort(address)
 	clear := errors.As(err, new(tls.RecordHeaderError)) // something answered, and it speaks no TLS
-	if err == nil || port == DefaultPort || port != apiPort && !clear {
+	if err == nil || port == DefaultPort || port != apiPort && port != brokerPort && !clear {
 		return err
 	}
 	what := "port " + port + " is the API's unless the server says otherwise"
-	if clear {
+	switch {
+	case port == brokerPort:
+		what = "port " + port + " is the broker's unless it says otherwise"
+	case clear:
 		what = "what listens on port " + port + " speaks plain HTTP, as the API does"
 	}
 	code := protocol.CodeOf(err)

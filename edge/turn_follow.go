@@ -130,7 +130,7 @@ func (d *Daemon) noteResult(ctx context.Context, t *turn, r *runnerv1.Result) {
 	case r.GetStatus() == protocol.ResultFailed && r.GetCode() == string(protocol.CodeInternal):
 		why := strings.Join(t.dir.Errors(), "; ")
 		d.log.ErrorContext(ctx, "a turn failed on this machine", "attempt", t.id, "message", r.GetMessage(), "supervisor", why)
-		d.problems.note("work", protocol.Errorf(protocol.CodeInternal, "turn attempt %s failed on this machine: %s: see `%s`", t.id, cmp.Or(why, r.GetMessage()), d.cfg.State.Command("doctor")))
+		d.problems.note("work", protocol.Errorf(protocol.CodeInternal, "turn attempt %s failed on this machine: %s", t.id, cmp.Or(why, r.GetMessage())))
 	case r.GetStatus() == protocol.ResultFailed:
 		d.log.WarnContext(ctx, "a turn failed", "attempt", t.id, "code", r.GetCode(), "message", r.GetMessage())
 	}

@@ -285,6 +285,12 @@ func (x *exam) ended(runs bool) {
 	}
 }
 
+// anew starts a daemon that goes on trying in vain anew, when nothing else said here
+// is the reason.
+func (x *exam) anew() string {
+	return "what the other findings say; if there are none, end bivouac-edge and start it again: " + x.dir.Command("run")
+}
+
 // daemon asks the running one.
 func (x *exam) daemon(ctx context.Context) {
 	s, err := x.StatusFunc(ctx, x.dir)
@@ -294,12 +300,14 @@ func (x *exam) daemon(ctx context.Context) {
 		x.Warn("daemon", err.Error(), "this machine takes no work", x.dir.Command("run"))
 	case s.Paused:
 		x.Warn("daemon", "its owner has paused it", "this machine takes no work", x.dir.Command("resume"))
+	case !s.Connected && !x.answers:
+		x.Bad("daemon", "runs, and is not connected: "+cmp.Or(s.LastError, "no reason known"), "this machine takes no work", x.start("bivouac-server"))
 	case !s.Connected:
-		x.Bad("daemon", "runs, and is not connected: "+cmp.Or(s.LastError, "no reason known"), "this machine takes no work", x.dir.Command("status"))
+		x.Bad("daemon", "runs, and is not connected although the server answers: "+cmp.Or(s.LastError, "no reason known"), "this machine takes no work", mendOf(s.LastError, x.anew()))
 	case s.PolicyProblem != "" && strings.Contains(s.LastError, s.PolicyProblem):
 		x.Fine("daemon", "connected over %s; the last edge.hcl without mistakes is in force", s.Transport) // said by policy
 	case s.LastError != "":
-		x.Warn("daemon", "connected over "+s.Transport+"; last trouble: "+s.LastError, "some part of it tries again", x.dir.Command("status"))
+		x.Warn("daemon", "connected over "+s.Transport+"; last trouble: "+s.LastError, "some part of it tries again", mendOf(s.LastError, x.anew()))
 	default:
 		x.Fine("daemon", "connected over %s, epoch %d, journal %d bytes, %d attempt(s)", s.Transport, s.Epoch, s.JournalBytes, len(s.Attempts))
 	}

@@ -226,8 +226,14 @@ func TestExamine(t *testing.T) {
 			b.says = protocol.Errorf(protocol.CodePermissionDenied, "the runner desk was revoked")
 			b.asked = protocol.Errorf(protocol.CodeFailedPrecondition, "bivouac-edge does not run here")
 		}, "standing", finding.Problem, "desk was revoked", "leave --force"},
-		"paused":         {func(b *body) { b.status.Paused = true }, "daemon", finding.Warning, "paused", "resume"},
-		"not connected":  {func(b *body) { b.status.Connected, b.status.LastError = false, "no route" }, "daemon", finding.Problem, "no route", "status"},
+		"paused":        {func(b *body) { b.status.Paused = true }, "daemon", finding.Warning, "paused", "resume"},
+		"not connected": {func(b *body) { b.status.Connected, b.status.LastError = false, "no route" }, "daemon", finding.Problem, "no route", "bivouac-edge run"},
+		"not connected, which has a remedy": {func(b *body) {
+			b.status.Connected, b.status.LastError = false, "connection: this machine must enrol again: `bivouac-edge leave --force`"
+		}, "daemon", finding.Problem, "although the server answers", "bivouac-edge leave --force"},
+		"trouble": {func(b *body) {
+			b.status.LastError = "clock: it is behind: set it right, with `timedatectl set-ntp true`"
+		}, "daemon", finding.Warning, "last trouble", "timedatectl set-ntp true"},
 		"second key":     {func(b *body) { b.status.SecondKeys, b.status.Questions = []string{"files.write"}, 2 }, "second_key", finding.Warning, "2 question(s)", "approvals"},
 		"link over TCP":  {func(b *body) { b.status.Transport, b.status.QUICProblem = link.HTTP2, "eaten" }, "daemon.transport", finding.Warning, "eaten", "probe"},
 		"folder is gone": {func(b *body) { b.must(os.Remove(b.notes)) }, "edge.hcl", finding.Problem, "notes", "edit"},
