@@ -4,10 +4,13 @@ package vaultpolicy
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/vault/api"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
@@ -159,4 +162,30 @@ func (x *site) audit(t *testing.T, _ *Vault) {
 	if log := x.Log(); strings.Contains(log, authoritytest.Value) {
 		t.Error("the server's log holds a credential")
 	}
+}
+
+// The server's socket device wakes the broker, long before the next poll; and a
+// broker that goes away does not stop the server.
+func TestAuditSocket(t *testing.T) {
+	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
+		x := newSite(t, vaulttest.Start(t, p))
+		socket := filepath.Join(t.TempDir(), "audit.sock")
+		v, said := x.tells(t, func(c *Config) {
+			c.Audit, c.PollText, c.GraceText = &Audit{Socket: socket}, "1m", "5m"
+		})
+		g, sealed := x.grant(t, v)
+		until(t, v, g.ID, "")
+		if err := x.root.Sys().EnableAuditWithOptionsWithContext(t.Context(), "bivouac", &api.EnableAuditOptions{
+			Type: "socket", Options: map[string]string{"address": socket, "socket_type": "unix", "write_timeout": "500ms"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, v, g.ID, "")
+		x.revoke(t, g)
+		until(t, v, g.ID, protocol.CodePermissionDenied)
+		codeIs(t, "mint", mints(t, v, g, sealed), protocol.CodePermissionDenied)
+		if how := said.of(g.ID); !strings.Contains(how, "revoked in the server") {
+			t.Errorf("told %q", how)
+		}
+	})
 }
