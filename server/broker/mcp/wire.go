@@ -45,7 +45,8 @@ type wire struct {
 	version string          // that was agreed on
 	changed bool            // the server says that its tools changed
 	asked   int             // requests of the server
-	last    json.RawMessage // result of the last answered request
+	last    json.RawMessage // result of the last answered request, or
+	fault   *jsonrpc.Error  // its error
 	failure error           // of the last request
 	called  bool            // a tools/call was on its way: there is no second one
 	arrived bool            // it may have arrived
@@ -90,7 +91,7 @@ func (w *wire) Write(ctx context.Context, m jsonrpc.Message) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.failure, w.last = nil, nil
+	w.failure, w.last, w.fault = nil, nil, nil
 	out, err := w.exchange(ctx, r)
 	if err != nil {
 		w.failure = err
@@ -98,6 +99,7 @@ func (w *wire) Write(ctx context.Context, m jsonrpc.Message) error {
 	}
 	if out != nil {
 		w.last = out.Result
+		w.fault, _ = out.Error.(*jsonrpc.Error)
 		select {
 		case w.incoming <- out:
 		case <-w.closed:
