@@ -28,6 +28,9 @@ type Config struct {
 	// be told apart from that of other runners of the machine.
 	Sandbox        sandbox.Backend
 	SandboxProblem string
+	// SandboxFunc makes Sandbox anew when edge.hcl names another folder of control
+	// groups; nil: the one that there is stays.
+	SandboxFunc func() sandbox.Backend
 	// Adapters that supervisors of this machine can run.
 	Adapters []string
 	// Supervisors starts and reaches them. Nil: device actions only.

@@ -50,6 +50,7 @@ type Daemon struct {
 	brokerSaid atomic.Pointer[string]         // by the server, last
 	facts      atomic.Pointer[runnerv1.Facts] // without paused
 	seen       atomic.Pointer[sandbox.Report] // of the sandbox
+	backends   backends                       // the sandbox in use, and those before it
 	lack       atomic.Pointer[string]         // what turns in sandboxes lack here, as told
 	announced  atomic.Bool                    // the server knows the newest facts
 	problems   problems
@@ -93,6 +94,7 @@ func New(cfg Config) (*Daemon, error) {
 		return nil, err
 	}
 	d.rules.Store(r)
+	d.backends.use(cfg.Sandbox)
 	if d.enrolment, err = cfg.State.Enrolment(); err != nil {
 		return nil, err
 	}
@@ -290,11 +292,10 @@ func (d *Daemon) sweep(ctx context.Context) {
 // tidy leaves nothing behind that serves sandboxes to come. Supervisors that go on
 // do the same at their end. INV-18.
 func (d *Daemon) tidy() {
-	if d.cfg.Sandbox == nil {
-		return
-	}
-	if err := d.cfg.Sandbox.Tidy(context.Background()); err != nil {
-		d.log.Warn("what sandboxes were made in is left", "error", err)
+	for _, b := range d.backends.every() {
+		if err := b.Tidy(context.Background()); err != nil {
+			d.log.Warn("what sandboxes were made in is left", "error", err)
+		}
 	}
 }
 

@@ -36,8 +36,9 @@ func (d *Daemon) observe(ctx context.Context) {
 
 // look tries the sandbox.
 func (d *Daemon) look(ctx context.Context, boot string) {
-	r := d.cfg.Sandbox.Probe(ctx)
-	if ctx.Err() != nil {
+	b := d.backends.now()
+	r := b.Probe(ctx)
+	if ctx.Err() != nil || b != d.backends.now() { // another look is under way
 		return
 	}
 	if err := d.cfg.State.SaveSeen(boot, d.cfg.Version, r); err != nil {

@@ -94,6 +94,7 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 	if seen := d.seen.Load(); seen != nil {
 		d.offers(*seen)
 	}
+	d.regroup(old.policy, now.policy)
 	for _, t := range old.policy.Toolchains {
 		if !slices.Contains(now.policy.Toolchains, t) {
 			d.cutTurns(protocol.Errorf(protocol.CodePermissionDenied, "the owner of this machine took the toolchain %s away", t.Name))

@@ -31,7 +31,7 @@ func doctorCommand(dir *string) *cobra.Command {
 			if s, why := supervisors(worker); s != nil {
 				scope := "bivouac-doctor"
 				if d, err := state.Open(*dir); err == nil {
-					scope = d.Scope()
+					scope = groupsOf(d)
 				}
 				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: scope, Log: slog.New(slog.DiscardHandler)})
 			} else {

@@ -24,6 +24,7 @@ import (
 	"bivouac/edge/metric"
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/edge/state"
 )
@@ -90,7 +91,10 @@ func runCommand(dir *string) *cobra.Command {
 			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: func() (net.Listener, error) { return edge.ListenControl(d) }, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
-				cfg.Sandbox = bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d), Log: log})
+				cfg.SandboxFunc = func() sandbox.Backend {
+					return bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d), Log: log})
+				}
+				cfg.Sandbox = cfg.SandboxFunc()
 				cfg.MissingFunc = edge.Needs{Worker: worker}.Missing
 			}
 			if metrics != "" {

@@ -217,11 +217,21 @@ func (x *exam) sandbox(ctx context.Context) {
 	case rep.Limits == protocol.LimitsCgroup:
 		x.Fine("sandbox", "boundary %s, limits by cgroup (memory, CPU and processes were seen to kill), disk %s", rep.Boundary, rep.Disk)
 	default:
-		x.Warn("limits", cmp.Or(rep.Problem, "limits are "+rep.Limits), "untrusted code is not placed on this machine", mendOf(rep.Problem, "run it as root, or in a systemd unit with Delegate=yes  (bivouac-edge join --service writes one)"))
+		x.Warn("limits", cmp.Or(rep.Problem, "limits are "+rep.Limits), "untrusted code is not placed on this machine", x.limitsMend(rep.Problem, "run it as root, or in a systemd unit with Delegate=yes  (bivouac-edge join --service writes one)"))
 	}
 	if rep.Boundary != "" && rep.Freezer == "" {
 		x.Warn("freezer", "no sandbox can be frozen here", "one that loses its authority is killed instead of held until the server is back", "mount the unified cgroup hierarchy (cgroup2), or give the daemon a delegated group")
 	}
+}
+
+// limitsMend is mendOf with the line for edge.hcl that a problem also names.
+func (x *exam) limitsMend(problem, otherwise string) string {
+	mend := mendOf(problem, otherwise)
+	if _, line, ok := strings.Cut(problem, ", and say cgroup = "); ok && x.dir != nil {
+		line, _, _ = strings.Cut(line, " in edge.hcl")
+		mend += fmt.Sprintf("; echo 'cgroup = %s' >> %s", line, x.dir.Policy())
+	}
+	return mend
 }
 
 // mendOf is the command that a problem's own text ends with, or another.

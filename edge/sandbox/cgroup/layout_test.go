@@ -85,7 +85,7 @@ func TestDetectV2(t *testing.T) {
 		t.Errorf("without a unit: %+v, %v", tree, err)
 	}
 	_, err = detectV2(fakeV2(t, "cpu memory\n"), "bivouac")
-	if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "Delegate=yes") {
+	if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "lacks the pids controller") {
 		t.Errorf("without the pids controller: %v", err)
 	}
 }

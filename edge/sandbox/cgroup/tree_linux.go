@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 
@@ -57,7 +58,7 @@ func detect(parent string, v1 bool) (*Tree, error) {
 
 func detectV2(l layout, parent string) (*Tree, error) {
 	if l.unified == "" {
-		return nil, errNone("no cgroup v2 hierarchy is mounted; mount one: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`")
+		return nil, errNone("no cgroup hierarchy is mounted here; mount what this kernel has: `%s`", mountAll(hierarchies(), append(slices.Clone(needed), "freezer"), true))
 	}
 	var problems []error
 	own := strings.TrimSuffix(l.own[""], "/"+ownLeaf)
@@ -74,8 +75,21 @@ func detectV2(l layout, parent string) (*Tree, error) {
 		return t, nil
 	}
 	problems = append(problems, err)
-	return nil, errNone("no cgroup v2 group with %s may be used (%v); run the edge as root, or in a systemd unit with Delegate=yes",
-		strings.Join(needed, ", "), errors.Join(problems...))
+	return nil, errNone("no cgroup v2 group with %s may be used (%v); %s", strings.Join(needed, ", "), errors.Join(problems...), remedyV2(hierarchies(), os.Geteuid()))
+}
+
+// remedyV2 is what helps where the unified hierarchy gives nothing: the rights for it,
+// the hierarchies of version 1 that have the controllers, or, to root in a container or
+// a namespace, somebody outside of it.
+func remedyV2(v1 map[string][]string, uid int) string {
+	switch {
+	case uid != 0:
+		return "run the edge as root, or in a systemd unit with Delegate=yes"
+	case slices.ContainsFunc(needed, func(c string) bool { return held(v1, c) }):
+		return "the kernel has them in hierarchies of version 1; mount those: `" + mountAll(v1, append(slices.Clone(needed), "freezer"), true) + "`"
+	}
+	return fmt.Sprintf("root may do no more here: outside of this container or namespace hand them to its group, `echo '+%s' > /sys/fs/cgroup/GROUP/cgroup.subtree_control` for each group above it, or run the edge there",
+		strings.Join(needed, " +"))
 }
 
 // prepare makes our directories, which Retire may have removed. In the unified
@@ -168,13 +182,13 @@ func detectV1(l layout, parent string) (*Tree, error) {
 	for _, c := range needed {
 		mount, ok := l.v1[c]
 		if !ok {
-			return nil, errNone("no cgroup hierarchy has the %s controller; mount one: `mount -t cgroup -o %s cgroup /sys/fs/cgroup/%s`", c, c, c)
+			return nil, errNone("no cgroup hierarchy that is mounted here has the %s controller; mount it: `%s`", c, mountAll(hierarchies(), []string{c}, false))
 		}
 		dir := filepath.Join(mount, parent)
 		if err := ensure(dir); err != nil {
 			return nil, errNone("control groups may not be made by this user (%v); to have limits over an attempt, run the edge as root, "+
 				"or in a systemd user unit with Delegate=yes where cgroup v2 is used, or let root give it a folder in each hierarchy: "+
-				"`mkdir %s; chown -R %d %s`; and say cgroup = %q in edge.hcl", err, given(l, parent), os.Geteuid(), given(l, parent), parent)
+				"`sudo mkdir -p %s; sudo chown -R %d %s`, and say cgroup = %q in edge.hcl", err, given(l, parent), os.Geteuid(), given(l, parent), parent)
 		}
 		t.v1[c] = dir
 	}
