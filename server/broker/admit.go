@@ -237,12 +237,12 @@ func (b *Broker) pathDestination(r *request) (string, error) {
 	if r.tool != nil || r.egress != "" {
 		name := r.destination()
 		if b.destinations[name] == nil {
-			return "", protocol.Errorf(protocol.CodeNotFound, "the broker has no destination %q: add it to broker.hcl", name)
+			return "", protocol.Errorf(protocol.CodeNotFound, "the broker has no destination %q: add it to broker.hcl; what is there already counts once bivouac-broker, or bivouac dev, is restarted", name)
 		}
 		return name, nil
 	}
 	if b.routes[r.model] == nil {
-		return "", protocol.Errorf(protocol.CodeNotFound, "the broker has no model route %q: add it to broker.hcl", r.model)
+		return "", protocol.Errorf(protocol.CodeNotFound, "the broker has no model route %q: add it to broker.hcl; what is there already counts once bivouac-broker, or bivouac dev, is restarted", r.model)
 	}
 	return ModelDestination(r.model), nil
 }

@@ -32,6 +32,7 @@ func (s brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest
 func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	r := finding.From("broker")
 	b.examineFeed(r)
+	b.examineFile(r)
 	if files, ok := b.ports.Paths.(interface{ Location() string }); ok {
 		ExaminePaths(r, files.Location())
 	}

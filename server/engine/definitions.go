@@ -55,7 +55,12 @@ func (d *definitions) parse(def policy.Definition) (policy.Agent, error) {
 // UnknownAgent is what everybody is told who names an agent that their tenant does
 // not have.
 func UnknownAgent(name string) error {
-	return protocol.Errorf(protocol.CodeNotFound, "agent %q not found: `bivouac agents list` shows those that exist, `bivouac agents apply FILE` adds one", name)
+	example := "assistant"
+	if name == "coder" {
+		example = name
+	}
+	return protocol.Errorf(protocol.CodeNotFound, "agent %q not found: `bivouac agents list` shows those that exist, `bivouac agents apply FILE` adds one, "+
+		"and an example to begin with is `bivouac agents example %s > %s.hcl`", name, example, example)
 }
 
 // definition reads one version of an agent, or the current one.

@@ -72,7 +72,7 @@ func (v *view) lacks(agent policy.Agent, now time.Time) (warnings []string) {
 		known[to.GetName()], speaksMCP[to.GetName()] = true, to.GetMcp()
 	}
 	if !known["model/"+agent.Model.Route] {
-		warnings = append(warnings, fmt.Sprintf("the broker has no model route %q: its turns will fail until broker.hcl names it", agent.Model.Route))
+		warnings = append(warnings, fmt.Sprintf("the broker has no model route %q: its turns will fail until broker.hcl names it and the broker is restarted", agent.Model.Route))
 	}
 	for _, t := range agent.Tools {
 		to := t.Destination()
@@ -180,5 +180,5 @@ func checkRoute(d *brokerv1.DescribeResponse, name, boundary string) error {
 		}
 		return nil
 	}
-	return protocol.Errorf(protocol.CodeNotFound, "The broker has no model route %q.", name)
+	return protocol.Errorf(protocol.CodeNotFound, "The broker has no model route %q: what broker.hcl says counts once bivouac-broker, or bivouac dev, is restarted.", name)
 }

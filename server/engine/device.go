@@ -70,7 +70,7 @@ func (w *turnTx) queueDevice(a session.Action) (session.Action, error) {
 		return a, err
 	}
 	a.Attempt = attempt.ID
-	w.event(session.Event{Type: session.AttemptQueued, Action: a.ID, Attempt: attempt.ID, Data: map[string]string{"runner": a.Destination}})
+	w.event(session.Event{Type: session.AttemptQueued, Action: a.ID, Attempt: attempt.ID, Data: map[string]string{"runner": a.Destination, "tool": a.Tool}})
 	return a, w.tx.InsertAttempt(attempt)
 }
 

@@ -83,7 +83,7 @@ func (a *app) turn(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	if err != nil {
 		return err
 	}
-	if err := a.finish(done, shown); err != nil {
+	if err := a.finish(ctx, done, shown); err != nil {
 		return err
 	}
 	a.tellPatch(done)

@@ -287,7 +287,7 @@ func (a *app) interactive() bool {
 
 // finish prints how a turn ended; anything but completed is a failure of the
 // command too. An answer that was shown as it came is not repeated.
-func (a *app) finish(t *apiv1.Turn, shown string) error {
+func (a *app) finish(ctx context.Context, t *apiv1.Turn, shown string) error {
 	if err := a.print(t, func(w io.Writer) {
 		answer := harmless(strings.TrimSpace(t.GetAnswer()))
 		if answer != "" && !strings.HasSuffix(strings.TrimSpace(shown), answer) {
@@ -299,7 +299,7 @@ func (a *app) finish(t *apiv1.Turn, shown string) error {
 		if t.GetState() == "COMPLETED" && t.GetMessage() != "" { // what its patch does not carry
 			fmt.Fprintln(a.err, harmless(t.GetMessage()))
 		}
-		if next := nextOf[t.GetReason()]; next != "" {
+		if next := a.nextOf(ctx, t); next != "" {
 			fmt.Fprintln(a.err, next)
 		}
 		if _, mendable := refused.Parse(t.GetMessage()); mendable && t.GetState() == "FAILED" {

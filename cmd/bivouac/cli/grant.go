@@ -51,7 +51,7 @@ one back with bivouac revoke.`,
 			if err != nil {
 				return err
 			}
-			return a.list(res, len(res.GetGrants()), "no grant yet: bivouac grant create --agent NAME makes one", func(w io.Writer) {
+			return a.list(res, len(res.GetGrants()), "no grant yet: "+a.grantCommandFor(ctx, c)+" makes one", func(w io.Writer) {
 				t := newTable(w, "ID", "AGENT", "PRINCIPAL", "STATE", "CREDENTIALS", "CREATED")
 				for _, g := range res.GetGrants() {
 					t.row(g.GetId(), g.GetAgent(), g.GetPrincipalName(), g.GetState(), orNone(g.GetCredentials()), ago(g.GetCreatedAt()))
@@ -62,6 +62,18 @@ one back with bivouac revoke.`,
 	}
 	list.Flags().BoolVar(&all, "all", false, "also revoked ones")
 	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list, a.grantShow(), a.revokeCommand())
+}
+
+// grantCommandFor is the command for the one agent that there is, or for one to be named.
+func (a *app) grantCommandFor(ctx context.Context, c *client.Client) string {
+	const command = "bivouac grant create --agent "
+	switch res, err := c.Agents.ListAgents(ctx, &apiv1.ListAgentsRequest{}); {
+	case err == nil && len(res.GetAgents()) == 1:
+		return command + plain(res.GetAgents()[0].GetName())
+	case err == nil && len(res.GetAgents()) == 0:
+		return "bivouac agents apply FILE adds an agent, and " + command + "NAME"
+	}
+	return command + "NAME, of those of bivouac agents list,"
 }
 
 func (a *app) grantShow() *cobra.Command {

@@ -28,12 +28,12 @@ func TestEverythingShownIsVisible(t *testing.T) {
 		"approval of a tool": func(w io.Writer, s string) { showApproval(w, &apiv1.Approval{Tool: s, Destination: "x"}) },
 		"approval elsewhere": func(w io.Writer, s string) { showApproval(w, &apiv1.Approval{Tool: "x", Destination: s}) },
 		"reason":             func(w io.Writer, s string) { showApproval(w, &apiv1.Approval{DecidedByName: "me", Reason: s}) },
-		"turn":               func(w io.Writer, s string) { showTurn(w, &apiv1.Turn{Prompt: s}) },
-		"answer":             func(w io.Writer, s string) { showTurn(w, &apiv1.Turn{Answer: s}) },
-		"why":                func(w io.Writer, s string) { showTurn(w, &apiv1.Turn{Message: s, Reason: s}) },
+		"turn":               func(w io.Writer, s string) { showTurn(w, &apiv1.Turn{Prompt: s}, "") },
+		"answer":             func(w io.Writer, s string) { showTurn(w, &apiv1.Turn{Answer: s}, "") },
+		"why":                func(w io.Writer, s string) { showTurn(w, &apiv1.Turn{Message: s, Reason: s}, s) },
 		"action": func(w io.Writer, s string) {
 			a := &apiv1.Action{Tool: s, Arguments: s, Reason: s}
-			showTurn(w, &apiv1.Turn{Actions: []*apiv1.Action{a}})
+			showTurn(w, &apiv1.Turn{Actions: []*apiv1.Action{a}}, "")
 		},
 		"unknown": func(w io.Writer, s string) {
 			showUnknown(w, &apiv1.UnknownAction{Action: &apiv1.Action{Tool: "x", Arguments: s}, Evidence: s, Resolution: "x", ResolutionNote: s})

@@ -127,7 +127,7 @@ func (a *app) work(ctx context.Context, c *client.Client, s *apiv1.Session, req 
 	if err != nil {
 		return err
 	}
-	if err := a.finish(done, shown); err != nil {
+	if err := a.finish(ctx, done, shown); err != nil {
 		return err
 	}
 	if done.GetPatchDigest() == "" && !a.json {

@@ -54,6 +54,9 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		if e.GetActionId() == "" {
 			return "waits for a machine"
 		}
+		if d["tool"] != "" && d["tool"] != prepares { // which machine the model chose, or there is
+			return plain(d["tool"]) + " goes to " + f.machine(ctx, d["runner"])
+		}
 	case "attempt.started":
 		if d["boundary"] != "" { // a device action has none
 			return "works in a sandbox on " + f.machine(ctx, d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")" + lessOf(d["narrowed"])

@@ -27,7 +27,7 @@ what it did, on which machine, what it cost, its answer, and why it ended.`,
 				if err != nil {
 					return err
 				}
-				return a.print(res.GetTurn(), func(w io.Writer) { showTurn(w, res.GetTurn()) })
+				return a.print(res.GetTurn(), func(w io.Writer) { showTurn(w, res.GetTurn(), a.nextOf(ctx, res.GetTurn())) })
 			}
 			res, err := c.Turns.ListTurns(ctx, &apiv1.ListTurnsRequest{SessionId: session, Page: &apiv1.Page{Limit: limit}})
 			if err != nil {
@@ -48,7 +48,7 @@ what it did, on which machine, what it cost, its answer, and why it ended.`,
 }
 
 // showTurn prints a turn and everything that followed from it.
-func showTurn(w io.Writer, t *apiv1.Turn) {
+func showTurn(w io.Writer, t *apiv1.Turn, next string) {
 	fmt.Fprintf(w, "%s  %s", t.GetId(), t.GetState())
 	if t.GetReason() != "" {
 		fmt.Fprintf(w, " (%s)", plain(t.GetReason()))
@@ -64,7 +64,7 @@ func showTurn(w io.Writer, t *apiv1.Turn) {
 		}
 		fmt.Fprintf(w, "%-7s %s\n", label, harmless(t.GetMessage()))
 	}
-	if next := nextOf[t.GetReason()]; next != "" && t.GetState() != "COMPLETED" {
+	if next != "" && t.GetState() != "COMPLETED" {
 		fmt.Fprintf(w, "next    %s\n", next)
 	}
 	for _, at := range t.GetAttempts() {

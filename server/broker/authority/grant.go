@@ -77,7 +77,7 @@ func (g Grant) Allows(u Use) error {
 	case g.ID != u.Grant || g.Tenant != u.Tenant || g.Principal != u.Principal || g.Agent != u.Agent:
 		return denied("the sealed grant belongs to another principal, agent or tenant")
 	case !slices.Contains(g.Credentials, u.Credential):
-		return denied("grant %s does not include the credential %q: the principal must grant it to agent %s: bivouac grant create", g.ID, u.Credential, g.Agent)
+		return denied("grant %s does not include the credential %q: the principal must grant it to agent %s: bivouac grant create --agent %s --credential %s", g.ID, u.Credential, g.Agent, g.Agent, u.Credential)
 	}
 	return nil
 }

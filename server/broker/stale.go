@@ -1,0 +1,94 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bivouac/edge/finding"
+)
+
+// examineFile says where the broker's file, as it is now, has other models and
+// destinations than this broker, which read them when it started.
+func (b *Broker) examineFile(r *finding.Report) {
+	file := b.ports.ConfigFile
+	if file == "" {
+		return
+	}
+	const restart = "restart bivouac-broker, or the bivouac dev that runs it"
+	now, err := LoadConfig(file)
+	if err != nil {
+		r.Warn("configuration", "what this broker runs with is not in its file any more: "+err.Error(), "it does not start again with it", "edit "+file)
+		return
+	}
+	other := differing(b.cfg, now)
+	if len(other) == 0 {
+		r.Fine("configuration", "%s is as it was when the broker started, but for its caps", file)
+		return
+	}
+	r.Warn("configuration", fmt.Sprintf("%s was changed since the broker started: %s", file, strings.Join(other, ", ")), "models and destinations are read at the start; until then this broker has those of before", restart)
+}
+
+// differing names the models and destinations that two configurations do not share.
+func differing(then, now Config) []string {
+	was, is := blocks(then), blocks(now)
+	var all []string
+	for name, text := range is {
+		switch before, there := was[name]; {
+		case !there:
+			all = append(all, name+" is new")
+		case before != text:
+			all = append(all, name+" is another one")
+		}
+	}
+	for name := range was {
+		if _, there := is[name]; !there {
+			all = append(all, name+" is gone")
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// blocks are the models and destinations of a configuration, as text without the
+// places where they stand.
+func blocks(c Config) map[string]string {
+	all := map[string]string{}
+	for _, m := range c.Models {
+		all[fmt.Sprintf("model %q", m.Name)] = unplaced(m)
+	}
+	for _, d := range c.Destinations {
+		all[fmt.Sprintf("destination %q", d.Name)] = unplaced(d)
+	}
+	return all
+}
+
+func unplaced(block any) string {
+	b, err := json.Marshal(block)
+	if err != nil {
+		return err.Error()
+	}
+	var fields any
+	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&fields); err != nil {
+		return err.Error()
+	}
+	b, _ = json.Marshal(withoutRange(fields)) // it came from JSON
+	return string(b)
+}
+
+func withoutRange(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		delete(v, "Range")
+		for _, field := range v {
+			withoutRange(field)
+		}
+	case []any:
+		for _, element := range v {
+			withoutRange(element)
+		}
+	}
+	return v
+}

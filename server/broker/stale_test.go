@@ -1,0 +1,75 @@
+package broker_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bivouac/consul/consultest"
+	"bivouac/edge/finding"
+	"bivouac/server/broker"
+	"bivouac/server/broker/keyring"
+)
+
+// A running broker says what its file has that it has not, until it is restarted: a new
+// route, another address, one that is gone, a file with a mistake. Caps, and where a
+// block stands, are no difference.
+func TestFileThatChangedSinceTheStartIsFound(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "broker")
+	if _, err := keyring.Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := keyring.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keys.Close()
+	file := filepath.Join(dir, "broker.hcl")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	near := strings.NewReplacer("https://api.example/v1", "http://127.0.0.1:1/v1", "https://weather.example", "http://127.0.0.1:1",
+		"  data_boundaries", "  allow_private = true\n  data_boundaries", "  methods", "  allow_private = true\n  methods").Replace(goodConfig)
+	write(near)
+	cfg, err := broker.LoadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := broker.New(cfg, broker.Ports{Authority: keys, Root: keys, Paths: consultest.NewMemory(), CallLog: filepath.Join(dir, "calls.log"), ConfigFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	another := strings.Replace(near[strings.Index(near, "model"):strings.Index(near, "destination")], `"main"`, `"gpt"`, 1)
+	for name, c := range map[string]struct {
+		text  string
+		level finding.Level
+		want  string
+	}{
+		"as it was":       {near, finding.OK, "as it was"},
+		"other caps":      {"# moved down\n\n" + strings.Replace(near, "= 2.5", "= 3.5", 1), finding.OK, "as it was"},
+		"a new route":     {near + another, finding.Warning, `model "gpt" is new`},
+		"another address": {strings.Replace(near, "127.0.0.1:1/v1", "127.0.0.1:2/v1", 1), finding.Warning, `model "main" is another one`},
+		"one that is gone": {strings.Replace(near[:strings.Index(near, "destination")]+near[strings.Index(near, "caps"):], "    destinations = [\"weather\"]\n", "", 1),
+			finding.Warning, `destination "weather" is gone`},
+		"a mistake": {near + "model {", finding.Warning, "not in its file any more"},
+	} {
+		write(c.text)
+		found := false
+		for _, f := range b.Examine(t.Context()).All {
+			if f.Check != "configuration" {
+				continue
+			}
+			found = true
+			if f.Level != c.level || !strings.Contains(f.What, c.want) || c.level == finding.Warning && name != "a mistake" && !strings.Contains(f.Mend, "restart bivouac-broker") {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if !found {
+			t.Errorf("%s: nothing is said of the file", name)
+		}
+	}
+}
