@@ -14,12 +14,14 @@ import (
 
 	"github.com/hashicorp/vault/api"
 
+	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/authoritytest"
 	"bivouac/server/broker/keyring"
 	"bivouac/server/broker/secret"
+	"bivouac/server/ledger"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/vaulttest"
 	"bivouac/vaultpolicy/client"
@@ -277,4 +279,40 @@ func (x *site) policy(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// A receipt that the server signed is checked as one of the keyring's is, over a
+// rotation of the key; without the key there is no receipt from there.
+func TestReceipts(t *testing.T) {
+	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
+		x := newSite(t, vaulttest.Open(t, p))
+		v := x.run(t, nil)
+		fingerprint := identity.Fingerprint(x.keys.Root())
+		receipt := []byte(`{"grant":"grt_x"}`)
+		check := func(jws string, err error) string {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said, err := ledger.OpenReceipt(jws, fingerprint); err != nil || string(said) != string(receipt) {
+				t.Errorf("%s %v", said, err)
+			}
+			return jws
+		}
+		first := check(v.SignReceipt(t.Context(), receipt, x.keys))
+		check(x.keys.SignReceipt(t.Context(), receipt))
+		n := v.names
+		if _, err := x.root.Logical().WriteWithContext(t.Context(), n.Transit+"/keys/"+n.ReceiptKey()+"/rotate", nil); err != nil {
+			t.Fatal(err)
+		}
+		second := check(v.SignReceipt(t.Context(), receipt, x.keys))
+		if strings.Split(first, ".")[0] == strings.Split(second, ".")[0] {
+			t.Error("the rotated key has the certificate of the first")
+		}
+		check(first, nil) // what was signed before stays good
+		x.putPolicy(t, n.BrokerPolicy(), strings.Replace(n.Broker(), `path "`+n.Transit+`/sign/`, `path "none/`, 1))
+		if _, err := v.SignReceipt(t.Context(), receipt, x.keys); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "/sign/") {
+			t.Errorf("without the right: %v", err)
+		}
+	})
 }

@@ -22,3 +22,11 @@ func (p Plan) Needs(apply bool) map[string][]string {
 	}
 	return out
 }
+
+// Plan of what differs alone.
+func (d Diff) Plan() (p Plan) {
+	for _, x := range d {
+		p.add(x.Item)
+	}
+	return p
+}

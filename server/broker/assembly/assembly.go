@@ -123,7 +123,7 @@ func Run(ctx context.Context, o Options) error {
 	meter := metric.New(o.Version)
 	b, err := broker.New(cfg, broker.Ports{
 		Meter:     meter,
-		Authority: held, Root: keys, Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
+		Authority: held, Root: root(keys, held, o.Log), Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
 		WitnessDir: o.Data,
 	})
@@ -152,6 +152,30 @@ func authority(cfg broker.Config, keys *keyring.Keyring, log *slog.Logger) (brok
 	}
 	log.Info("grants and credentials are in a server of their own", "server", c.Address, "namespace", c.Namespace)
 	return vaultpolicy.New(vaultpolicy.Params{Config: c, Trust: keys, Log: log})
+}
+
+// root of trust is the keyring. Receipts are signed by the server that holds the
+// grants, where there is one; a revocation has its receipt also while that is away.
+func root(keys *keyring.Keyring, held broker.Authority, log *slog.Logger) broker.Root {
+	if v, ok := held.(*vaultpolicy.Vault); ok {
+		return vaultReceipts{keys, v, log}
+	}
+	return keys
+}
+
+type vaultReceipts struct {
+	*keyring.Keyring
+	vault *vaultpolicy.Vault
+	log   *slog.Logger
+}
+
+func (r vaultReceipts) SignReceipt(ctx context.Context, receipt []byte) (string, error) {
+	jws, err := r.vault.SignReceipt(ctx, receipt, r.Keyring)
+	if err == nil {
+		return jws, nil
+	}
+	r.log.WarnContext(ctx, "a receipt is signed by the keyring, because the server that holds the grants does not", "error", err)
+	return r.Keyring.SignReceipt(ctx, receipt)
 }
 
 // runBoth serves the page of numbers beside the broker, where it has an address.

@@ -25,6 +25,7 @@ import (
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
+	"bivouac/server/capability"
 )
 
 // Keyring is an open keyring. It implements the broker's Authority and Root
@@ -41,6 +42,7 @@ type Keyring struct {
 	seal        *age.X25519Identity
 	grants      cipher.AEAD
 	statement   string // the root's word about the seal recipient
+	receipts    receiptKeys
 
 	mu      sync.Mutex // one change at a time, until it is durable
 	content atomic.Pointer[content]
@@ -146,7 +148,7 @@ func assemble(dir string, id *age.X25519Identity, c *content) (*Keyring, error) 
 	if err := errors.Join(errs[:4]...); err != nil {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the keyring in %s is damaged: restore it from a backup", dir)
 	}
-	k.statement, errs[4] = signJWS(k.root, sealType, []byte(`{"recipient":"`+k.seal.Recipient().String()+`"}`), nil)
+	k.statement, errs[4] = signJWS(k.root, capability.KeyID(k.root.Public().(ed25519.PublicKey)), sealType, []byte(`{"recipient":"`+k.seal.Recipient().String()+`"}`), nil)
 	return k, errs[4]
 }
 

@@ -94,12 +94,13 @@ func (k *Keyring) CertifyKey(_ context.Context, server string, pub ed25519.Publi
 // root (x5c, RFC 7515 section 4.1.6), so that a fingerprint is enough to check it.
 func (k *Keyring) SignReceipt(_ context.Context, receipt []byte) (string, error) {
 	chain := []string{base64.StdEncoding.EncodeToString(k.receiptCert.Raw), base64.StdEncoding.EncodeToString(k.rootCert.Raw)}
-	return signJWS(k.receipt, receiptType, receipt, chain)
+	return signJWS(k.receipt, capability.KeyID(k.receipt.Public().(ed25519.PublicKey)), receiptType, receipt, chain)
 }
 
-// signJWS makes a compact EdDSA signature; x5c is left out when it is nil.
-func signJWS(key ed25519.PrivateKey, typ string, body []byte, x5c []string) (string, error) {
-	opts := (&jose.SignerOptions{}).WithType(jose.ContentType(typ)).WithHeader("kid", capability.KeyID(key.Public().(ed25519.PublicKey)))
+// signJWS makes a compact EdDSA signature with a key, or with whoever holds it; x5c
+// is left out when it is nil.
+func signJWS(key any, id, typ string, body []byte, x5c []string) (string, error) {
+	opts := (&jose.SignerOptions{}).WithType(jose.ContentType(typ)).WithHeader("kid", id)
 	if x5c != nil {
 		opts = opts.WithHeader("x5c", x5c)
 	}
