@@ -77,7 +77,7 @@ func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan
 	}
 	d, err := p.Diff(ctx, admin.Client, admin.token)
 	if err != nil {
-		return admin.explain(ctx, p, apply, err)
+		return admin.explain(ctx, p, false, err)
 	}
 	if !apply {
 		return a.showDiff(admin.Address(), d)
@@ -91,7 +91,7 @@ func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan
 		}
 	})
 	if err != nil {
-		return admin.explain(ctx, p, true, err)
+		return admin.explain(ctx, d.Plan(), true, err)
 	}
 	if a.json {
 		return a.printJSON(map[string]any{"server": admin.Address(), "applied": true, "items": differing(d)})
