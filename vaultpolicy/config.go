@@ -74,7 +74,11 @@ type Auth struct {
 	File string `hcl:"file,optional"`
 	// CertFile and KeyFile (cert).
 	CertFile string `hcl:"cert_file,optional"`
-	KeyFile  string `hcl:"key_file,optional"`
+	// IssuerFile with the authority that signs it, and CommonName in it, to which
+	// setup binds the role (cert).
+	IssuerFile string `hcl:"issuer_file,optional"`
+	CommonName string `hcl:"common_name,optional"`
+	KeyFile    string `hcl:"key_file,optional"`
 	// Audiences, Subject and UserClaim that setup binds the role to (jwt).
 	Audiences []string `hcl:"bound_audiences,optional"`
 	Subject   string   `hcl:"bound_subject,optional"`
@@ -191,7 +195,7 @@ type Scope struct {
 	TenantKeys []policies.Credential
 }
 
-// Plan of what the server must have. It reads the certificate of a cert login.
+// Plan of what the server must have. It reads the issuer of a cert login.
 func (c Config) Plan(s Scope) (plan.Plan, error) {
 	w := plan.Wanted{Names: c.names(), Period: duration(c.PeriodText), TokensPerSecond: c.TokensPerSecond, Routes: s.TenantKeys}
 	w.Login = plan.Login{
@@ -199,11 +203,14 @@ func (c Config) Plan(s Scope) (plan.Plan, error) {
 		Audiences: c.Auth.Audiences, Subject: c.Auth.Subject, UserClaim: c.Auth.UserClaim,
 	}
 	if c.Auth.Method == login.Cert {
-		pem, err := os.ReadFile(c.path(c.Auth.CertFile))
+		pem, err := os.ReadFile(c.path(c.Auth.IssuerFile))
 		if err != nil {
-			return plan.Plan{}, protocol.Errorf(protocol.CodeFailedPrecondition, "cert_file: %w", err)
+			return plan.Plan{}, protocol.Errorf(protocol.CodeFailedPrecondition, "issuer_file: %w", err)
 		}
-		w.Login.Certificate = string(pem)
+		if err := isAuthority(pem); err != nil {
+			return plan.Plan{}, protocol.Errorf(protocol.CodeInvalidArgument, "issuer_file: %s %w", c.path(c.Auth.IssuerFile), err)
+		}
+		w.Login.Issuer, w.Login.CommonName = string(pem), c.Auth.CommonName
 	}
 	if c.Namespace != "" {
 		w.TokensPerSecond = 0 // limits belong to the root

@@ -1,6 +1,8 @@
 package vaultpolicy
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -126,7 +128,7 @@ func (k *check) file(field, path string, mode func(...string) error) {
 var uses = map[string]struct{ needs, takes string }{
 	login.AppRole: {"secret_id_file", "mount role role_id role_id_file secret_id_file"},
 	login.JWT:     {"file", "mount role file bound_audiences bound_subject user_claim"},
-	login.Cert:    {"cert_file key_file", "mount role cert_file key_file"},
+	login.Cert:    {"cert_file key_file issuer_file common_name", "mount role cert_file key_file issuer_file common_name"},
 	login.Token:   {"file", "file"},
 }
 
@@ -143,7 +145,7 @@ func (k *check) auth(c Config) {
 	}
 	given := map[string]bool{
 		"mount": a.Mount != "", "role": a.Role != "", "role_id": a.RoleID != "", "role_id_file": a.RoleIDFile != "",
-		"secret_id_file": a.SecretIDFile != "", "file": a.File != "", "cert_file": a.CertFile != "", "key_file": a.KeyFile != "",
+		"secret_id_file": a.SecretIDFile != "", "file": a.File != "", "cert_file": a.CertFile != "", "issuer_file": a.IssuerFile != "", "common_name": a.CommonName != "", "key_file": a.KeyFile != "",
 		"bound_audiences": len(a.Audiences) > 0, "bound_subject": a.Subject != "", "user_claim": a.UserClaim != "",
 	}
 	for _, field := range strings.Fields(use.needs) {
@@ -198,6 +200,24 @@ func (k *check) audit(c Config) {
 			k.bad("audit: %s is not in a folder", field)
 		}
 	}
+}
+
+// isAuthority refuses a certificate that signs no other. Pinned by itself, a
+// certificate would not be told from another one of the same serial number by every
+// release of these servers.
+func isAuthority(text []byte) error {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return errors.New("holds no certificate (PEM)")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return err
+	}
+	if !cert.IsCA {
+		return errors.New("is no authority: name the certificate that signs the broker's, not the broker's own")
+	}
+	return nil
 }
 
 // readLine reads a short file of one line.

@@ -105,7 +105,7 @@ func TestDecodeRefuses(t *testing.T) {
 		`address = "https://vault.example"
 		auth "jwt" { file = "x" }`: {"bound_audiences or bound_subject"},
 		`address = "https://vault.example"
-		auth "cert" {}`: {"cert_file is missing", "key_file is missing"},
+		auth "cert" {}`: {"cert_file is missing", "key_file is missing", "issuer_file is missing", "common_name is missing"},
 		`address = "https://vault.example"
 		auth "userpass" {}`: {"is not known"},
 		`address = "https://vault.example"

@@ -43,11 +43,20 @@ type site struct {
 // newSite does what an admin does: setup, and the files of the broker's login.
 func newSite(t testing.TB, s *vaulttest.Server) *site {
 	t.Helper()
+	return newSiteIn(t, s, "")
+}
+
+// newSiteIn is a site in a namespace.
+func newSiteIn(t testing.TB, s *vaulttest.Server, namespace string) *site {
+	t.Helper()
 	prefix := s.Prefix() + "bv"
 	dir := t.TempDir()
 	x := &site{Server: s, root: s.Root(t)}
+	if namespace != "" {
+		x.root.SetNamespace(namespace)
+	}
 	x.cfg = Config{
-		Address: s.Address(), CAFile: s.CAFile(), Prefix: prefix, Dir: dir, TokensPerSecond: -1,
+		Namespace: namespace, Address: s.Address(), CAFile: s.CAFile(), Prefix: prefix, Dir: dir, TokensPerSecond: -1,
 		Auth: &Auth{Method: "approle", Mount: prefix + "-approle", RoleID: prefix + "-id", SecretIDFile: "secret-id"},
 	}.withDefaults(func(string) string { return "" })
 	var err error

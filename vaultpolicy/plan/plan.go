@@ -33,8 +33,10 @@ type Login struct {
 	Audiences []string
 	Subject   string
 	UserClaim string
-	// Certificate (PEM) of the broker, or of the authority that signs it.
-	Certificate string
+	// Issuer (PEM) of the broker's certificate, and the common name in it. The
+	// certificate alone is not enough: some releases take another one with the same
+	// serial number for it (CVE-2025-6037).
+	Issuer, CommonName string
 }
 
 // LoginTTL is how long the broker's token lives without being renewed.
@@ -139,7 +141,7 @@ func (p *Plan) login(w Wanted) {
 		role.Want["bound_audiences"], role.Want["bound_subject"] = slices.Clone(l.Audiences), l.Subject
 	case login.Cert:
 		role.Path = "auth/" + l.Mount + "/certs/" + l.Role
-		role.Want["certificate"] = l.Certificate
+		role.Want["certificate"], role.Want["allowed_common_names"] = l.Issuer, []string{l.CommonName}
 	}
 	p.add(role)
 }
