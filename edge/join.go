@@ -59,7 +59,11 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 	if err != nil {
 		return none, err
 	}
-	defer func() { err = state.Full(dir.Path(), err) }()
+	defer func() {
+		if protocol.CodeOf(err) == protocol.CodeInternal { // a file could not be written
+			err = state.Full(dir.Path(), err)
+		}
+	}()
 	if err := notYet(dir); err != nil { // also while it runs
 		return none, err
 	}

@@ -227,11 +227,15 @@ func (x *exam) sandbox(ctx context.Context) {
 // limitsMend is mendOf with the line for edge.hcl that a problem also names.
 func (x *exam) limitsMend(problem, otherwise string) string {
 	mend := mendOf(problem, otherwise)
-	if _, line, ok := strings.Cut(problem, ", and say cgroup = "); ok && x.dir != nil {
-		line, _, _ = strings.Cut(line, " in edge.hcl")
-		mend += fmt.Sprintf("; echo 'cgroup = %s' >> %s", line, x.dir.Policy())
+	_, line, ok := strings.Cut(problem, ", and say cgroup = ")
+	if !ok || x.dir == nil {
+		return mend
 	}
-	return mend
+	if p, err := owner.Load(x.dir.Policy(), x.dir.Path()); err != nil || p.Cgroup != "" {
+		return mend // the file names a folder already, or is to be mended first
+	}
+	line, _, _ = strings.Cut(line, " in edge.hcl")
+	return fmt.Sprintf("%s; echo 'cgroup = %s' >> %s", mend, line, x.dir.Policy())
 }
 
 // mendOf is the command that a problem's own text ends with, or another.

@@ -213,6 +213,10 @@ func TestExamine(t *testing.T) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsRlimit, Freezer: "v2",
 				Problem: "limits hold for single processes only: mount one: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`"}}
 		}, "limits", finding.Warning, "single processes", "mount -t cgroup2"},
+		"groups of another user": {func(b *body) {
+			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsRlimit, Freezer: "v2",
+				Problem: "not this user's: `sudo mkdir -p /g/mine`, and say cgroup = \"mine\" in edge.hcl"}}
+		}, "limits", finding.Warning, "not this user's", "sudo mkdir -p /g/mine; echo 'cgroup = \"mine\"' >> "},
 		"no freezer": {func(b *body) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
 		}, "freezer", finding.Warning, "can be frozen", "cgroup"},
