@@ -129,10 +129,7 @@ func (t *table) whyLocked() string {
 const maxUnknown = 1024
 
 func ended(e *entry) error {
-	if e.how == "" {
-		return denied("grant %s was revoked", e.grant.ID)
-	}
-	return denied("grant %s was revoked: %s", e.grant.ID, e.how)
+	return authority.Revoked(e.grant.ID, e.how)
 }
 
 func unavailable(format string, args ...any) error {

@@ -88,6 +88,10 @@ type Detail string
 // was drawn, and the next slice will do.
 const DetailSliceBoot Detail = "slice_of_another_boot"
 
+// DetailGrantEnded: the grant that the request stands on has ended. Its holder may
+// know that before the server does.
+const DetailGrantEnded Detail = "grant_ended"
+
 // DetailUnreachable: the peer was not reached over any transport, so nobody was asked.
 const DetailUnreachable Detail = "unreachable"
 

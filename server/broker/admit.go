@@ -153,7 +153,11 @@ func (b *Broker) checkFloors(_ context.Context, r *request) error {
 		{brokerv1.FloorKind_FLOOR_KIND_ATTEMPT, c.Attempt.String(), int64(c.Fence), protocol.CodeStaleFence, "the attempt has ended or was replaced"},
 	} {
 		if f.id != "" && b.feed.Below(f.kind, f.id, f.value) {
-			return protocol.Errorf(f.code, "%s", f.why)
+			err := protocol.Errorf(f.code, "%s", f.why)
+			if f.kind == brokerv1.FloorKind_FLOOR_KIND_GRANT {
+				err.Detail = protocol.DetailGrantEnded
+			}
+			return err
 		}
 	}
 	return nil

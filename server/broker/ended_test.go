@@ -40,7 +40,7 @@ func (o *outside) Alive(ctx context.Context, id protocol.GrantID) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.gone[id] {
-		return protocol.Errorf(protocol.CodePermissionDenied, "grant %s was revoked", id)
+		return authority.Revoked(id, "")
 	}
 	return o.Keyring.Alive(ctx, id)
 }
@@ -120,8 +120,13 @@ func TestEndedAtTheAuthority(t *testing.T) {
 		w.feed.set(true, false)
 		began := time.Now()
 		w.outside.take(w.grant.ID, "its token was revoked")
-		if err := <-doomed.done; protocol.CodeOf(err) != protocol.CodePermissionDenied {
+		if err := <-doomed.done; protocol.CodeOf(err) != protocol.CodePermissionDenied || protocol.DetailOf(err) != protocol.DetailGrantEnded {
 			t.Errorf("the flow ended with %v", err)
+		}
+		next, err := server.broker.CallModel(context.Background(), modelRequest(w.sign(w.claims(nil)), "main", "slowly"))
+		w.must(err)
+		if next.Receive() || protocol.DetailOf(protocol.FromConnect(next.Err())) != protocol.DetailGrantEnded {
+			t.Errorf("the next flow is refused with %v", next.Err())
 		}
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("the flow ended after %s", took)

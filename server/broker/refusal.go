@@ -66,7 +66,7 @@ func refusedBy(by Refusal, err error) error {
 		return err
 	}
 	out := protocol.Errorf(e.Code, "refused by %s: %w. %s", by, &refusalError{by, err}, row.advice)
-	out.RetryAfter = e.RetryAfter
+	out.Detail, out.RetryAfter = e.Detail, e.RetryAfter
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/runtime/loop"
 	"bivouac/server/capability"
 	"bivouac/server/execution"
 	"bivouac/server/policy"
@@ -18,7 +19,7 @@ const (
 	reasonInterrupted    = protocol.ResultInterrupted
 	reasonSessionClosed  = "session_closed"
 	reasonEnded          = "session_ended"
-	reasonGrant          = "grant_revoked"
+	reasonGrant          = loop.ReasonGrant
 	reasonApprovalDenied = "approval_denied"
 	reasonPolicy         = "policy_denied"
 	reasonAgent          = "invalid_agent"

@@ -34,6 +34,7 @@ const (
 	ReasonBudget          = "budget_exhausted"
 	ReasonPolicy          = "policy_denied"
 	ReasonAuthority       = "authority_lost"
+	ReasonGrant           = "grant_revoked"
 )
 
 // reasons of model errors that end a turn at once.

@@ -137,6 +137,18 @@ func TestModelFailures(t *testing.T) {
 	}
 }
 
+// INV-13: the broker may know of the end of a grant before the server does, and the
+// turn ends for that reason and no other.
+func TestModelRefusedForAnEndedGrant(t *testing.T) {
+	for detail, want := range map[protocol.Detail]string{protocol.DetailGrantEnded: ReasonGrant, "": ReasonModelAuth, "another": ReasonModelAuth} {
+		state, _ := Step(New(spec()), Begin{})
+		state, _ = Step(state, ModelFailed{&protocol.Error{Code: protocol.CodePermissionDenied, Detail: detail, Message: "grant g was revoked"}})
+		if o := state.GetOutcome(); o.GetReason() != want || !strings.Contains(o.GetMessage(), "grant g was revoked") {
+			t.Errorf("detail %q ended the turn as %v, want reason %s", detail, o, want)
+		}
+	}
+}
+
 func TestRetryHonoursTheProvider(t *testing.T) {
 	for _, c := range []struct{ asked, want time.Duration }{
 		{0, 500 * time.Millisecond}, {100 * time.Millisecond, 500 * time.Millisecond}, {7 * time.Second, 7 * time.Second},

@@ -89,6 +89,9 @@ func (t turn) answered(done *runtimev1.ModelDone) (*runtimev1.LoopState, []Comma
 // modelFailed tries again what may succeed later, and ends the turn otherwise.
 // The provider's own wish to wait is honoured.
 func (t turn) modelFailed(err *protocol.Error) (*runtimev1.LoopState, []Command) {
+	if err.Detail == protocol.DetailGrantEnded {
+		return t.fail(ReasonGrant, "The grant that the turn stood on has ended: "+err.Message)
+	}
 	if !err.Code.Retryable() {
 		reason, known := reasons[err.Code]
 		if !known {

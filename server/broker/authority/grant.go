@@ -98,3 +98,14 @@ func CheckName(name string) error {
 	}
 	return nil
 }
+
+// Revoked is the refusal of what stands on a grant that ended; how may be empty. It
+// is told apart from every other refusal, so that a turn ends for that reason.
+func Revoked(id protocol.GrantID, how string) error {
+	e := protocol.Errorf(protocol.CodePermissionDenied, "grant %s was revoked", id)
+	if how != "" {
+		e.Message += ": " + how
+	}
+	e.Detail = protocol.DetailGrantEnded
+	return e
+}

@@ -117,7 +117,11 @@ func revokedOutside(t *testing.T, f Fixture) {
 	_, err := f.Mint(t.Context(), Use(g, sealed, "weather"))
 	refused(t, "the first mint after it", err, protocol.CodePermissionDenied)
 	until(t, "the end is told", func() bool { return len(f.watch.of(g.ID)) > 0 })
-	refused(t, "alive", f.Alive(t.Context(), g.ID), protocol.CodePermissionDenied)
+	err = f.Alive(t.Context(), g.ID)
+	refused(t, "alive", err, protocol.CodePermissionDenied)
+	if protocol.DetailOf(err) != protocol.DetailGrantEnded {
+		t.Errorf("alive does not say that the grant ended: %v", err)
+	}
 	_, err = f.CreateGrant(t.Context(), g)
 	refused(t, "the same grant again", err, protocol.CodeConflict)
 	minted(t, f, Use(other, otherSealed, "weather"))

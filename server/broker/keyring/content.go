@@ -57,7 +57,7 @@ func (c *content) grant(id protocol.GrantID) (authority.Grant, error) {
 	}
 	g := c.Grants[i]
 	if !g.RevokedAt.IsZero() {
-		return g, protocol.Errorf(protocol.CodePermissionDenied, "grant %s was revoked", id)
+		return g, authority.Revoked(id, "")
 	}
 	return g, nil
 }
