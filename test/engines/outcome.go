@@ -17,8 +17,8 @@ import (
 // outcome of the tests of one package.
 type outcome struct {
 	tests   []*test
-	figures []string
-	words   string // that belong to no test: the compiler's, or a panic's
+	figures []string // and rows of tables, which are figures too
+	words   string   // that belong to no test: the compiler's, or a panic's
 	failed  bool
 }
 
@@ -59,6 +59,8 @@ func read(r io.Reader) (*outcome, error) {
 			}
 			if _, figure, ok := strings.Cut(e.Output, "bench name="); ok {
 				o.figures = append(o.figures, "bench name="+strings.TrimSpace(figure))
+			} else if row := strings.TrimSpace(e.Output); strings.HasPrefix(row, "|") {
+				o.figures = append(o.figures, row)
 			}
 		case "pass", "fail", "skip":
 			o.failed = o.failed || e.Action == "fail"

@@ -15,6 +15,7 @@ import (
 const said = `{"Action":"output","Test":"TestParse","Output":"=== RUN TestParse\n"}
 {"Action":"pass","Test":"TestParse","Elapsed":0.5}
 {"Action":"output","Test":"TestGrant/vault/Create","Output":"    grant_test.go:9: bench name=vault_mint_p50 value=3 unit=ms\n"}
+{"Action":"output","Test":"TestGrant/vault/Create","Output":"        | accessor | 3 |\n"}
 {"Action":"pass","Test":"TestGrant/vault/Create","Elapsed":1}
 {"Action":"output","Test":"TestGrant/vault/Revoke","Output":"    grant_test.go:20: still alive\n"}
 {"Action":"fail","Test":"TestGrant/vault/Revoke","Elapsed":1}
@@ -37,6 +38,7 @@ func TestPrint(t *testing.T) {
 fail TestGrant/vault/Revoke: grant_test.go:20: still alive
 suite vaultpolicy on vault: passed=1 failed=1 skipped=0 took=2.5s
 bench name=vault_mint_p50 value=3 unit=ms
+| accessor | 3 |
 panic: in a loop
 `
 	if out.String() != want {

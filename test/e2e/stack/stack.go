@@ -42,6 +42,8 @@ type Config struct {
 	Database string
 	// Control is where server, broker and provider run; the zero Place is here.
 	Control Place
+	// Vault holds grants and credentials, instead of the broker's keyring.
+	Vault *Vault
 }
 
 // Destination of http tools. A credential is kept under the destination's name.
@@ -134,7 +136,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if err := s.choosePorts(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{s.startProvider, s.startBalancer, s.startBroker, s.startServer, s.startSecond, s.logIn, s.configure} {
+	for _, step := range []func(context.Context) error{s.startProvider, s.startBalancer, s.startBroker, s.startServer, s.startSecond, s.logIn, s.moveToVault, s.configure} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,144 @@
+//go:build linux
+
+package e2e
+
+import (
+	"database/sql"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite"
+)
+
+// endWay is how a grant ends. Every command is one that the operator's guide shows, run
+// by the server's own command line.
+type endWay struct {
+	name string
+	why  string // what the grant says of its end
+	// known reads beforehand what the command needs, so that it runs at once.
+	known func(*ending) string
+	// command of the admin, by what is known; nil: nobody does anything.
+	command func(c *ending, known string) []string
+	// whole: the first one ends all grants of its person.
+	whole bool
+	// expires: the grants are made to live for so long.
+	expires time.Duration
+	// everybody: it ends also those of other people.
+	everybody bool
+}
+
+const revokedInVault = "its token was revoked in the server"
+
+var (
+	byAccessor = endWay{name: "accessor", why: revokedInVault, known: (*ending).accessor, command: func(_ *ending, accessor string) []string {
+		return []string{"token", "revoke", "-accessor", accessor}
+	}}
+	byTree = endWay{name: "tree", why: revokedInVault, known: (*ending).token, command: func(_ *ending, token string) []string {
+		return []string{"token", "revoke", token}
+	}}
+	byOrphan = endWay{name: "orphan mode", why: revokedInVault, known: (*ending).token, command: func(_ *ending, token string) []string {
+		return []string{"token", "revoke", "-mode=orphan", token}
+	}}
+	byEntity = endWay{name: "entity disabled", why: "the entity of its person is disabled", whole: true, known: (*ending).entity, command: func(_ *ending, entity string) []string {
+		return []string{"write", "identity/entity/id/" + entity, "disabled=true"}
+	}}
+	byIndex = endWay{name: "KV index", why: "its entry in the index was deleted", command: func(c *ending, _ string) []string {
+		return []string{"kv", "delete", c.index()}
+	}}
+	byExpiry = endWay{name: "expiry", known: (*ending).expiry, expires: 90 * time.Second}
+	byPerson = endWay{name: "`bivouac revoke`", why: "measured"}
+	byPrefix = endWay{name: "lease prefix", why: revokedInVault, whole: true, everybody: true, command: func(*ending, string) []string {
+		return []string{"lease", "revoke", "-prefix", "auth/token/create/bivouac-grant/"}
+	}}
+)
+
+// admin runs one command as the admin.
+func (c *ending) admin(args ...string) string {
+	c.person.t.Helper()
+	out, err := c.person.ends.vault.Admin(c.person.t.Context(), args...)
+	if err != nil {
+		c.person.t.Fatal(err)
+	}
+	return out
+}
+
+func (c *ending) index() string { return "bivouac-grants/" + c.person.id + "/" + c.grant }
+
+func (c *ending) accessor() string { return c.admin("kv", "get", "-field=accessor", c.index()) }
+
+// lookup is what the server says of the grant's token.
+func (c *ending) lookup(field string) string {
+	c.person.t.Helper()
+	var said struct{ Data map[string]any }
+	if err := json.Unmarshal([]byte(c.admin("token", "lookup", "-format=json", "-accessor", c.accessor())), &said); err != nil {
+		c.person.t.Fatal(err)
+	}
+	text, _ := said.Data[field].(string)
+	return text
+}
+
+func (c *ending) entity() string { return c.lookup("entity_id") }
+
+func (c *ending) expiry() string { return c.lookup("expire_time") }
+
+// token of the grant, which the broker alone opens; whoever administers the server and
+// has the server's database can too.
+func (c *ending) token() string {
+	t := c.person.t
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+c.person.Path("server", "bivouac.db")+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var sealed []byte
+	if err := db.QueryRowContext(t.Context(), "SELECT sealed FROM grants WHERE id = ?", c.grant).Scan(&sealed); err != nil || len(sealed) < 6 {
+		t.Fatalf("the sealed grant: %d bytes, %v", len(sealed), err)
+	}
+	text := base64.StdEncoding.EncodeToString([]byte("bivouac grant v1 " + c.grant))
+	plain, err := base64.StdEncoding.DecodeString(c.admin("write", "-field=plaintext", "bivouac-transit/decrypt/u-"+c.person.id, "associated_data="+text,
+		fmt.Sprintf("ciphertext=vault:v%d:%s", binary.BigEndian.Uint32(sealed[1:5]), base64.StdEncoding.EncodeToString(sealed[5:]))))
+	var opened struct{ Token string }
+	if err == nil {
+		err = json.Unmarshal(plain, &opened)
+	}
+	if err != nil || opened.Token == "" {
+		t.Fatalf("the opened grant holds no token: %v", err)
+	}
+	return opened.Token
+}
+
+// lives sets for how long grants that are made from now on live at most; zero: as long
+// as they are renewed.
+func (c *ending) lives(d time.Duration) {
+	c.person.t.Helper()
+	c.admin("write", "auth/token/roles/bivouac-grant", fmt.Sprintf("token_explicit_max_ttl=%d", int(d.Seconds())))
+}
+
+// end ends the grant and sets the time from which nothing may happen under it.
+func (c *ending) end(w endWay, known string) {
+	t := c.person.t
+	t.Helper()
+	switch {
+	case w.command != nil:
+		c.admin(w.command(c, known)...)
+		c.over = time.Now()
+	case w.expires > 0:
+		var err error
+		if c.over, err = time.Parse(time.RFC3339Nano, strings.TrimSpace(known)); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(c.over); left < 0 {
+			t.Fatalf("%s: the grant expired %s ago, before its work was under way", c.name, -left)
+		} else {
+			pause(t.Context(), left)
+		}
+	default:
+		c.person.must("revoke", c.grant, "--reason", "measured")
+		c.over = c.state().GetRevokedAt().AsTime() // the command waits for all that follows
+	}
+}
