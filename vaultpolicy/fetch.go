@@ -51,5 +51,6 @@ func (c Config) roleID() string {
 	if c.Auth.RoleIDFile == "" {
 		return "\n# role-id is the value of role_id in the auth block"
 	}
-	return "\nmv role-id " + c.path(c.Auth.RoleIDFile)
+	to := c.path(c.Auth.RoleIDFile)
+	return "\ncat role-id > " + to + ".new && mv " + to + ".new " + to
 }
