@@ -104,7 +104,7 @@ func (t *table) missingLocked(id protocol.GrantID, now time.Duration) (hint, err
 	asked, before := t.unknown[id]
 	switch {
 	case !t.listed:
-		return listNow, unavailable("the index of grants was not read yet%s", t.whyLocked())
+		return nothing, unavailable("the index of grants was not read yet%s", t.whyLocked())
 	case !before:
 		if len(t.unknown) >= maxUnknown {
 			clear(t.unknown)

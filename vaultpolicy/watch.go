@@ -17,9 +17,19 @@ const (
 	parallel = 16
 	// allAgain is how often a wake-up may look up grants that nobody uses.
 	allAgain = 5 * time.Second
-	// indexAgain is the wait after an index that could not be read.
-	indexAgain = 2 * time.Second
+	// failedAgain is the wait after a server that could not be asked.
+	failedAgain = time.Second
 )
+
+// pause a loop.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
 
 // watchTokens looks grants up: those in use every poll, the others every sweep, and
 // all of them when it is woken.
@@ -27,6 +37,7 @@ func (v *Vault) watchTokens(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	p := pace{poll: v.poll}
+	wrong := complaint{log: v.log, what: "the server that holds the grants cannot be asked"}
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,8 +46,9 @@ func (v *Vault) watchTokens(ctx context.Context) error {
 		case all := <-v.look:
 			p.woken(all)
 		}
-		if err := v.round(ctx, p.all(time.Now())); err != nil && ctx.Err() == nil {
-			v.log.WarnContext(ctx, "the server that holds the grants cannot be asked", "error", err)
+		if wrong.about(ctx, v.round(ctx, p.all(time.Now()))) {
+			// Whoever is refused asks again and wakes the loop: not faster than this.
+			pause(ctx, min(v.poll, failedAgain))
 		}
 		timer.Reset(p.next())
 	}
@@ -112,6 +124,7 @@ func (v *Vault) round(ctx context.Context, all bool) error {
 func (v *Vault) watchIndex(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	wrong := complaint{log: v.log, what: "the index of grants cannot be read"}
 	for {
 		select {
 		case <-ctx.Done():
@@ -119,13 +132,14 @@ func (v *Vault) watchIndex(ctx context.Context) error {
 		case <-timer.C:
 		case <-v.list:
 		}
-		wait := sweep
-		if err := v.readIndex(ctx); err != nil && ctx.Err() == nil {
+		err := v.readIndex(ctx)
+		if wrong.about(ctx, err) {
 			v.table.silent(err)
-			v.log.WarnContext(ctx, "the index of grants cannot be read", "error", err)
-			wait = indexAgain
+			pause(ctx, failedAgain)
+			timer.Reset(0)
+			continue
 		}
-		timer.Reset(wait)
+		timer.Reset(sweep)
 	}
 }
 
@@ -256,6 +270,7 @@ func (v *Vault) prune(ctx context.Context, r record) {
 func (v *Vault) finishAll(ctx context.Context) error {
 	again := time.NewTicker(v.poll)
 	defer again.Stop()
+	wrong := complaint{log: v.log, what: "the server does not take the end of a grant"}
 	for {
 		select {
 		case <-ctx.Done():
@@ -266,14 +281,9 @@ func (v *Vault) finishAll(ctx context.Context) error {
 		var ends errgroup.Group
 		ends.SetLimit(parallel)
 		for _, e := range v.table.unfinished() {
-			ends.Go(func() error {
-				if err := v.finish(ctx, e); err != nil && !client.KindOf(err).Unknown() && ctx.Err() == nil {
-					v.log.WarnContext(ctx, "the server does not take the end of a grant", "grant", e.grant.ID, "error", err)
-				}
-				return nil
-			})
+			ends.Go(func() error { return v.finish(ctx, e) })
 		}
-		_ = ends.Wait() // none fails
+		wrong.about(ctx, ends.Wait())
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 type world struct {
 	*Vault
 	fake *fake
+	log  *slog.Logger
 
 	mu    sync.Mutex
 	ended []authority.Ended
@@ -39,7 +40,7 @@ func config(t *testing.T) Config {
 
 func newWorld(t *testing.T) *world {
 	f, c := newFake(t)
-	w := &world{fake: f}
+	w := &world{fake: f, log: slog.New(slog.DiscardHandler)}
 	w.restart(t, c)
 	return w
 }
@@ -51,7 +52,7 @@ func (w *world) restart(t *testing.T, c *client.Client) {
 		w.stop()
 	}
 	began := time.Now()
-	v, err := New(Params{Config: config(t), Trust: plainTrust{}, Log: slog.New(slog.DiscardHandler), Client: c,
+	v, err := New(Params{Config: config(t), Trust: plainTrust{}, Log: w.log, Client: c,
 		Elapsed: func() time.Duration { return time.Since(began) + time.Hour }})
 	if err != nil {
 		t.Fatal(err)
@@ -334,6 +335,37 @@ func TestRevokeWhileAway(t *testing.T) {
 		again, err := w.RevokeGrant(t.Context(), g.ID)
 		if err != nil || again.RevokedAt.IsZero() {
 			t.Errorf("again: %+v %v", again, err)
+		}
+	})
+}
+
+// Flows that ask all the time do not make the broker ask a silent server all the
+// time, and what is wrong is logged once.
+func TestSilenceIsNotHammered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, c := newFake(t)
+		f.fault = func(*http.Request) (int, string) { return 503, "Vault is sealed" }
+		var log lines
+		w := &world{fake: f, log: slog.New(slog.NewTextHandler(&log, nil))}
+		w.restart(t, c)
+		stranger := authoritytest.NewGrant()
+		codeIs(t, "a grant", w.use(t.Context(), 10*time.Minute, stranger)[0], protocol.CodeUnavailable)
+		asked := 0
+		f.with(func() {
+			for _, n := range f.asked {
+				asked += n
+			}
+			f.fault = nil
+		})
+		if asked > 2400 {
+			t.Errorf("%d requests in ten minutes of silence", asked)
+		}
+		w.use(t.Context(), 20*time.Second, stranger)
+		codeIs(t, "when it speaks", w.Alive(t.Context(), stranger.ID), protocol.CodePermissionDenied)
+		for _, what := range []string{"the server that holds the grants cannot be asked", "the index of grants cannot be read"} {
+			if n := strings.Count(log.String(), `level=WARN msg="`+what); n != 1 || !strings.Contains(log.String(), what+": it is over") {
+				t.Errorf("%q stands %d times in the log:\n%s", what, n, log.String())
+			}
 		}
 	})
 }
