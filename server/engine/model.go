@@ -194,6 +194,9 @@ func (w *turnTx) modelFailed(failure error, used protocol.SliceID, u *brokerv1.U
 	data := map[string]string{"code": string(e.Code)}
 	if e.Detail == protocol.DetailUnreachable {
 		data[session.DataUnreachable] = "broker"
+		from := *e
+		from.Message = "the server " + e.Message // a machine says the same of itself
+		e = &from
 	}
 	w.event(session.Event{Type: session.ModelFailed, Data: data})
 	// The broker may know of a revocation before the work under it was ended here.

@@ -79,6 +79,12 @@ func TestServerThatCannotReachTheBroker(t *testing.T) {
 		if err != nil || x.WaitingFor != "the broker, which the server does not reach" || !strings.Contains(x.Remedies[0], "bivouac-broker run") {
 			t.Errorf("explained as %+v, %v", x, err)
 		}
+		w.Sleep(2 * time.Minute)
+		wantState(t, w, turn.ID, session.Failed, loop.ReasonUnavailable)
+		if got := w.Turn(turn.ID).Message; !strings.Contains(got, "the last one said: the server the broker is not reached") {
+			t.Errorf("the turn ends with %q", got)
+		}
+		turn = w.Submit(w.Session("assistant"), "hi again")
 		w.Broker.SetDown(false)
 		w.Broker.Say(et.Script(et.Text("hello")))
 		w.Sleep(6 * time.Second)

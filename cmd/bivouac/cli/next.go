@@ -15,7 +15,7 @@ const another = "begin another one: bivouac chat --new, or bivouac run"
 // nextOf are what a person can do after a turn that ended for a reason, where its
 // message does not say it.
 var nextOf = map[string]string{
-	"model_not_found":    "see the route of model in bivouac agents show AGENT: broker.hcl must have a route of that name (restart bivouac-broker, or bivouac dev, after a change: bivouac doctor says whether one is due), and its provider the model that the route names",
+	"model_not_found":    "see the route of model in bivouac agents show " + agentName + ": broker.hcl must have a route of that name (restart bivouac-broker, or bivouac dev, after a change: bivouac doctor says whether one is due), and its provider the model that the route names",
 	"model_auth":         "set its key anew: bivouac credential set NAME; bivouac doctor tries each provider",
 	"not_placed":         "why each machine did not take it, and what would change that: bivouac edge list, bivouac doctor",
 	"session_revoked":    another,
@@ -27,17 +27,17 @@ var nextOf = map[string]string{
 }
 
 // agentName stands in a command for the agent of the turn.
-const agentName = "NAME"
+const agentName = "AGENT"
 
 // nextOf a turn, with its agent's name in the command.
 func (a *app) nextOf(ctx context.Context, t *apiv1.Turn) string {
 	next := nextOf[t.GetReason()]
-	if t.GetState() == "COMPLETED" || !strings.HasSuffix(next, agentName) {
+	if t.GetState() == "COMPLETED" || !strings.Contains(next, agentName) {
 		return next
 	}
 	got, err := a.api.Sessions.GetSession(ctx, &apiv1.GetSessionRequest{SessionId: t.GetSessionId()})
 	if name := got.GetSession().GetAgent(); err == nil && name != "" {
-		next = strings.TrimSuffix(next, agentName) + plain(name)
+		next = strings.ReplaceAll(next, agentName, plain(name))
 	}
 	return next
 }
