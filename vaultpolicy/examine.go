@@ -3,6 +3,7 @@ package vaultpolicy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -24,12 +25,19 @@ func (v *Vault) examine(ctx context.Context, e entry, people *flags, odd func(er
 	case k == client.NoAccessor && v.lags(ctx, e):
 	case k == client.NoAccessor:
 		v.gone(ctx, e, how(e))
-	case k == client.Refused && v.mayLookUp(ctx):
-		// It may ask, and this one is refused: the token ended in between.
+	case k == client.Refused && badToken(err) && v.mayLookUp(ctx):
+		// It may ask, and this one token is bad: it ended while it was looked up. Other
+		// refusals are rules of the server's, which say nothing about the grant.
 		v.gone(ctx, e, how(e))
 	case odd != nil && ctx.Err() == nil:
 		odd(v.may("look grants up", "write "+lookupPath, err))
 	}
+}
+
+// badToken reports that a refusal is about the token that was looked up.
+func badToken(err error) bool {
+	var f *client.Fault
+	return errors.As(err, &f) && strings.Contains(f.Said, "bad token")
 }
 
 // how a token ended that the server does not know any more.
@@ -62,7 +70,10 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 		}
 		return
 	}
-	if off != "" {
+	switch {
+	case off == personDeleted && v.lags(ctx, e):
+		return
+	case off != "":
 		v.gone(ctx, e, off)
 		return
 	}
@@ -72,6 +83,8 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 	}
 }
 
+const personDeleted = "the entity of its person was deleted"
+
 // person says why an entity's tokens are refused; empty: they are not.
 func (v *Vault) person(ctx context.Context, entity string) (string, error) {
 	if entity == "" {
@@ -80,7 +93,7 @@ func (v *Vault) person(ctx context.Context, entity string) (string, error) {
 	a, err := v.read(ctx, "see whether a person is disabled", "identity/entity/id/"+entity)
 	switch {
 	case client.KindOf(err) == client.Absent:
-		return "the entity of its person was deleted", nil
+		return personDeleted, nil
 	case err != nil:
 		return "", err
 	case client.Flag(a.Data["disabled"]):
@@ -108,8 +121,8 @@ func (v *Vault) mayLookUp(ctx context.Context) bool {
 // lagIn is how long a standby may not know what the active server has made.
 const lagIn = 10 * time.Second
 
-// lags reports that an unknown accessor proves nothing: the grant is new, and who
-// answers is a standby.
+// lags reports that an absence proves nothing: the grant is new, and who answers is a
+// standby, which may not have heard of it.
 func (v *Vault) lags(ctx context.Context, e entry) bool {
 	if time.Since(e.grant.CreatedAt) > lagIn {
 		return false

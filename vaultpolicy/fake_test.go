@@ -32,6 +32,7 @@ type fake struct {
 	kv       map[string][]map[string]any
 	entities map[string]bool // disabled?
 	denied   string          // a path that the broker has no right to
+	standby  bool            // it answers, and is not the active one
 	logins   int
 	asked    map[string]int // requests by path
 	fault    func(r *http.Request) (status int, text string)
@@ -173,7 +174,7 @@ func (f *fake) serve(r *http.Request, path, token string, body map[string]any) (
 		return f.make(fakeToken{policies: []string{"bivouac-broker"}, ttl: time.Hour})
 	}
 	if path == "sys/leader" {
-		return says(map[string]any{"ha_enabled": false})
+		return says(map[string]any{"ha_enabled": f.standby, "is_self": false})
 	}
 	me := f.alive(token)
 	broker := me != nil && slices.Contains(me.policies, "bivouac-broker")

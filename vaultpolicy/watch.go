@@ -17,6 +17,8 @@ const (
 	parallel = 16
 	// allAgain is how often a wake-up may look up grants that nobody uses.
 	allAgain = 5 * time.Second
+	// roundIn bounds a round: those in use come first, and again in the next one.
+	roundIn = 10 * time.Second
 	// failedAgain is the wait after a server that could not be asked.
 	failedAgain = time.Second
 )
@@ -102,6 +104,8 @@ func (v *Vault) round(ctx context.Context, all bool) error {
 	}
 	v.table.hear(sent)
 	people := newFlags()
+	ctx, cancel := context.WithTimeout(ctx, roundIn)
+	defer cancel()
 	var looks errgroup.Group
 	looks.SetLimit(parallel)
 	var mu sync.Mutex
@@ -238,6 +242,7 @@ func (v *Vault) absent(ctx context.Context, e entry) {
 	case err != nil && !errors.Is(err, errRecord):
 	case found:
 		v.adopt(ctx, r, err)
+	case v.lags(ctx, e):
 	default:
 		v.gone(ctx, e, "its entry in the index was deleted")
 	}

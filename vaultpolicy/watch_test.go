@@ -202,8 +202,11 @@ func TestSilenceEndsNothing(t *testing.T) {
 		"no active": func(*http.Request) (int, string) {
 			return 500, "local node not active but active cluster node not found"
 		},
-		"rate limited":  func(*http.Request) (int, string) { return 429, "request path: rate limit quota exceeded" },
-		"hangs":         func(*http.Request) (int, string) { return -1, "" },
+		"rate limited": func(*http.Request) (int, string) { return 429, "request path: rate limit quota exceeded" },
+		"hangs":        func(*http.Request) (int, string) { return -1, "" },
+		"another rule": func(r *http.Request) (int, string) {
+			return onlyLookups(r, 403), "egp standard policy evaluation resulted in denial"
+		},
 		"only look-ups": func(r *http.Request) (int, string) { return onlyLookups(r, 500), "internal error" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +217,7 @@ func TestSilenceEndsNothing(t *testing.T) {
 				w.fake.with(func() { w.fake.fault = fault })
 				codeIs(t, "within the grace", w.use(t.Context(), 8*time.Second, g)[0], "")
 				codeIs(t, "after it", w.use(t.Context(), 20*time.Second, g)[0], protocol.CodeUnavailable)
-				if name != "only look-ups" {
+				if name != "only look-ups" && name != "another rule" {
 					_, err := w.Mint(t.Context(), authoritytest.Use(g, sealed, "weather"))
 					if c := protocol.CodeOf(err); c != protocol.CodeUnavailable && c != protocol.CodeRateLimited {
 						t.Errorf("mint: %v", err)
@@ -368,4 +371,43 @@ func TestSilenceIsNotHammered(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A standby that has not heard of a new grant ends it in no way; when it has had its
+// time, what it says counts.
+func TestStandbyLags(t *testing.T) {
+	for name, c := range map[string]struct {
+		forget, remember func(f *fake, g authority.Grant)
+	}{
+		"token": {
+			func(f *fake, g authority.Grant) { f.tokens[f.tokenOf(g)].accessor += "-unheard" },
+			func(f *fake, g authority.Grant) {
+				x := f.tokens[f.tokenOf(g)]
+				x.accessor = strings.TrimSuffix(x.accessor, "-unheard")
+			},
+		},
+		"person": {
+			func(f *fake, g authority.Grant) { delete(f.entities, "ent-user-"+g.Principal.String()) },
+			func(f *fake, g authority.Grant) { f.entities["ent-user-"+g.Principal.String()] = false },
+		},
+		"index": {
+			func(f *fake, g authority.Grant) { f.kv["unheard"] = f.kv[f.key(g)]; delete(f.kv, f.key(g)) },
+			func(f *fake, g authority.Grant) { f.kv[f.key(g)] = f.kv["unheard"]; delete(f.kv, "unheard") },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.fake.with(func() { w.fake.standby = true })
+				g, _ := w.grant(t)
+				w.fake.with(func() { c.forget(w.fake, g) })
+				signal(w.list)
+				codeIs(t, "new and unheard of", w.use(t.Context(), 6*time.Second, g)[0], "")
+				w.fake.with(func() { c.remember(w.fake, g) })
+				codeIs(t, "heard of", w.use(t.Context(), time.Minute, g)[0], "")
+				w.fake.with(func() { c.forget(w.fake, g) })
+				codeIs(t, "gone later", w.use(t.Context(), sweep+2*time.Second, g)[0], protocol.CodePermissionDenied)
+			})
+		})
+	}
 }
