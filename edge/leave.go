@@ -60,7 +60,9 @@ func Leave(ctx context.Context, p LeaveParams) (Left, error) {
 		return left, err
 	}
 	defer release()
-	if err := endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"); err != nil {
+	err = errors.Join(endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"),
+		EndTurns(ctx, p.State, p.Supervisors, nil)) // they would keep a result that nobody takes
+	if err != nil {
 		return left, protocol.Errorf(protocol.CodeUnavailable, "a turn of this machine could not be ended, and nothing was wiped: %w; try `%s` again", err, p.State.Command("leave --force"))
 	}
 	return left, errors.Join(sweepAll(ctx, p.Sandbox), p.State.Wipe())
