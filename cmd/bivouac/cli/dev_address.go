@@ -138,7 +138,7 @@ func taken(flag, address string, err error) error {
 	}
 	host, port, _ := net.SplitHostPort(address)
 	return protocol.Errorf(protocol.CodeFailedPrecondition,
-		"--%s %s cannot be used: %w; another program has its port, perhaps another bivouac dev: `ss -lntup 'sport = :%s'` says which. End that one, or choose another port of the same address, which is remembered: --%s %s",
+		"--%s %s cannot be used: %w; another program has its port, perhaps another bivouac dev: `ss -lntup 'sport = :%s'` says which. End that one, or choose another port of the same address, at every start: --%s %s",
 		flag, address, syscall.EADDRINUSE, port, flag, otherPort(host))
 }
 
