@@ -95,8 +95,9 @@ func TestDevSaysWhichOtherPort(t *testing.T) {
 	if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "ss -lntup 'sport = :"+strings.TrimPrefix(busy, "127.0.0.1:")+"'") || strings.Contains(err.Error(), "--no-edge") {
 		t.Fatalf("a taken port: %v", err)
 	}
-	_, other, ok := strings.Cut(err.Error(), "--runner 127.0.0.1:")
-	if _, other, ok = strings.Cut(other, "--runner "); !ok {
+	_, other, _ := strings.Cut(err.Error(), "--runner 127.0.0.1:")
+	_, other, ok := strings.Cut(other, "--runner ")
+	if !ok {
 		t.Fatalf("no other port is named: %v", err)
 	}
 	if err := try(other, false); err != nil {
