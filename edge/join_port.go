@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"bivouac/edge/link"
@@ -50,14 +51,15 @@ const (
 func wrongPort(address string, err error) error {
 	var e *protocol.Error
 	host, port, _ := net.SplitHostPort(address)
-	clear := errors.As(err, new(tls.RecordHeaderError)) // something answered, and it speaks no TLS
-	if err == nil || port == DefaultPort || port != apiPort && port != brokerPort && !clear {
+	clear := errors.As(err, new(tls.RecordHeaderError))                                                 // something answered, and it speaks no TLS
+	broker := port == brokerPort || err != nil && strings.Contains(err.Error(), "the peer is a broker") // by link's own words
+	if err == nil || port == DefaultPort || port != apiPort && !broker && !clear {
 		return err
 	}
 	what := "port " + port + " is the API's unless the server says otherwise"
 	switch {
-	case port == brokerPort:
-		what = "port " + port + " is the broker's unless it says otherwise"
+	case broker:
+		what = "port " + port + " is the broker's"
 	case clear:
 		what = "what listens on port " + port + " speaks plain HTTP, as the API does"
 	}

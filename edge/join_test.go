@@ -102,7 +102,7 @@ func TestJoinFailures(t *testing.T) {
 		}, protocol.CodeInvalidArgument, "runners join at https://" + testServer, true},
 		"the broker's port": {func(_ *testing.T, _ *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
 			p.Server = strings.Replace("https://"+testServer, ":7401", ":7402", 1)
-		}, protocol.CodeInvalidArgument, "port 7402 is the broker's unless it says otherwise: runners join at https://" + testServer, true},
+		}, protocol.CodeInvalidArgument, "port 7402 is the broker's: runners join at https://" + testServer, true},
 		"no address": {func(_ *testing.T, _ *fakeServer, p *JoinParams, _ identity.Code, _ *fakeCode) {
 			p.Server = "https://host/path"
 		}, protocol.CodeInvalidArgument, "is no server address", true},
