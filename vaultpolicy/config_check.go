@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +31,11 @@ func decode(body hcl.Body, dir string, getenv func(string) string, elsewhere boo
 	var problems []error
 	for _, d := range gohcl.DecodeBody(body, nil, &c) {
 		if d.Severity == hcl.DiagError {
-			problems = append(problems, fmt.Errorf("%s: %s", d.Summary, d.Detail))
+			file := "vault"
+			if d.Subject != nil {
+				file = d.Subject.Filename
+			}
+			problems = append(problems, fmt.Errorf("%s: %s: %s", place(d.Subject, file), d.Summary, d.Detail))
 		}
 	}
 	c.Dir = dir
@@ -101,7 +108,7 @@ func (k *check) duration(field, text string, least, most time.Duration) time.Dur
 
 func (k *check) mounts(c Config) {
 	n := c.names()
-	for field, name := range map[string]string{"grants": n.Grants, "credentials": n.Credentials, "transit": n.Transit} {
+	for field, name := range sorted(map[string]string{"grants": n.Grants, "credentials": n.Credentials, "transit": n.Transit}) {
 		if !mountForm.MatchString(name) {
 			k.bad("mounts: %s %q is no mount: lower-case letters, digits, hyphens and underscores", field, name)
 		}
@@ -153,7 +160,7 @@ func (k *check) auth(c Config) {
 			k.bad("auth %q: %s is missing", a.Method, field)
 		}
 	}
-	for field, is := range given {
+	for field, is := range sorted(given) {
 		if is && !strings.Contains(" "+use.takes+" ", " "+field+" ") {
 			k.bad("auth %q: %s has no meaning there", a.Method, field)
 		}
@@ -172,7 +179,7 @@ func (k *check) auth(c Config) {
 	}
 	// Files of secrets may come after the configuration; who may read them counts when
 	// they are there.
-	for field, path := range map[string]string{"secret_id_file": a.SecretIDFile, "file": a.File, "key_file": a.KeyFile} {
+	for field, path := range sorted(map[string]string{"secret_id_file": a.SecretIDFile, "file": a.File, "key_file": a.KeyFile}) {
 		if path != "" {
 			if err := filemode.Secret(c.path(path)); err != nil {
 				k.bad("auth %q: %s: %w", a.Method, field, err)
@@ -188,7 +195,7 @@ func (k *check) audit(c Config) {
 	if (c.Audit.File == "") == (c.Audit.Socket == "") {
 		k.bad("audit: either file or socket")
 	}
-	for field, path := range map[string]string{"file": c.Audit.File, "socket": c.Audit.Socket} {
+	for field, path := range sorted(map[string]string{"file": c.Audit.File, "socket": c.Audit.Socket}) {
 		if path == "" {
 			continue
 		}
@@ -218,6 +225,17 @@ func isAuthority(text []byte) error {
 		return errors.New("is no authority: name the certificate that signs the broker's, not the broker's own")
 	}
 	return nil
+}
+
+// sorted ranges over fields in one order, so that problems come in one.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
 }
 
 // readLine reads a short file of one line.
