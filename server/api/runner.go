@@ -109,11 +109,15 @@ func wholeRunner(tx *store.Tx, r execution.Runner, names map[protocol.PrincipalI
 	return out, nil
 }
 
-// problemOf tells the owner of a machine's copy, and of workers that get no turns.
+// problemOf tells the owner of a machine's copy, of workers that get no turns, and of
+// a machine from which the broker was not reached.
 func problemOf(f execution.Facts) string {
 	var all []string
 	for _, r := range placement.Outdated(f) {
 		all = append(all, r.Text+": "+r.Remedy)
+	}
+	if !f.NoBroker.IsZero() {
+		all = append(all, "its model calls have not reached the broker since "+f.NoBroker.UTC().Format(time.RFC3339)+": bivouac-edge doctor, there, says what is in the way; the next call that reaches it takes this away")
 	}
 	if !f.Copy.At.IsZero() {
 		all = append(all, copyOf(f))

@@ -33,7 +33,7 @@ func (w *turnTx) loopEvent(a execution.Attempt, encoded []byte) error {
 		w.event(session.Event{Type: session.ModelCalled, Attempt: a.ID, Data: map[string]string{
 			"number": strconv.Itoa(int(k.ModelCallStarted.GetNumber()))}})
 	case *runtimev1.LoopEvent_ModelCallFailed:
-		w.workerModelFailed(a, k.ModelCallFailed)
+		return w.workerModelFailed(a, k.ModelCallFailed)
 	case *runtimev1.LoopEvent_Message:
 		return w.workerMessage(a, k.Message)
 	case *runtimev1.LoopEvent_ToolStarted:
@@ -46,7 +46,7 @@ func (w *turnTx) loopEvent(a execution.Attempt, encoded []byte) error {
 
 // workerModelFailed records a try that failed on a machine. It says which, since only
 // that one may lack the way to the broker.
-func (w *turnTx) workerModelFailed(a execution.Attempt, f *runtimev1.ModelCallFailed) {
+func (w *turnTx) workerModelFailed(a execution.Attempt, f *runtimev1.ModelCallFailed) error {
 	code := protocol.Code(f.GetCode())
 	if _, known := protocol.Codes[code]; !known {
 		code = protocol.CodeUnavailable // a worker's own word
@@ -56,6 +56,20 @@ func (w *turnTx) workerModelFailed(a execution.Attempt, f *runtimev1.ModelCallFa
 		data[session.DataUnreachable] = "broker"
 	}
 	w.event(session.Event{Type: session.ModelFailed, Attempt: a.ID, Data: data})
+	return w.noteWay(a.Runner, !f.GetUnreachable())
+}
+
+// noteWay keeps whether the newest model call of a machine reached the broker, for its
+// owner, who may look at the machine long after the turn.
+func (w *turnTx) noteWay(id protocol.RunnerID, reached bool) error {
+	r, err := w.tx.Runner(id)
+	if err != nil || r.Facts.NoBroker.IsZero() == reached {
+		return err
+	}
+	if r.Facts.NoBroker = w.tx.Now; reached {
+		r.Facts.NoBroker = time.Time{}
+	}
+	return w.tx.SaveRunner(r, r.State)
 }
 
 func (w *turnTx) workerMessage(a execution.Attempt, m *runtimev1.Message) error {
@@ -73,7 +87,7 @@ func (w *turnTx) workerMessage(a execution.Attempt, m *runtimev1.Message) error 
 		return err
 	}
 	w.event(session.Event{Type: session.ModelAnswered, Attempt: a.ID, Payload: payload})
-	return nil
+	return w.noteWay(a.Runner, true)
 }
 
 func (w *turnTx) workerToolStarted(a execution.Attempt, c *runtimev1.ToolCall) error {

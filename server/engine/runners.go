@@ -261,7 +261,7 @@ func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
 		harnesses = append(harnesses, execution.Harness{Name: h.GetName(), Version: version, Protocol: h.GetProtocol()})
 	}
 	problem, _ := redact.Text(f.GetSandboxProblem())
-	return execution.Facts{Harnesses: harnesses, Host: hostName(f), Copy: r.Facts.Copy,
+	return execution.Facts{Harnesses: harnesses, Host: hostName(f), Copy: r.Facts.Copy, NoBroker: r.Facts.NoBroker,
 		OS: f.GetOs(), Arch: f.GetArch(), Version: f.GetVersion(), BootID: f.GetBootId(), Slots: int(f.GetSlots()),
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
 		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: problem, RefusesEgress: f.GetRefusesEgress(),

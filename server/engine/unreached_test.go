@@ -13,6 +13,7 @@ import (
 	"bivouac/edge/runtime/runtimev1"
 	et "bivouac/server/engine/enginetest"
 	"bivouac/server/session"
+	"bivouac/server/store"
 )
 
 // A machine that cannot reach the broker says so at its first try: the event names it,
@@ -37,8 +38,14 @@ func TestMachineThatCannotReachTheBroker(t *testing.T) {
 		if got := explained(); !strings.HasPrefix(got, "the broker, which \"") || !strings.Contains(got, "on that machine: bivouac-edge doctor") {
 			t.Errorf("explained as %s", got)
 		}
+		if noBroker(t, w, r).IsZero() {
+			t.Error("the machine's owner is not told")
+		}
 		h.Event(assistant("hello"))
 		w.Settle()
+		if at := noBroker(t, w, r); !at.IsZero() {
+			t.Errorf("after an answer its owner is told of %s", at)
+		}
 		if got := explained(); !strings.HasPrefix(got, "the result from runner ") {
 			t.Errorf("after an answer it is explained as %s", got)
 		}
@@ -66,6 +73,19 @@ func TestMachineThatCannotReachTheBroker(t *testing.T) {
 			t.Errorf("events %q", all)
 		}
 	})
+}
+
+func noBroker(t *testing.T, w *et.World, r *et.Runner) (at time.Time) {
+	t.Helper()
+	err := w.Store.View(ctx(), w.Me(), func(tx *store.Tx) error {
+		got, err := tx.Runner(r.ID)
+		at = got.Facts.NoBroker
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 // Where the server itself does not reach the broker, that is what is said, and ends

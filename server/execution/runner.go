@@ -41,6 +41,9 @@ type Facts struct {
 	SecondKeys []string `json:"second_keys,omitempty"`
 	// Host is the machine's own name.
 	Host string `json:"host,omitempty"`
+	// NoBroker is when a model call from there did not reach the broker; zero: the
+	// newest one did.
+	NoBroker time.Time `json:"no_broker,omitzero"`
 	// Copy is the last other machine that came with this runner's key; zero for none.
 	Copy Copy `json:"copy,omitzero"`
 }

@@ -49,6 +49,8 @@ func judgeMachines(r *finding.Report, runners []*apiv1.Runner, stateOf func(id s
 			r.Warn(check, name+" takes no turns in sandboxes: "+harmless(m.GetSandboxProblem()), "turns in sandboxes are not placed there", edgeAt(state, "doctor"))
 		case m.GetSlots() == 0:
 			r.Warn(check, name+" has no slot for turns", "turns in sandboxes are not placed there", "raise slots in its edge.hcl; "+edgeAt(state, "doctor"))
+		case m.GetProblem() != "":
+			r.Warn(check, name+": "+harmless(m.GetProblem()), "work is given to it, and may fail there", edgeAt(state, "doctor"))
 		default:
 			fine++
 			r.Fine(check, "%s is connected, %d of %d slot(s) busy", name, m.GetSlotsBusy(), m.GetSlots())

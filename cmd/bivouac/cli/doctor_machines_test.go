@@ -41,6 +41,7 @@ func TestMachinesThatTakeNoWork(t *testing.T) {
 		"paused":          {sound(func(m *apiv1.Runner) { m.Paused = true }), finding.Warning, "laptop is paused", "bivouac-edge resume  (on that machine)"},
 		"without slots":   {sound(func(m *apiv1.Runner) { m.Slots = 0 }), finding.Warning, "no slot", "raise slots"},
 		"without sandbox": {sound(func(m *apiv1.Runner) { m.SandboxProblem = "no bwrap" }), finding.Warning, "no bwrap", "bivouac-edge doctor"},
+		"without a way":   {sound(func(m *apiv1.Runner) { m.Problem = "no way to the broker" }), finding.Warning, "laptop: no way to the broker", "bivouac-edge doctor  (on that machine)"},
 		"of dev, offline": {sound(func(m *apiv1.Runner) { m.Id, m.Connected = "run_dev", false }), finding.Warning, "laptop is offline", "bivouac-edge run --state " + filepath.Join(data, "edge") + ", or bivouac dev --data " + data},
 		"of dev, paused":  {sound(func(m *apiv1.Runner) { m.Id, m.Paused = "run_dev", true }), finding.Warning, "laptop is paused", "bivouac-edge resume --state " + filepath.Join(data, "edge")},
 		"none":            {nil, finding.Warning, "no machine", "bivouac edge invite"},
