@@ -311,7 +311,7 @@ func TestDevRefusesWhatIsTaken(t *testing.T) {
 	for flag, network := range map[string]string{"public": "tcp", "runner": "udp", "broker": "tcp", "model": "tcp"} {
 		address := occupied(t, network)
 		_, said, code := other.cli(other.args("--no-edge", "--"+flag, address)...)
-		if code != protocol.CodeFailedPrecondition.ExitCode() || !strings.Contains(said, "--"+flag+" "+address+" cannot be used") || !strings.Contains(said, "--"+flag+" 127.0.0.1:0") {
+		if code != protocol.CodeFailedPrecondition.ExitCode() || !strings.Contains(said, "--"+flag+" "+address+" cannot be used") || !strings.Contains(said, "at every start: --"+flag+" 127.0.0.1:") {
 			t.Errorf("%s: exit code %d: %s", flag, code, said)
 		}
 	}

@@ -42,9 +42,10 @@ func TestDoctorTrustsTheLoginsAuthority(t *testing.T) {
 // A certificate for another name is met with one for this name, never with a login in
 // the clear, which would be refused; with the right name all is well.
 func TestDoctorKnowsAnotherNamesCertificate(t *testing.T) {
-	s := httptest.NewTLSServer(http.NotFoundHandler())
-	defer s.Close()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 	for host, fine := range map[string]bool{"127.0.0.1": true, "localhost": false} {
 		u, err := url.Parse(strings.Replace(s.URL, "127.0.0.1", host, 1))

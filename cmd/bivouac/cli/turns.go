@@ -65,7 +65,7 @@ func showTurn(w io.Writer, t *apiv1.Turn, next string) {
 		fmt.Fprintf(w, "%-7s %s\n", label, harmless(t.GetMessage()))
 	}
 	if next != "" && t.GetState() != "COMPLETED" {
-		fmt.Fprintf(w, "next    %s\n", next)
+		fmt.Fprintf(w, "next    %s\n", harmless(next))
 	}
 	for _, at := range t.GetAttempts() {
 		fmt.Fprintf(w, "attempt %s  %s%s  %s\n", at.GetId(), at.GetState(), placeOf(at), plain(at.GetReason()))
