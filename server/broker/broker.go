@@ -71,6 +71,7 @@ type Broker struct {
 	witness      *witness.Witness
 	flows        *flows
 	ended        *ended
+	debts        *debts
 	moved        *moved
 	leaf         *leaf
 	caps         atomic.Pointer[Caps] // SetCaps replaces them
@@ -98,7 +99,7 @@ func New(cfg Config, p Ports) (*Broker, error) {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root key is not Ed25519")
 	}
 	b := &Broker{
-		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), ended: newEnded(), moved: newMoved(p.Elapsed),
+		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), ended: newEnded(), debts: newDebts(), moved: newMoved(p.Elapsed),
 		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), routes: map[string]*route{}, destinations: map[string]*outlet{},
 	}
 	b.caps.Store(b.cfg.Caps)
@@ -124,7 +125,7 @@ func (b *Broker) open() (err error) {
 	}
 	b.follower, err = feed.Follow(b.feed, feed.Config{
 		Addresses: b.cfg.Servers, Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, Network: b.ports.Feed,
-		BootNonce: b.boot, OnChange: func() { b.Sweep() }, Beside: b.tellEnded, Log: b.log,
+		BootNonce: b.boot, OnChange: b.feedChanged, Beside: b.tellEnded, Log: b.log,
 	})
 	if err != nil {
 		return err
@@ -187,6 +188,12 @@ func (b *Broker) Sweep() (closed int) {
 	return closed
 }
 
+// feedChanged holds what is open, and what was revoked, against what the feed says.
+func (b *Broker) feedChanged() {
+	b.Sweep()
+	b.debts.look()
+}
+
 // Run serves on packets and listener, follows the feed and watches the paths
 // until ctx ends. Either of packets and listener may be nil; both are closed.
 func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
@@ -200,6 +207,7 @@ func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.L
 	g.Go(func() error { return server.Serve(ctx, packets, listener) })
 	g.Go(func() error { return b.follower.Run(ctx) })
 	g.Go(func() error { return b.ports.Authority.Run(ctx, b.grantEnded) })
+	g.Go(func() error { return b.runDebts(ctx) })
 	g.Go(func() error { return b.ports.Paths.Run(ctx, func() { b.Sweep() }) })
 	g.Go(func() error { return b.runSweep(ctx) })
 	g.Go(func() error { return b.runCaps(ctx) })

@@ -33,6 +33,7 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	r := finding.From("broker")
 	b.examineFeed(r)
 	b.examineFile(r)
+	b.examineDebts(r)
 	if files, ok := b.ports.Paths.(interface{ Location() string }); ok {
 		ExaminePaths(r, files.Location())
 	}

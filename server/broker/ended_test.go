@@ -3,10 +3,12 @@ package broker_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/keyring"
@@ -21,8 +23,10 @@ type outside struct {
 	*keyring.Keyring
 	taken chan authority.Ended
 
-	mu   sync.Mutex // guards below
-	gone map[protocol.GrantID]bool
+	mu    sync.Mutex // guards below
+	gone  map[protocol.GrantID]bool
+	away  bool // it refuses a revoked grant, and cannot end it
+	ended []protocol.GrantID
 }
 
 func newOutside(k *keyring.Keyring) *outside {
@@ -50,6 +54,24 @@ func (o *outside) Mint(ctx context.Context, u authority.Use) (secret.Value, erro
 		return secret.Value{}, err
 	}
 	return o.Keyring.Mint(ctx, u)
+}
+
+func (o *outside) RevokeGrant(ctx context.Context, id protocol.GrantID) (authority.Grant, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.gone[id] = true
+	if o.away {
+		return authority.Grant{}, protocol.Errorf(protocol.CodeUnavailable, "the server of grants is sealed")
+	}
+	o.ended = append(o.ended, id)
+	return o.Keyring.RevokeGrant(ctx, id)
+}
+
+func (o *outside) set(away bool) (ended []protocol.GrantID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.away = away
+	return slices.Clone(o.ended)
 }
 
 func (o *outside) Run(ctx context.Context, ended func(authority.Ended)) error {
@@ -167,6 +189,59 @@ func TestEndedAtTheAuthority(t *testing.T) {
 			return g.GetHow() == "its token was revoked" && g.GetSeenUs() >= began.UnixMicro()
 		}) {
 			t.Errorf("%v", w.feed.all)
+		}
+	})
+}
+
+// INV-13, INV-18: a revocation that the authority cannot take is refused here at once,
+// said to be open, and tried until it is taken.
+func TestRevokedWhileTheAuthorityIsAway(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		server := w.as(w.serverCert)
+		doomed := w.open(server, w.claims(nil))
+		w.outside.set(true)
+		res, err := server.authority.RevokeGrant(t.Context(), &brokerv1.RevokeGrantRequest{GrantId: w.grant.ID.String()})
+		if err != nil || res.GetFlowsZeroUs() == 0 || !strings.Contains(res.GetPending(), "sealed") {
+			t.Fatalf("%v, %v", res, err)
+		}
+		if err := <-doomed.done; protocol.CodeOf(err) != protocol.CodePermissionDenied {
+			t.Errorf("the flow ended with %v", err)
+		}
+		open := func() bool {
+			t.Helper()
+			return slices.ContainsFunc(w.broker.Examine(t.Context()).All, func(f finding.Finding) bool { return f.Check == "revoked" })
+		}
+		time.Sleep(time.Second)
+		if !open() {
+			t.Error("nothing says that a revoked grant may live where it is held")
+		}
+		w.outside.set(false)
+		time.Sleep(20 * time.Second)
+		if ended := w.outside.set(false); !slices.Equal(ended, []protocol.GrantID{w.grant.ID}) || open() {
+			t.Errorf("ended %v, still open %v", ended, open())
+		}
+	})
+}
+
+// INV-13: what a feed says was revoked is ended at the authority, so that a broker that
+// starts anew forgets no revocation; what is in force is left alone.
+func TestRevokedBeforeThisBrokerStarted(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		other := w.grant
+		other.ID = newID[protocol.GrantKind]()
+		_, err := w.keys.CreateGrant(t.Context(), other)
+		w.must(err)
+		w.feed.raise(brokerv1.FloorKind_FLOOR_KIND_GRANT, w.grant.ID.String(), 1<<63-1)
+		w.feed.raise(brokerv1.FloorKind_FLOOR_KIND_GRANT, newID[protocol.GrantKind]().String(), 1<<63-1) // never held here
+		time.Sleep(time.Second)
+		if ended := w.outside.set(false); !slices.Contains(ended, w.grant.ID) || slices.Contains(ended, other.ID) {
+			t.Errorf("ended %v", ended)
+		}
+		if err := w.keys.Alive(t.Context(), w.grant.ID); protocol.CodeOf(err) != protocol.CodePermissionDenied {
+			t.Errorf("at the authority: %v", err)
+		}
+		if err := w.keys.Alive(t.Context(), other.ID); err != nil {
+			t.Errorf("one in force: %v", err)
 		}
 	})
 }

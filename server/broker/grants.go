@@ -68,8 +68,14 @@ func (s authorityService) RevokeGrant(ctx context.Context, in *brokerv1.RevokeGr
 		return nil, err
 	}
 	g, err := s.ports.Authority.RevokeGrant(ctx, id)
+	out := &brokerv1.RevokeGrantResponse{}
 	if err != nil {
-		return nil, err
+		if protocol.CodeOf(s.ports.Authority.Alive(ctx, id)) != protocol.CodePermissionDenied {
+			return nil, err
+		}
+		// It is refused here from now on; only where it is held it may live.
+		g.RevokedAt, out.Pending = time.Now(), err.Error()
+		s.debts.owe(id, err)
 	}
 	s.ended.add(authority.Ended{Grant: id, At: g.RevokedAt, How: "it was revoked at the broker"})
 	under := func(r *request) bool { return r.claims.Grant == id }
@@ -79,7 +85,7 @@ func (s authorityService) RevokeGrant(ctx context.Context, in *brokerv1.RevokeGr
 		}
 		return nil
 	})
-	out := &brokerv1.RevokeGrantResponse{RevokedUs: g.RevokedAt.UnixMicro(), FlowsClosed: int32(closed)}
+	out.RevokedUs, out.FlowsClosed = g.RevokedAt.UnixMicro(), int32(closed)
 	ctx, cancel := context.WithTimeout(ctx, revokeWait)
 	defer cancel()
 	for {
@@ -89,7 +95,7 @@ func (s authorityService) RevokeGrant(ctx context.Context, in *brokerv1.RevokeGr
 		}
 		if n == 0 {
 			out.FlowsZeroUs = time.Now().UnixMicro()
-			s.log.InfoContext(ctx, "grant revoked", "grant", id, "flows_closed", closed)
+			s.log.InfoContext(ctx, "grant revoked", "grant", id, "flows_closed", closed, "pending", out.GetPending())
 			return out, nil
 		}
 		select {

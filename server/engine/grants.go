@@ -108,17 +108,27 @@ func (e *Engine) GrantEnded(ctx context.Context, g EndedGrant) (settled bool, er
 		return false, nil
 	case err != nil:
 		return false, err
-	case !known.RevokedAt.IsZero():
+	case !known.RevokedAt.IsZero() && known.Receipt != "":
 		return true, nil
+	case !known.RevokedAt.IsZero() && time.Since(known.RevokedAt) < receiptDue:
+		return false, nil // whoever revoked it is about to sign
 	}
-	r := revoking{e: e, begun: time.Now(), id: g.ID, reason: "it ended at the authority: " + g.How}
-	r.layer("authority", g.How, true, "seen by the broker at "+g.Seen.UTC().Format(time.RFC3339Nano))
+	r := revoking{e: e, begun: time.Now(), id: g.ID, reason: known.RevokedWhy}
+	if known.RevokedAt.IsZero() {
+		r.reason = "it ended at the authority: " + g.How
+		r.layer("authority", g.How, true, "seen by the broker at "+g.Seen.UTC().Format(time.RFC3339Nano))
+	}
 	if _, err = r.run(ctx, store.AsLoop("authority")); err != nil {
 		return false, err
 	}
-	e.cfg.Log.Info("a grant ended at the authority", "grant", g.ID, "how", g.How)
-	return true, nil
+	e.cfg.Log.Info("a grant ended at the authority", "grant", g.ID, "how", g.How, "receipt", r.receipt != "")
+	return r.receipt != "", nil
 }
+
+// receiptDue is how long a revocation may take until it is signed. One without a
+// receipt after that, because its server died or no broker signed, is probed and
+// signed when the broker tells of it.
+const receiptDue = 30 * time.Second
 
 // revoking is one revocation under way. Once it is recorded nothing undoes it;
 // a layer that cannot be reached is said to be not gone.
@@ -217,6 +227,9 @@ func (r *revoking) revokeAtBroker(ctx context.Context) {
 		detail += ", last request admitted at " + time.UnixMicro(resp.LastAdmittedUs).UTC().Format(time.RFC3339Nano)
 	}
 	r.layer("broker", "grant refused, no flow open", resp.FlowsZeroUs > 0, detail)
+	if pending := resp.GetPending(); pending != "" {
+		r.layer("authority", "token ended where it is held", false, "the broker refuses it and goes on trying: "+pending)
+	}
 }
 
 // probe presents the capability that worked before the revocation once more.

@@ -297,6 +297,36 @@ func TestGrantEndedAtTheAuthority(t *testing.T) {
 			}
 		}
 		wantState(t, w, turn.ID, session.Failed, "grant_revoked")
+		// A revocation whose server died before it was signed gets its receipt later, and
+		// keeps its reason.
+		unsigned, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Store.Update(ctx(), w.Me(), func(tx *store.Tx) error {
+			_, err := tx.RevokeGrant(unsigned.ID, "stolen laptop")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		ended.ID = unsigned.ID
+		if settled, err := w.Engine.GrantEnded(ctx(), ended); settled || err != nil {
+			t.Errorf("a revocation under way: settled %v, %v", settled, err)
+		}
+		w.Sleep(time.Minute)
+		if settled, err := w.Engine.GrantEnded(ctx(), ended); !settled || err != nil {
+			t.Errorf("a revocation without a receipt: settled %v, %v", settled, err)
+		}
+		err = w.Store.View(ctx(), w.Me(), func(tx *store.Tx) error {
+			kept, err := tx.Grant(unsigned.ID)
+			if kept.Receipt == "" || kept.RevokedWhy != "stolen laptop" {
+				t.Errorf("kept: %+v", kept)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 		err = w.Store.View(ctx(), w.Me(), func(tx *store.Tx) error {
 			kept, err := tx.Grant(g.ID)
 			if kept.Receipt == "" || kept.RevokedAt.IsZero() || !strings.Contains(kept.RevokedWhy, "its token is gone") {

@@ -19,8 +19,9 @@ const (
 	endedHowMost = 200 // characters of how it ended
 )
 
-// ReportEnded ends here what a broker says has ended at its authority. A broker
-// could refuse everything under a grant anyway: it gains nothing by a lie. INV-13.
+// ReportEnded ends here what a broker says has ended at its authority. INV-13. A
+// hostile broker could refuse a grant for as long as it is one; by a lie it ends the
+// grant for good, and the person makes another. It can give nobody anything.
 func (s feeds) ReportEnded(ctx context.Context, r *brokerv1.ReportEndedRequest) (*brokerv1.ReportEndedResponse, error) {
 	if len(r.GetGrants()) > endedMost {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "a report has at most %d grants", endedMost)
@@ -28,8 +29,9 @@ func (s feeds) ReportEnded(ctx context.Context, r *brokerv1.ReportEndedRequest) 
 	list := make([]engine.EndedGrant, 0, len(r.GetGrants()))
 	for _, g := range r.GetGrants() {
 		id, err := protocol.ParseID[protocol.GrantKind](g.GetGrantId())
-		if err != nil {
-			return nil, err
+		if err != nil { // the others count all the same
+			s.Log.WarnContext(ctx, "a broker tells of something that is no grant", "error", err)
+			continue
 		}
 		list = append(list, engine.EndedGrant{ID: id, Seen: time.UnixMicro(g.GetSeenUs()), How: legible.Line(cut(g.GetHow(), endedHowMost))})
 	}

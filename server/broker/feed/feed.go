@@ -148,6 +148,20 @@ func (f *Feed) Below(kind brokerv1.FloorKind, id string, value int64) bool {
 	return ok && value < fl.minimum
 }
 
+// RevokedGrants are those that the server says were taken back.
+func (f *Feed) RevokedGrants() (all []protocol.GrantID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, fl := range f.known.floors.by {
+		if key.kind == brokerv1.FloorKind_FLOOR_KIND_GRANT && fl.minimum > 0 {
+			if id, err := protocol.ParseID[protocol.GrantKind](key.id); err == nil {
+				all = append(all, id)
+			}
+		}
+	}
+	return all
+}
+
 // Check refuses when the feed is older than limit.
 func (f *Feed) Check(limit time.Duration) error {
 	switch age := f.Age(); {

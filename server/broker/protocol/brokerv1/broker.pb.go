@@ -2280,8 +2280,11 @@ type RevokeGrantResponse struct {
 	FlowsClosed    int32                  `protobuf:"varint,2,opt,name=flows_closed,json=flowsClosed,proto3" json:"flows_closed,omitempty"`
 	LastAdmittedUs int64                  `protobuf:"varint,3,opt,name=last_admitted_us,json=lastAdmittedUs,proto3" json:"last_admitted_us,omitempty"`
 	FlowsZeroUs    int64                  `protobuf:"varint,4,opt,name=flows_zero_us,json=flowsZeroUs,proto3" json:"flows_zero_us,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Why the authority has not ended it yet, though this broker refuses it and goes
+	// on trying; empty: it has.
+	Pending       string `protobuf:"bytes,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RevokeGrantResponse) Reset() {
@@ -2340,6 +2343,13 @@ func (x *RevokeGrantResponse) GetFlowsZeroUs() int64 {
 		return x.FlowsZeroUs
 	}
 	return 0
+}
+
+func (x *RevokeGrantResponse) GetPending() string {
+	if x != nil {
+		return x.Pending
+	}
+	return ""
 }
 
 type PutCredentialRequest struct {
@@ -4118,13 +4128,14 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x12ListGrantsResponse\x120\n" +
 	"\x06grants\x18\x01 \x03(\v2\x18.bivouac.broker.v1.GrantR\x06grants\"/\n" +
 	"\x12RevokeGrantRequest\x12\x19\n" +
-	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"\xa5\x01\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"\xbf\x01\n" +
 	"\x13RevokeGrantResponse\x12\x1d\n" +
 	"\n" +
 	"revoked_us\x18\x01 \x01(\x03R\trevokedUs\x12!\n" +
 	"\fflows_closed\x18\x02 \x01(\x05R\vflowsClosed\x12(\n" +
 	"\x10last_admitted_us\x18\x03 \x01(\x03R\x0elastAdmittedUs\x12\"\n" +
-	"\rflows_zero_us\x18\x04 \x01(\x03R\vflowsZeroUs\"_\n" +
+	"\rflows_zero_us\x18\x04 \x01(\x03R\vflowsZeroUs\x12\x18\n" +
+	"\apending\x18\x05 \x01(\tR\apending\"_\n" +
 	"\x14PutCredentialRequest\x12\x1b\n" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
