@@ -218,6 +218,10 @@ func (r *revoking) endWork(ctx context.Context) Ended {
 
 func (r *revoking) revokeAtBroker(ctx context.Context) {
 	resp, err := r.e.cfg.Broker.RevokeGrant(ctx, r.id)
+	if protocol.CodeOf(err) == protocol.CodeNotFound {
+		r.layer("broker", "grant refused", true, "the broker does not hold it, and refuses what names it")
+		return
+	}
 	if err != nil {
 		r.layer("broker", "grant refused", false, "not reached, its feed carries the floor: "+err.Error())
 		return

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -297,6 +298,18 @@ func TestGrantEndedAtTheAuthority(t *testing.T) {
 			}
 		}
 		wantState(t, w, turn.ID, session.Failed, "grant_revoked")
+		// A grant that the broker does not hold, as after a move to another authority, is
+		// refused there already.
+		moved, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Broker.Disown(moved.ID)
+		rev, err := w.Engine.RevokeGrant(ctx(), w.Me(), moved.ID, "")
+		if err != nil || slices.ContainsFunc(rev.Layers, func(l engine.Layer) bool { return !l.Gone }) {
+			t.Errorf("a grant that the broker does not hold: %+v, %v", rev.Layers, err)
+		}
+
 		// A revocation whose server died before it was signed gets its receipt later, and
 		// keeps its reason.
 		unsigned, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant"})

@@ -57,13 +57,15 @@ type Broker struct {
 	byKey   map[string]*brokerv1.InvokeResponse
 	effects []Effect
 	revoked map[protocol.GrantID]time.Time
-	drawn   map[string]int64 // by slice, over boots
-	largest map[string]int64
-	used    map[string]use
-	known   []string // boots of which every draw is known
-	calls   []*runtimev1.ModelRequest
-	refused []string // codes of refused requests
-	tokens  []string // capabilities that were presented
+	// disowned are held elsewhere by now.
+	disowned map[protocol.GrantID]bool
+	drawn    map[string]int64 // by slice, over boots
+	largest  map[string]int64
+	used     map[string]use
+	known    []string // boots of which every draw is known
+	calls    []*runtimev1.ModelRequest
+	refused  []string // codes of refused requests
+	tokens   []string // capabilities that were presented
 }
 
 type logged struct {
@@ -86,7 +88,7 @@ func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
 		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]*loss{}, looks: map[string]ToolFunc{},
 		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
-		revoked: map[protocol.GrantID]time.Time{}, heads: map[protocol.TenantID]ledger.Head{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
+		revoked: map[protocol.GrantID]time.Time{}, disowned: map[protocol.GrantID]bool{}, heads: map[protocol.TenantID]ledger.Head{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
 }
 
 // Say sets what the model answers.
@@ -457,8 +459,11 @@ func (b *Broker) upstream(req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse
 	if err != nil {
 		return nil, err
 	}
-	b.effects = append(b.effects, Effect{protocol.ActionID(req.ActionId), req.Tool.Ref, req.Arguments})
 	resp.BodyDigest, resp.BodyBytes = canonical.Digest(resp.Body), int64(len(resp.Body))
+	if resp.HttpStatus >= 400 {
+		return resp, nil // nothing happened, and nothing is kept for the key
+	}
+	b.effects = append(b.effects, Effect{protocol.ActionID(req.ActionId), req.Tool.Ref, req.Arguments})
 	b.byKey[req.IdempotencyKey] = resp
 	return resp, nil
 }

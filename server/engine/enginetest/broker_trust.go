@@ -28,9 +28,19 @@ func (b *Broker) RevokeGrant(_ context.Context, id protocol.GrantID) (*brokerv1.
 	if b.down {
 		return nil, unreachable()
 	}
+	if b.disowned[id] {
+		return nil, protocol.Errorf(protocol.CodeNotFound, "the broker has no grant %s", id)
+	}
 	now := time.Now()
 	b.revoked[id] = now
 	return &brokerv1.RevokeGrantResponse{RevokedUs: now.UnixMicro(), FlowsZeroUs: now.UnixMicro()}, nil
+}
+
+// Disown forgets a grant, as a broker does whose grants are held elsewhere now.
+func (b *Broker) Disown(id protocol.GrantID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.disowned[id] = true
 }
 
 // LastHead that SignHead took.
