@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,7 +37,7 @@ func TestEndsInVault(t *testing.T) {
 	ways, works := []endWay{byAccessor, byEntity, byIndex, byPerson}, []work{stream, httpTool, mcpTool, approval}
 	if *allEnds {
 		// The last way ends every grant of the deployment.
-		ways, works = []endWay{byAccessor, byTree, byOrphan, byEntity, byExpiry, byIndex, byPerson, byPrefix}, []work{idle, stream, httpTool, mcpTool, command, device, approval}
+		ways, works = []endWay{byAccessor, byTree, byOrphan, byEntity, byIndex, byPerson, byPrefix}, []work{idle, stream, httpTool, mcpTool, command, device, approval}
 	}
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
 		m := newEndings(t, p, works)
@@ -62,7 +61,7 @@ type ends struct {
 func newEndings(t *testing.T, p engine.Program, works []work) *ends {
 	server := vaulttest.Start(t, p)
 	m := &ends{works: works, upstream: newUpstream(t), vault: &stack.Vault{Address: server.Address(), CAFile: server.CAFile(), Token: server.RootToken(),
-		AuditFile: server.AuditFile(), Command: func(args ...string) *exec.Cmd { return p.Command(args...) }}}
+		AuditFile: server.AuditFile(), Command: p.Command, Home: t.TempDir()}}
 	if *polling {
 		m.vault.AuditFile = ""
 	}
@@ -100,7 +99,7 @@ type ending struct {
 // row ends the grants of a new person in one way, in the middle of each work.
 func (m *ends) row(t *testing.T, w endWay, name string) {
 	x := &leaver{person: newPerson(t, m.Stack, "", name, false), ends: m}
-	all := x.all(w)
+	all := x.all()
 	bystander := m.me.with(t).submit("chat", "stand by", "--new", "--agent", "bystander").ID
 	await(t, "the bystander's stream", func() error { return answering(m.Stack, "stand by") })
 	for _, c := range all {
@@ -140,7 +139,7 @@ func (m *ends) row(t *testing.T, w endWay, name string) {
 }
 
 // all of a person: a grant for each work, and a machine where one needs it.
-func (x *leaver) all(w endWay) (all []*ending) {
+func (x *leaver) all() (all []*ending) {
 	var edge *stack.Edge
 	for _, work := range x.ends.works {
 		if work.machine && edge == nil {
@@ -154,10 +153,6 @@ func (x *leaver) all(w endWay) (all []*ending) {
 			})
 		}
 		all = append(all, &ending{work: work, person: x, edge: edge})
-	}
-	if w.expires > 0 {
-		all[0].lives(w.expires)
-		defer all[0].lives(0)
 	}
 	for _, c := range all {
 		var made struct{ Grant struct{ ID string } }

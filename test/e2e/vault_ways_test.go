@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	_ "modernc.org/sqlite"
@@ -25,8 +24,6 @@ type endWay struct {
 	command func(c *ending, known string) []string
 	// whole: the first one ends all grants of its person.
 	whole bool
-	// expires: the grants are made to live for so long.
-	expires time.Duration
 	// everybody: it ends also those of other people.
 	everybody bool
 }
@@ -49,9 +46,8 @@ var (
 	byIndex = endWay{name: "KV index", why: "its entry in the index was deleted", command: func(c *ending, _ string) []string {
 		return []string{"kv", "delete", c.index()}
 	}}
-	byExpiry = endWay{name: "expiry", known: (*ending).expiry, expires: 90 * time.Second}
 	byPerson = endWay{name: "`bivouac revoke`", why: "measured"}
-	byPrefix = endWay{name: "lease prefix", why: revokedInVault, whole: true, everybody: true, command: func(*ending, string) []string {
+	byPrefix = endWay{name: "lease prefix", why: "it ended at the authority: its token", whole: true, everybody: true, command: func(*ending, string) []string {
 		return []string{"lease", "revoke", "-prefix", "auth/token/create/bivouac-grant/"}
 	}}
 )
@@ -83,8 +79,6 @@ func (c *ending) lookup(field string) string {
 
 func (c *ending) entity() string { return c.lookup("entity_id") }
 
-func (c *ending) expiry() string { return c.lookup("expire_time") }
-
 // token of the grant, which the broker alone opens; whoever administers the server and
 // has the server's database can too.
 func (c *ending) token() string {
@@ -112,33 +106,14 @@ func (c *ending) token() string {
 	return opened.Token
 }
 
-// lives sets for how long grants that are made from now on live at most; zero: as long
-// as they are renewed.
-func (c *ending) lives(d time.Duration) {
-	c.person.t.Helper()
-	c.admin("write", "auth/token/roles/bivouac-grant", fmt.Sprintf("token_explicit_max_ttl=%d", int(d.Seconds())))
-}
-
 // end ends the grant and sets the time from which nothing may happen under it.
 func (c *ending) end(w endWay, known string) {
-	t := c.person.t
-	t.Helper()
-	switch {
-	case w.command != nil:
+	c.person.t.Helper()
+	if w.command != nil {
 		c.admin(w.command(c, known)...)
 		c.over = time.Now()
-	case w.expires > 0:
-		var err error
-		if c.over, err = time.Parse(time.RFC3339Nano, strings.TrimSpace(known)); err != nil {
-			t.Fatal(err)
-		}
-		if left := time.Until(c.over); left < 0 {
-			t.Fatalf("%s: the grant expired %s ago, before its work was under way", c.name, -left)
-		} else {
-			pause(t.Context(), left)
-		}
-	default:
-		c.person.must("revoke", c.grant, "--reason", "measured")
-		c.over = c.state().GetRevokedAt().AsTime() // the command waits for all that follows
+		return
 	}
+	c.person.must("revoke", c.grant, "--reason", "measured")
+	c.over = c.state().GetRevokedAt().AsTime() // the command waits for all that follows
 }

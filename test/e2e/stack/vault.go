@@ -23,8 +23,10 @@ type Vault struct {
 	Token string
 	// AuditFile wakes the broker; empty: it polls alone.
 	AuditFile string
-	// Command of the server's own command line, without an address.
+	// Command of the server's own command line, without an address; Home is the
+	// admin's home directory.
 	Command func(args ...string) *exec.Cmd
+	Home    string
 }
 
 // addBlock adds the vault block to broker.hcl.
@@ -56,7 +58,7 @@ vault {
 // and returns what it printed.
 func (v *Vault) Admin(ctx context.Context, args ...string) (string, error) {
 	cmd := v.Command(args...)
-	cmd.Env = append(cmd.Env, "VAULT_ADDR="+v.Address, "VAULT_CACERT="+v.CAFile, "VAULT_TOKEN="+v.Token)
+	cmd.Env = append(cmd.Env, "VAULT_ADDR="+v.Address, "VAULT_CACERT="+v.CAFile, "VAULT_TOKEN="+v.Token, "HOME="+v.Home)
 	out, err := process.Output(ctx, cmd)
 	return strings.TrimSpace(out), err
 }
