@@ -238,9 +238,13 @@ func (c *Client) ask(ctx context.Context, verb, path string, run func(context.Co
 }
 
 func login(a *api.SecretAuth) (Login, error) {
-	token, err := secret.New(a.ClientToken)
-	if err != nil {
-		return Login{}, protocol.Errorf(protocol.CodeInternal, "the server answered with a token that cannot be used: %w", err)
+	var token secret.Value
+	// Who renews by an accessor is told of the token's new time, and not the token.
+	if a.ClientToken != "" || a.Accessor == "" {
+		var err error
+		if token, err = secret.New(a.ClientToken); err != nil {
+			return Login{}, protocol.Errorf(protocol.CodeInternal, "the server answered with a token that cannot be used: %w", err)
+		}
 	}
 	return Login{
 		Token: token, Accessor: a.Accessor, Entity: a.EntityID, Policies: a.Policies,
