@@ -94,8 +94,9 @@ func (e *Engine) startCall(c *gatewayCall) bool {
 	return started
 }
 
-// settleCall makes the broker's answer the action's outcome. Without an answer
-// it is in doubt, unless the broker said that it refused.
+// settleCall makes the broker's answer the action's outcome. Without an answer, or
+// with one that is nobody's word on the effect, it is in doubt, unless the broker said
+// that it refused. INV-5.
 func (e *Engine) settleCall(ctx context.Context, started session.Action, resp *brokerv1.InvokeResponse, failure error) error {
 	return e.onTurn(ctx, "settle", started.Turn, func(w *turnTx) error {
 		a, err := w.tx.Action(started.ID)
@@ -107,34 +108,18 @@ func (e *Engine) settleCall(ctx context.Context, started session.Action, resp *b
 		}
 		why := "no answer came back: " + string(protocol.CodeOf(failure))
 		switch {
-		case failure == nil && !(saysNo(resp) && sentBefore(a)):
-			return w.settle(a, started.Fence, outcomeOfAnswer(a, resp))
-		case failure == nil:
+		case failure == nil && saysNo(resp) && sentBefore(a):
 			why = "the repetition was answered with " + answerOf(resp.HttpStatus, resp.Failed)
+		case failure == nil && unsure(a, resp):
+			why = "answered with " + answerOf(resp.HttpStatus, resp.Failed) + notOfTheEffect
+		case failure == nil:
+			return w.settle(a, started.Fence, outcomeOfAnswer(a, resp))
 		case refusedByBroker(failure) && !sentBefore(a):
 			return w.settle(a, started.Fence, outcomeOfRefusal(a, failure))
 		}
 		_, err = w.doubt(a, why)
 		return err
 	})
-}
-
-// answer is what broker and call log say of an upstream's answer.
-type answer interface {
-	GetHttpStatus() int32
-	GetFailed() bool
-}
-
-// saysNo reports an answer that is a known failure: an error status, or an MCP
-// server's own word that the call failed.
-func saysNo(a answer) bool { return a.GetHttpStatus() >= 400 || a.GetFailed() }
-
-// answerOf names an answer in evidence.
-func answerOf(status int32, failed bool) string {
-	if failed && status < 300 {
-		return "a failure of the tool itself"
-	}
-	return fmt.Sprintf("HTTP %d", status)
 }
 
 // sentAgain is the evidence of an action that was sent more than once.
@@ -146,7 +131,7 @@ func sentBefore(a session.Action) bool {
 	return a.Effect != runtimev1.Effect_EFFECT_READ && strings.Contains(a.Evidence, sentAgain)
 }
 
-// outcomeOfAnswer reads an upstream's answer. An error status is a known outcome.
+// outcomeOfAnswer reads an upstream's answer, which is not unsure.
 func outcomeOfAnswer(a session.Action, resp *brokerv1.InvokeResponse) outcome {
 	r := &runtimev1.ToolResult{CallId: a.CallID, Status: statusOK, Text: bodyText(resp), Truncated: resp.Truncated}
 	ev := session.ActionSucceed
@@ -288,6 +273,8 @@ func evidenceOf(a session.Action, found *brokerv1.LookupActionResponse, failure 
 			protocol.CodeUnavailable, "It did not run: the server or the broker stopped before it was sent. It may be called again.")}
 	case saysNo(found) && sentBefore(a):
 		return execution.LogOpen, outcome{} // the log has the last answer only
+	case unsure(a, found):
+		return execution.LogLost, outcome{evidence: "the broker's call log: answered with " + answerOf(found.HttpStatus, found.Failed) + notOfTheEffect}
 	}
 	r := &runtimev1.ToolResult{CallId: a.CallID, Status: statusOK,
 		Text: fmt.Sprintf("It was done and answered with HTTP %d. The answer's text was lost (digest %s).", found.HttpStatus, found.BodyDigest)}

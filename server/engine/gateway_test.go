@@ -45,6 +45,16 @@ func TestFailedAnswers(t *testing.T) {
 			t.Errorf("%s, sent again: %v", name, knower)
 		}
 	}
+	for _, status := range []int32{408, 502, 503, 504, 524} { // an MCP server's, which marks them as failed
+		found := &brokerv1.LookupActionResponse{State: brokerv1.CallState_CALL_STATE_ANSWERED, HttpStatus: status, Failed: true, LogSinceUs: 1}
+		if knower, o := evidenceOf(once, found, nil); knower != execution.LogLost || !strings.Contains(o.evidence, "does not say") || !unsure(once, found) {
+			t.Errorf("%d: %v %q", status, knower, o.evidence)
+		}
+		reads := session.Action{CallID: "c", Effect: runtimev1.Effect_EFFECT_READ, IntentAt: time.UnixMicro(5)}
+		if knower, o := evidenceOf(reads, found, nil); knower != execution.LogAnswered || o.event != session.ActionFail || unsure(reads, found) {
+			t.Errorf("%d of a read: %v %v", status, knower, o.event)
+		}
+	}
 }
 
 // What the broker is told of a tool of an MCP server is what the definition says.

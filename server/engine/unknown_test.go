@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -168,20 +169,66 @@ func TestCallLogIsEvidence(t *testing.T) {
 	})
 }
 
-// A known error of the upstream is a known outcome.
+// An upstream's own no is a known outcome. What a proxy says in its place is none of an
+// effect, whether the answer came back or the call log alone has it; what only reads
+// has failed by it, and what may be sent again is. INV-5.
 func TestUpstreamError(t *testing.T) {
-	inWorld(t, func(w *et.World, _ *et.Runner) {
-		w.Broker.Serve("http:note", func(*brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
-			return &brokerv1.InvokeResponse{HttpStatus: 503, ContentType: "text/plain", Body: []byte("no")}, nil
-		})
-		w.Broker.Say(et.Script(et.Calls(et.Call{ID: "n", Alias: "note", Arguments: `{"text":"x"}`}), et.Text("it failed")))
-		turn := w.Submit(w.Session("assistant"), "note")
-		w.Settle()
-		wantState(t, w, turn.ID, session.Completed, "")
-		if res := lastResult(w); res.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_FAILED || !strings.HasPrefix(res.Text, "HTTP 503") {
-			t.Errorf("the model saw %v", res)
+	for _, c := range []struct {
+		alias, arguments string
+		statuses         []int32
+		state            session.ActionState
+	}{
+		{"note", `{"text":"x"}`, []int32{400, 403, 409, 422, 429, 500, 501}, session.ActionFailed},
+		{"note", `{"text":"x"}`, []int32{408, 502, 503, 504, 520, 524}, session.ActionUnknown},
+		{"forecast", `{"city":"Oslo"}`, []int32{400, 408, 500, 502, 503, 504, 524}, session.ActionFailed},
+		{"order", `{"item":"tea"}`, []int32{400, 500}, session.ActionFailed},
+		{"order", `{"item":"tea"}`, []int32{408, 502, 503, 504, 524}, session.Succeeded},
+	} {
+		for _, status := range c.statuses {
+			for _, untold := range []bool{false, true} {
+				if untold && c.alias != "note" {
+					continue // is sent again, and the log is not asked
+				}
+				t.Run(fmt.Sprintf("%s %d %v", c.alias, status, untold), func(t *testing.T) {
+					inWorld(t, func(w *et.World, _ *et.Runner) { upstreamSays(t, w, et.Call{ID: "n", Alias: c.alias, Arguments: c.arguments}, status, untold, c.state) })
+				})
+			}
 		}
+	}
+}
+
+// upstreamSays has the first answer to a call be a status, and what follows be well.
+func upstreamSays(t *testing.T, w *et.World, call et.Call, status int32, untold bool, want session.ActionState) {
+	t.Helper()
+	sent := 0
+	w.Broker.Serve("http:"+call.Alias, func(*brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
+		if sent++; sent > 1 {
+			return &brokerv1.InvokeResponse{HttpStatus: 200, ContentType: "text/plain", Body: []byte("done")}, nil
+		}
+		return &brokerv1.InvokeResponse{HttpStatus: status, ContentType: "text/plain", Body: []byte("no")}, nil
 	})
+	if untold {
+		w.Broker.Lose("http:"+call.Alias, 1, et.Untold)
+	}
+	w.Broker.Say(et.Script(et.Calls(call), et.Text("so it is")))
+	turn := w.Submit(w.Session("assistant"), "do it")
+	w.Settle()
+	w.Sleep(20 * time.Second)
+	wantState(t, w, turn.ID, session.Completed, "")
+	a := w.Actions(turn.ID)[0]
+	if a.State != want {
+		t.Fatalf("the action is %s: %s", a.State, a.Evidence)
+	}
+	inbox, err := w.Engine.ListUnknown(ctx(), w.Me(), false)
+	if err != nil || (len(inbox) == 1) != (want == session.ActionUnknown) {
+		t.Errorf("inbox %v, %v", inbox, err)
+	}
+	said, says := lastResult(w), fmt.Sprintf("HTTP %d", status)
+	switch {
+	case want == session.ActionFailed && !untold && (said.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_FAILED || !strings.HasPrefix(said.Text, says)),
+		want == session.ActionUnknown && (said.GetStatus() != runtimev1.ResultStatus_RESULT_STATUS_UNKNOWN || !strings.Contains(a.Evidence, says)):
+		t.Errorf("the model saw %v by %s", said, a.Evidence)
+	}
 }
 
 // What the runner itself cannot tell is UNKNOWN at once, never a failure.

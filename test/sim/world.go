@@ -60,6 +60,10 @@ func (w *world) request(req *brokerv1.InvokeRequest, reply func(*brokerv1.Invoke
 		if !s.healed && s.chance(s.plan.broken) {
 			s.fault(faultUpstream)
 			s.note("the answer of %s is lost", name)
+			if s.chance(0.5) { // in front of it stands somebody who says so
+				reply(response(504, "no answer in time"), nil)
+				return
+			}
 			reply(nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "the upstream broke off before its answer was whole"))
 			return
 		}

@@ -7,7 +7,8 @@
 // that the credential is in one header and in nothing that comes back, in any
 // encoding (INV-17), and that the caller learns whether a byte may have left:
 // NotSent is certain, anything else after the connection was made is
-// outcome_unknown (INV-5).
+// outcome_unknown (INV-5). An answer is one whatever its status; whether its status
+// says what became of an effect is the engine's to judge, for all tools alike.
 //
 // Destinations come from the broker's own file; an agent's definition names one
 // and cannot widen it. It knows no capability and no call log. Test it with go

@@ -55,7 +55,9 @@ func (s *Session) Call(ctx context.Context, c Call) (*gateway.Answer, error) {
 }
 
 // outcome of a call without a result: it never left, it was answered with a no, or
-// nobody knows. The wire's lock is held.
+// nobody knows. Whether a status is the server's own word, or that of a proxy which
+// does not know what became of the call, is judged where all answers are, in the
+// engine. The wire's lock is held.
 func (s *Session) outcome(ctx context.Context, c Call, err error, limit int) (*gateway.Answer, error) {
 	w := s.wire
 	var status *statusError
