@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
 	"bivouac/vaultpolicy/client"
 )
@@ -58,7 +59,9 @@ func (v *Vault) lookup(ctx context.Context, accessor string) (a client.Answer, e
 
 // found is a token that lives: it must be the grant's own, and its person enabled.
 func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client.Answer, people *flags, odd func(error)) {
-	if id := client.Text(client.Map(a.Data["meta"])[metaGrant]); id != e.grant.ID.String() {
+	own := tokenOf(a, e.grant.ID)
+	v.table.owns(e.grant.ID, own)
+	if !own {
 		v.gone(ctx, e, "its entry in the index names the token of something else")
 		return
 	}
@@ -81,6 +84,11 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 	if ttl := client.Seconds(a.Data["ttl"]); ttl > 0 && ttl < v.period*3/4 {
 		v.renew(ctx, e)
 	}
+}
+
+// tokenOf reports that the token that was looked up is of a grant, by its own word.
+func tokenOf(a client.Answer, id protocol.GrantID) bool {
+	return client.Text(client.Map(a.Data["meta"])[metaGrant]) == id.String()
 }
 
 const personDeleted = "the entity of its person was deleted"

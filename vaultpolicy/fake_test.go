@@ -181,6 +181,9 @@ func (f *fake) serve(r *http.Request, path, token string, body map[string]any) (
 	switch {
 	case me == nil, broker && f.denied != "" && strings.HasPrefix(path, f.denied):
 		return refuse(403, "permission denied")
+	case path == "auth/token/revoke-self" && !broker && me.grant != "":
+		delete(f.tokens, token)
+		return 204, nil
 	case path == "auth/token/create" && !broker:
 		return f.make(fakeToken{parent: token, policies: []string{body["policies"].(string)}, ttl: time.Minute})
 	case strings.HasPrefix(path, "bivouac-credentials/data/") && r.Method == http.MethodGet && !broker:

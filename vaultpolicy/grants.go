@@ -50,7 +50,7 @@ func (v *Vault) CreateGrant(ctx context.Context, g authority.Grant) ([]byte, err
 		return nil, err
 	}
 	v.table.hear(sent)
-	v.table.put(entry{grant: g, accessor: accessor, entity: entity}, true)
+	v.table.made(entry{grant: g, accessor: accessor, entity: entity})
 	return sealed, nil
 }
 
@@ -64,12 +64,15 @@ func (v *Vault) again(ctx context.Context, g authority.Grant) (sealed []byte, fo
 	switch {
 	case !found || err != nil:
 		return nil, found, err
-	case r.state != stateAlive || !r.grant.RevokedAt.IsZero():
+	case !r.alive():
 		return nil, true, wasRevoked(g.ID)
 	case !r.grant.SameAs(g):
 		return nil, true, protocol.Errorf(protocol.CodeConflict, "grant %s exists with other content", g.ID)
 	}
-	v.table.put(r.entry, false)
+	v.adopt(ctx, r, nil)
+	if e, ok := v.table.get(g.ID); ok && !e.grant.RevokedAt.IsZero() {
+		return nil, true, wasRevoked(g.ID)
+	}
 	v.wake(false)
 	return r.sealed, true, nil
 }

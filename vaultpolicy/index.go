@@ -26,6 +26,12 @@ type record struct {
 	version int64
 }
 
+// over reports that the entry is one of a grant that ended, as a broker writes it.
+func (r record) over() bool { return r.state == stateRevoked && !r.grant.RevokedAt.IsZero() }
+
+// alive reports that the entry says nothing of an end.
+func (r record) alive() bool { return r.state == stateAlive && r.grant.RevokedAt.IsZero() }
+
 // folder of a person's grants, for people: vault kv list <grants>/<principal>.
 func (v *Vault) indexPath(kind string, p protocol.PrincipalID, id protocol.GrantID) string {
 	return v.names.Grants + "/" + kind + "/" + p.String() + "/" + id.String()

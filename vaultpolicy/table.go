@@ -36,7 +36,9 @@ type entry struct {
 	entity  string
 	expires time.Time // as of the last look-up
 
+	own        bool // the accessor is known to be of this grant's token
 	unfinished bool // ended here, perhaps not yet in the server
+	settled    bool // what can be done about its token was done
 	told       bool // somebody was told that it ended
 }
 
@@ -152,26 +154,33 @@ func (t *table) get(id protocol.GrantID) (entry, bool) {
 	return entry{}, false
 }
 
-// put takes what the index says. What ended stays ended. A new one that this broker
-// has just made is proven by its making.
-func (t *table) put(e entry, proven bool) {
+// put takes what the index says of a grant that is not known. false: it is known, and
+// stays as it is.
+func (t *table) put(e entry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.unknown, e.grant.ID)
+	if t.grants[e.grant.ID] != nil {
+		return false
+	}
+	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how}
+	return true
+}
+
+// made takes a grant that this broker has just made, whose making proves it. What
+// ended stays ended.
+func (t *table) made(e entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.unknown, e.grant.ID)
 	old := t.grants[e.grant.ID]
 	if old == nil {
-		old = &entry{}
+		old = &entry{grant: e.grant}
 		t.grants[e.grant.ID] = old
 	}
-	if !old.grant.RevokedAt.IsZero() {
-		return
-	}
-	old.grant, old.how = e.grant, e.how
-	if old.accessor != e.accessor {
-		old.accessor, old.proven = e.accessor, 0
-	}
-	if proven {
-		old.proven, old.entity = t.now(), e.entity
+	old.accessor, old.own = e.accessor, true
+	if old.grant.RevokedAt.IsZero() {
+		old.grant, old.proven, old.entity = e.grant, t.now(), e.entity
 	}
 }
 
@@ -195,6 +204,24 @@ func (t *table) finished(id protocol.GrantID) {
 	defer t.mu.Unlock()
 	if e := t.grants[id]; e != nil {
 		e.unfinished = false
+	}
+}
+
+// owns says whether the accessor of a grant is of the grant's own token.
+func (t *table) owns(id protocol.GrantID, own bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		e.own = own
+	}
+}
+
+// settle says that what can be done about the token of a grant was done.
+func (t *table) settle(id protocol.GrantID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		e.settled = true
 	}
 }
 

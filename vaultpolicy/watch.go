@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/protocol"
-	"bivouac/vaultpolicy/client"
 )
 
 const (
@@ -217,21 +216,38 @@ func (v *Vault) adopt(ctx context.Context, r record, bad error) {
 		v.log.WarnContext(ctx, "an entry in the index of grants is no grant", "grant", id)
 	case bad != nil:
 		v.gone(ctx, known, "its entry in the index was changed by hand, so that it is none")
-	case r.state == stateRevoked && !r.grant.RevokedAt.IsZero():
+	case isKnown && known.grant.RevokedAt.IsZero():
+		v.compare(ctx, known, r)
+	case r.over() && !known.unfinished && time.Since(r.grant.RevokedAt) > revokedTTL:
 		v.prune(ctx, r)
-		if isKnown && known.grant.RevokedAt.IsZero() {
-			v.gone(ctx, known, or(r.how, "it was revoked at another broker"))
+	case isKnown: // it ended
+	case r.over():
+		v.table.put(r.entry)
+	default:
+		e := r.entry
+		e.grant.RevokedAt = time.Time{}
+		if !v.table.put(e) { // it was made here in this moment
 			return
 		}
-		v.table.put(r.entry, false)
-	case r.state != stateAlive:
-		r.grant.RevokedAt = time.Time{}
-		v.table.put(r.entry, false)
-		v.gone(ctx, r.entry, "its entry in the index says so")
-	case isKnown && !known.grant.SameAs(r.grant):
+		if !r.alive() {
+			v.gone(ctx, e, "its entry in the index says so")
+		}
+	}
+}
+
+// compare a grant that lives with what its entry says now. Only its end may be
+// written there: whatever else is changed ends it, and what ends is the grant that is
+// known, not what somebody has written over it.
+func (v *Vault) compare(ctx context.Context, known entry, r record) {
+	switch {
+	case r.over():
+		v.gone(ctx, known, or(r.how, "it was revoked at another broker"))
+	case !r.alive():
+		v.gone(ctx, known, "its entry in the index says so")
+	case !known.grant.SameAs(r.grant):
 		v.gone(ctx, known, "its entry in the index was changed by hand")
-	default:
-		v.table.put(r.entry, false)
+	case known.accessor != r.accessor:
+		v.gone(ctx, known, "its entry in the index was changed by hand, to name another token")
 	}
 }
 
@@ -261,67 +277,9 @@ func (v *Vault) gone(ctx context.Context, e entry, how string) {
 
 // prune forgets an entry that ended long ago.
 func (v *Vault) prune(ctx context.Context, r record) {
-	if time.Since(r.grant.RevokedAt) < revokedTTL {
-		return
-	}
 	if err := v.delete(ctx, "forget old grants", v.indexPath("metadata", r.grant.Principal, r.grant.ID)); err != nil {
 		v.log.WarnContext(ctx, "an old entry stays in the index", "grant", r.grant.ID, "error", err)
 		return
 	}
 	v.table.forget(r.grant.ID)
-}
-
-// finishAll makes the server know of every end, and tries again what it did not take.
-func (v *Vault) finishAll(ctx context.Context) error {
-	again := time.NewTicker(v.poll)
-	defer again.Stop()
-	wrong := complaint{log: v.log, what: "the server does not take the end of a grant"}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-v.clean:
-		case <-again.C:
-		}
-		var ends errgroup.Group
-		ends.SetLimit(parallel)
-		for _, e := range v.table.unfinished() {
-			ends.Go(func() error { return v.finish(ctx, e) })
-		}
-		wrong.about(ctx, ends.Wait())
-	}
-}
-
-// finish ends the token where it lives, and writes the end into the index.
-func (v *Vault) finish(ctx context.Context, e entry) error {
-	if err := v.revokeToken(ctx, e.accessor); err != nil {
-		return err
-	}
-	err := v.writeEnd(ctx, e)
-	if client.KindOf(err) == client.Changed { // another broker wrote the same
-		err = v.writeEnd(ctx, e)
-	}
-	return err
-}
-
-func (v *Vault) writeEnd(ctx context.Context, e entry) error {
-	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
-	if err != nil && !errors.Is(err, errRecord) {
-		return err
-	}
-	if found && err == nil && r.state == stateRevoked && !r.grant.RevokedAt.IsZero() {
-		v.table.finished(e.grant.ID)
-		return nil
-	}
-	if !found { // its id shall not be used again
-		if r.version, err = v.versionOf(ctx, e.grant.Principal, e.grant.ID); err != nil {
-			return err
-		}
-	}
-	r.entry, r.state = e, stateRevoked
-	if err := v.writeRecord(ctx, r); err != nil {
-		return err
-	}
-	v.table.finished(e.grant.ID)
-	return nil
 }

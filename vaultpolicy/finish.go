@@ -1,0 +1,132 @@
+package vaultpolicy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/vaultpolicy/client"
+)
+
+// finishAll makes the server know of every end, and tries again what it did not take.
+func (v *Vault) finishAll(ctx context.Context) error {
+	again := time.NewTicker(v.poll)
+	defer again.Stop()
+	wrong := complaint{log: v.log, what: "the server does not take the end of a grant"}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-v.clean:
+		case <-again.C:
+		}
+		var ends errgroup.Group
+		ends.SetLimit(parallel)
+		for _, e := range v.table.unfinished() {
+			ends.Go(func() error { return v.finish(ctx, e) })
+		}
+		wrong.about(ctx, ends.Wait())
+	}
+}
+
+// finish ends the token where it lives, and writes the end into the index.
+func (v *Vault) finish(ctx context.Context, e entry) error {
+	if !e.settled {
+		if err := v.endToken(ctx, e); err != nil {
+			return err
+		}
+		v.table.settle(e.grant.ID)
+	}
+	err := v.writeEnd(ctx, e)
+	if client.KindOf(err) == client.Changed { // another broker wrote the same
+		err = v.writeEnd(ctx, e)
+	}
+	return err
+}
+
+// endToken ends the token of a grant, and no other: whoever may write an entry of the
+// index could name any accessor there. An accessor that is not known as the grant's
+// own is asked first whose it is; where it is another's, or nobody's, the grant's own
+// token is taken out of what was sealed.
+func (v *Vault) endToken(ctx context.Context, e entry) error {
+	if e.own {
+		return v.revokeToken(ctx, e.accessor)
+	}
+	foreign := false
+	a, err := v.lookup(ctx, e.accessor)
+	switch k := client.KindOf(err); {
+	case err == nil && tokenOf(a, e.grant.ID):
+		return v.revokeToken(ctx, e.accessor)
+	case err == nil:
+		foreign = true
+		v.log.WarnContext(ctx, "the index names the token of something else for a grant that ended: that token is left alone", "grant", e.grant.ID, "accessor", e.accessor)
+	case k == client.NoAccessor, k == client.Refused && badToken(err) && v.mayLookUp(ctx):
+	default:
+		return v.may("end a grant", "write "+lookupPath, err)
+	}
+	return v.endSealed(ctx, e, foreign)
+}
+
+// endSealed ends the token that the entry of a grant holds sealed, by its own right to
+// end itself. What it cannot end ends with its period, because nobody renews it; that is
+// said where a foreign accessor had taken its place. Where the accessor is nobody's, a
+// token that is refused is the one that had it.
+func (v *Vault) endSealed(ctx context.Context, e entry, foreign bool) error {
+	lives := func(why error) {
+		if !foreign {
+			return
+		}
+		v.log.WarnContext(ctx, "the token of a grant that ended was not found, and lives until its period ends if it lives", "grant", e.grant.ID, "period", v.period, "error", why)
+	}
+	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
+	if err != nil && !errors.Is(err, errRecord) {
+		return err
+	}
+	if !found {
+		lives(errNoSealed)
+		return nil
+	}
+	defer v.openGrants.drop(e.grant.ID)
+	o, err := v.open(ctx, authority.Use{Grant: e.grant.ID, Principal: e.grant.Principal, Sealed: r.sealed})
+	if err == nil && o.grant.ID == e.grant.ID {
+		_, err = v.client.Write(ctx, o.token, "auth/token/revoke-self", nil)
+	}
+	switch {
+	case err == nil:
+		v.log.InfoContext(ctx, "the token of a grant that ended was ended by what the index holds sealed", "grant", e.grant.ID)
+	case protocol.CodeOf(err) == protocol.CodePermissionDenied, client.KindOf(err) == client.Refused:
+		lives(err) // not sealed here, or ended already, or it may not end itself
+	default:
+		return err
+	}
+	return nil
+}
+
+var errNoSealed = protocol.Errorf(protocol.CodeNotFound, "its entry in the index is gone")
+
+// writeEnd marks the entry of a grant as revoked.
+func (v *Vault) writeEnd(ctx context.Context, e entry) error {
+	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
+	if err != nil && !errors.Is(err, errRecord) {
+		return err
+	}
+	if found && err == nil && r.over() {
+		v.table.finished(e.grant.ID)
+		return nil
+	}
+	if !found { // its id shall not be used again
+		if r.version, err = v.versionOf(ctx, e.grant.Principal, e.grant.ID); err != nil {
+			return err
+		}
+	}
+	r.entry, r.state = e, stateRevoked
+	if err := v.writeRecord(ctx, r); err != nil {
+		return err
+	}
+	v.table.finished(e.grant.ID)
+	return nil
+}
