@@ -89,9 +89,13 @@ func ownerQuestions(tx *store.Tx, a execution.Attempt) ([]OwnerQuestion, error) 
 	if most := work.GetMaxOwnerWaitMs(); most > 0 && wait >= most {
 		wait, bound = most, "as long as an approval of its agent may wait: ttl of its approvals, within the server's bound"
 	}
+	until := a.StartedAt.Add(time.Duration(wait) * time.Millisecond)
+	if !tx.Now.Before(until) {
+		return nil, nil // its machine has yet to say so
+	}
 	q, err := questionOf(tx, a, a.Runner)
 	q.Work, q.Arguments, q.Digest, q.Bound = work.GetAction(), work.GetArguments(), key.asked.GetDigest(), bound
-	q.AskedAt, q.Until = a.StartedAt, a.StartedAt.Add(time.Duration(wait)*time.Millisecond)
+	q.AskedAt, q.Until = a.StartedAt, until
 	return []OwnerQuestion{q}, err
 }
 

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -159,31 +160,115 @@ func TestTurnThatWaitsForAnOwnerIsListed(t *testing.T) {
 	}
 }
 
+// coderWho applies the coder with what follows from a denial.
+func coderWho(t *testing.T, w *et.World, onDenied string) {
+	t.Helper()
+	coder := strings.TrimSuffix(strings.TrimRight(et.Coder, "\n "), "}") + "  approvals { on_denied = \"" + onDenied + "\" }\n}\n"
+	if _, err := w.Engine.ApplyAgent(ctx(), w.Me(), engine.AgentSource{Filename: "c.hcl", Source: []byte(coder)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// decisions of machines' owners in the record of a session.
+func decisions(w *et.World, id protocol.SessionID) (n int) {
+	for _, kind := range w.Types(id) {
+		if kind == session.OwnerDecided {
+			n++
+		}
+	}
+	return n
+}
+
 // A turn that the owner of a machine denied ends where its agent says so; else it waits
-// for another machine.
+// for another machine. Whatever ends it is in the record once, whether the question
+// came before or never.
 func TestOwnersDenialOfATurn(t *testing.T) {
 	for _, what := range []string{"continue", "fail"} {
-		t.Run(what, func(t *testing.T) {
+		for _, asked := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s asked=%v", what, asked), func(t *testing.T) {
+				inWorld(t, func(w *et.World, r *et.Runner) {
+					coderWho(t, w, what)
+					turn, no, digest := keyedOffer(t, w, r)
+					if asked {
+						no.OwnerAsked = &runnerv1.OwnerAsked{Digest: digest, WaitMs: time.Hour.Milliseconds()}
+						if err := w.Engine.Decline(ctx(), r.Caller(), no); err != nil {
+							t.Fatal(err)
+						}
+						w.Sleep(30 * time.Second) // it is offered again
+						no.OwnerAsked = nil
+					}
+					no.OwnerDecided = &runnerv1.OwnerDecided{Digest: digest, Decision: secondkey.Denied, Reason: "not today"}
+					if err := w.Engine.Decline(ctx(), r.Caller(), no); err != nil {
+						t.Fatal(err)
+					}
+					w.Settle()
+					if what == "fail" {
+						wantState(t, w, turn.ID, session.Failed, "approval_denied")
+						if got := w.Turn(turn.ID).Message; !strings.Contains(got, "not today") {
+							t.Errorf("the turn says %q", got)
+						}
+					} else if now := w.Turn(turn.ID); now.State.Terminal() {
+						t.Errorf("the turn ended as %s: %s", now.State, now.Message)
+					}
+					if n := decisions(w, turn.Session); (n == 1) != (asked || what == "fail") {
+						t.Errorf("%d events say that the owner decided", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A decision about something else than the machine was offered is none, also beside
+// the right question: it neither ends the turn nor is in the record. INV-6.
+func TestDecisionIsAboutTheTurn(t *testing.T) {
+	for _, honest := range []bool{true, false} {
+		t.Run(fmt.Sprintf("honest=%v", honest), func(t *testing.T) {
 			inWorld(t, func(w *et.World, r *et.Runner) {
-				coder := strings.TrimSuffix(strings.TrimRight(et.Coder, "\n "), "}") + "  approvals { on_denied = \"" + what + "\" }\n}\n"
-				if _, err := w.Engine.ApplyAgent(ctx(), w.Me(), engine.AgentSource{Filename: "c.hcl", Source: []byte(coder)}); err != nil {
-					t.Fatal(err)
-				}
+				coderWho(t, w, "fail")
 				turn, no, digest := keyedOffer(t, w, r)
-				no.OwnerDecided = &runnerv1.OwnerDecided{Digest: digest, Decision: secondkey.Denied, Reason: "not today"}
+				no.OwnerAsked = &runnerv1.OwnerAsked{Digest: digest, WaitMs: time.Hour.Milliseconds()}
+				no.OwnerDecided = &runnerv1.OwnerDecided{Digest: digest, Decision: secondkey.Denied}
+				if !honest {
+					no.OwnerDecided.Digest = "sha256:" + digestOf("something else")
+				}
 				if err := w.Engine.Decline(ctx(), r.Caller(), no); err != nil {
 					t.Fatal(err)
 				}
 				w.Settle()
-				if what == "fail" {
-					wantState(t, w, turn.ID, session.Failed, "approval_denied")
-					if got := w.Turn(turn.ID).Message; !strings.Contains(got, "not today") {
-						t.Errorf("the turn says %q", got)
-					}
-				} else if now := w.Turn(turn.ID); now.State.Terminal() {
-					t.Errorf("the turn ended as %s: %s", now.State, now.Message)
+				if ended := w.Turn(turn.ID).State == session.Failed; ended != honest {
+					t.Errorf("the turn is %s", w.Turn(turn.ID).State)
+				}
+				if n := decisions(w, turn.Session); (n == 1) != honest {
+					t.Errorf("%d events say that the owner decided", n)
 				}
 			})
 		})
 	}
+}
+
+// A question whose time is over is not listed, also when its machine has not said so
+// yet, and nobody is told to decide it there.
+func TestQuestionEndsWithItsTime(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		turn, h := askedAction(t, w, r)
+		list, err := w.Engine.OwnerQuestions(ctx(), w.Me())
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%d question(s), %v", len(list), err)
+		}
+		for _, c := range []struct {
+			at    time.Time
+			waits bool
+		}{{list[0].Until.Add(-5 * time.Second), true}, {list[0].Until.Add(5 * time.Second), false}} {
+			w.Sleep(time.Until(c.at))
+			list, err := w.Engine.OwnerQuestions(ctx(), w.Me())
+			if err != nil || (len(list) == 1) != c.waits || w.Turn(turn.ID).State.Terminal() {
+				t.Errorf("waits=%v: listed %v, %v, and the turn is %s", c.waits, list, err, w.Turn(turn.ID).State)
+			}
+			x, err := w.Engine.Explain(ctx(), w.Me(), turn.ID.String())
+			if err != nil || slices.ContainsFunc(x.Remedies, func(s string) bool { return strings.Contains(s, "bivouac-edge approve "+h.ID.String()) }) != c.waits {
+				t.Errorf("waits=%v: explained by %v, %v", c.waits, x.Remedies, err)
+			}
+		}
+	})
 }

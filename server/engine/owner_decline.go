@@ -33,8 +33,12 @@ func (e *Engine) declinedByOwner(ctx context.Context, offered execution.Attempt,
 		if err != nil {
 			return err
 		}
+		said := asked.GetDigest()
+		if decided != nil {
+			said = decided.GetDigest() // it alone is used
+		}
 		switch {
-		case bound == "" || asked.GetDigest() != bound && decided.GetDigest() != bound:
+		case bound == "" || said != bound:
 			w.e.cfg.Log.Warn("a machine asks its owner about another turn than it was offered", "attempt", a.ID, "runner", a.Runner)
 			return nil
 		case decided != nil:
@@ -79,6 +83,7 @@ func (w *turnTx) ownerAskedTurn(a execution.Attempt, asked *runnerv1.OwnerAsked)
 }
 
 // ownerRefusedTurn notes a refusal once, and ends the turn where its agent says so.
+// What ends a turn is noted also when its question never came, or is forgotten.
 func (w *turnTx) ownerRefusedTurn(a execution.Attempt, d *runnerv1.OwnerDecided) (over bool, err error) {
 	text := ""
 	switch d.GetDecision() {
@@ -92,14 +97,22 @@ func (w *turnTx) ownerRefusedTurn(a execution.Attempt, d *runnerv1.OwnerDecided)
 	before := len(a.Requirements.Asked)
 	next := a
 	next.Requirements.Asked = slices.DeleteFunc(slices.Clone(a.Requirements.Asked), func(o execution.OwnerAsked) bool { return o.Runner == a.Runner })
-	if len(next.Requirements.Asked) < before { // the first to say so
+	first := len(next.Requirements.Asked) < before
+	ends, err := w.denialEnds()
+	if err != nil {
+		return false, err
+	}
+	ends = ends && w.turn.State.Active()
+	if first || ends {
 		w.event(session.Event{Type: session.OwnerDecided, Attempt: a.ID, Data: decisionSaid(a, d)})
+	}
+	if first {
 		if err := w.tx.SaveAttempt(next, a.State, a.Fence); err != nil {
 			return false, err
 		}
 	}
-	if ends, err := w.denialEnds(); err != nil || !ends || !w.turn.State.Active() {
-		return false, err
+	if !ends {
+		return false, nil
 	}
 	if r := machineWords(d.GetReason()); r != "" {
 		text += " Their reason: " + r

@@ -190,7 +190,9 @@ func TestUpstreamError(t *testing.T) {
 					continue // is sent again, and the log is not asked
 				}
 				t.Run(fmt.Sprintf("%s %d %v", c.alias, status, untold), func(t *testing.T) {
-					inWorld(t, func(w *et.World, _ *et.Runner) { upstreamSays(t, w, et.Call{ID: "n", Alias: c.alias, Arguments: c.arguments}, status, untold, c.state) })
+					inWorld(t, func(w *et.World, _ *et.Runner) {
+						upstreamSays(t, w, et.Call{ID: "n", Alias: c.alias, Arguments: c.arguments}, status, untold, c.state)
+					})
 				})
 			}
 		}
