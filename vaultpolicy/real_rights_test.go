@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/vault/api"
+
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/authoritytest"
 	"bivouac/server/broker/secret"
@@ -122,7 +124,8 @@ func TestGrantMakesNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.allRefused(t, "the action's credential makes", action, makes)
-		x.allRefused(t, "the action's credential makes", action, map[string]attempt{"what the grant may": child(use, nil)})
+		x.allRefused(t, "the action's credential makes", action, map[string]attempt{
+			"what the grant may": child(use, nil), "its own end": {http.MethodPut, "auth/token/revoke-self", nil}})
 		for who, token := range map[string]secret.Value{"the grant": o.token, "the action's credential": action} {
 			x.allRefused(t, who, token, x.reaches(t, g, other))
 			if _, err := x.client.Read(t.Context(), token, v.credentialPath("data", mine)); err != nil {
@@ -170,13 +173,13 @@ func (x *site) reaches(t *testing.T, g, other authority.Grant) map[string]attemp
 	}
 }
 
-// The broker's login makes grants and writes credentials. It reads no credential but
-// its routes' keys, makes no other token, and writes no policy.
+// The broker's login makes grants and writes credentials. Directly it reads no
+// credential but its routes' keys; it makes no other token, and writes no policy.
 func TestBrokerReachesNothingElse(t *testing.T) {
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
 		x := newSite(t, vaulttest.Open(t, p))
 		v := x.run(t, nil)
-		g, _ := x.grant(t, v)
+		g, sealed := x.grant(t, v)
 		x.scope.Keys = nil // the credential is a tool's, not a route's
 		x.setup(t)
 		stranger := authoritytest.NewGrant().Tenant
@@ -229,7 +232,62 @@ func TestBrokerReachesNothingElse(t *testing.T) {
 			t.Error(err)
 		}
 		x.grant(t, v)
+		x.brokerMay(t, v, own, g, sealed)
 	})
+}
+
+// brokerMay is what the login alone is enough for, and so whoever steals it: it makes
+// or opens a grant, reads with that, and looks up, renews and revokes any token whose
+// accessor it learns. The operator's guide says so.
+func (x *site) brokerMay(t *testing.T, v *Vault, own secret.Value, g authority.Grant, sealed []byte) {
+	t.Helper()
+	n := v.names
+	mine := policies.Credential{Tenant: g.Tenant, Name: "weather"}
+	reads := func(what string, token secret.Value) {
+		t.Helper()
+		a, err := x.client.Read(t.Context(), token, v.credentialPath("data", mine))
+		if err != nil || client.Text(client.Map(a.Data["data"])[valueField]) != authoritytest.Value {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	made, err := x.client.Write(t.Context(), own, "auth/token/create/"+n.GrantRole(), map[string]any{
+		"policies": []string{n.GrantPolicy(), n.UsePolicy(mine)}, "no_default_policy": true,
+		"entity_alias": "user-" + g.Principal.String(), "display_name": "grant-x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads("with a grant that it makes", made.Login.Token)
+	text, ok := unpackSealed(sealed)
+	if !ok {
+		t.Fatal("the sealed grant has another form")
+	}
+	a, err := x.client.Write(t.Context(), own, n.Transit+"/decrypt/"+v.personKey(g.Principal), map[string]any{
+		"ciphertext": text, "associated_data": bind(g.ID),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if client.Text(a.Data["plaintext"]) == "" {
+		t.Error("no sealed grant was opened")
+	}
+	o, err := v.open(t.Context(), authoritytest.Use(g, sealed, "weather"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads("with a grant that it opens", o.token)
+	others, err := x.root.Auth().Token().CreateWithContext(t.Context(), &api.TokenCreateRequest{Policies: []string{"default"}, TTL: "1h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"lookup", "renew", "revoke"} {
+		if _, err := x.client.Write(t.Context(), own, "auth/token/"+verb+"-accessor", map[string]any{"accessor": others.Auth.Accessor}); err != nil {
+			t.Errorf("%s of another's token: %v", verb, err)
+		}
+	}
+	if _, err := x.root.Auth().Token().LookupAccessorWithContext(t.Context(), others.Auth.Accessor); err == nil {
+		t.Error("another's token is not revoked by its accessor")
+	}
 }
 
 // Each right of the broker's login, taken away in turn, fails the feature that needs

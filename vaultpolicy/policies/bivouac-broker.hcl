@@ -1,5 +1,9 @@
 # What the broker's own login may do. It makes, watches and ends grants, and writes
-# credentials that it cannot read. It writes no policy and reads no other secret.
+# credentials. It writes no policy, and reads no credential directly but those of
+# bivouac-routes. Whoever steals it can all the same make a grant of any credential
+# that is opened, for any person, or open one that the index holds, and read with that:
+# each leaves its lines in the audit log. It also looks up, renews and revokes every
+# token, of whomever, whose accessor it learns.
 
 # its own token, and what it may
 path "auth/token/lookup-self" {
@@ -63,7 +67,7 @@ path "bivouac-grants/data/+/+" {
   capabilities = ["create", "read", "update"]
 }
 
-# credentials: written, listed and deleted, never read
+# credentials: written, listed and deleted; read only by grants
 path "bivouac-credentials/data/+/+" {
   capabilities = ["create", "update"]
 }

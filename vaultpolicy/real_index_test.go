@@ -1,0 +1,90 @@
+//go:build linux
+
+package vaultpolicy
+
+import (
+	"context"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/vault/api"
+
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
+	"bivouac/server/broker/authoritytest"
+	"bivouac/test/engines/engine"
+	"bivouac/test/engines/vaulttest"
+)
+
+// An entry of the index that somebody writes over with another's accessor ends its
+// own grant and token; the other token lives on. So it is while a broker runs, and
+// where it was changed before one started. INV-13.
+func TestForeignAccessorInTheServer(t *testing.T) {
+	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
+		x := newSite(t, vaulttest.Open(t, p))
+		tokens, kv := x.root.Auth().Token(), x.root.KVv2(x.cfg.names().Grants)
+		victim, err := tokens.CreateWithContext(t.Context(), &api.TokenCreateRequest{Policies: []string{"default"}, TTL: "1h"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			away   bool
+			change map[string]any
+		}{
+			"while it runs":                    {},
+			"while it is away":                 {away: true},
+			"while it is away, with its state": {away: true, change: map[string]any{"state": "off"}},
+		} {
+			var v *Vault
+			stop := func() {}
+			start := func() {
+				v = x.vault(t, quick)
+				ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+				over := make(chan error)
+				go func() { over <- v.Run(ctx, func(authority.Ended) {}) }()
+				stop = func() {
+					cancel()
+					if err := <-over; err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			start()
+			g, sealed := x.grant(t, v)
+			until(t, v, g.ID, "")
+			o, err := v.open(t.Context(), authoritytest.Use(g, sealed, "weather"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.away {
+				stop()
+			}
+			changed := map[string]any{"accessor": victim.Auth.Accessor}
+			maps.Copy(changed, c.change)
+			if _, err := kv.Patch(t.Context(), g.Principal.String()+"/"+g.ID.String(), changed); err != nil {
+				t.Fatal(err)
+			}
+			if c.away {
+				start()
+			}
+			signal(v.list)
+			until(t, v, g.ID, protocol.CodePermissionDenied)
+			for end := time.Now().Add(time.Minute); len(v.table.unfinished()) > 0; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%s: not finished", name)
+				}
+			}
+			if _, err := tokens.LookupWithContext(t.Context(), o.token.Reveal()); err == nil {
+				t.Errorf("%s: the grant's own token lives on", name)
+			}
+			if _, err := tokens.LookupAccessorWithContext(t.Context(), victim.Auth.Accessor); err != nil {
+				t.Errorf("%s: the other token: %v", name, err)
+			}
+			if e, err := kv.Get(t.Context(), g.Principal.String()+"/"+g.ID.String()); err != nil || e.Data["state"] != stateRevoked {
+				t.Errorf("%s: the index says %v %v", name, e, err)
+			}
+			stop()
+		}
+	})
+}
