@@ -22,6 +22,10 @@ func Line(s string) string { return escape(s, "") }
 // Text is s with its line ends and tabs.
 func Text(s string) string { return escape(s, "\n\t") }
 
+// Seen reports a rune that a person sees, or a blank: one that Line leaves as it is,
+// for what leaves out the others instead of showing them.
+func Seen(r rune) bool { return kept(r, "") }
+
 // Writer writes Text of what it is given, each write for itself.
 type Writer struct{ W io.Writer }
 

@@ -1,10 +1,10 @@
 package policy
 
 import (
-	"regexp"
 	"strings"
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/edge/runtime/runtimev1"
 
@@ -23,11 +23,6 @@ type MCPTool struct {
 	Timeout      time.Duration
 }
 
-var (
-	mcpToolForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`)
-	digestForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-)
-
 // mcp reads a tool of an MCP server. Its schema is the definition's, and so is what
 // the model reads of it: a server that offers something else is not called. INV-10.
 func (r *reader) mcp(s section, b *hcl.Block) Tool {
@@ -43,13 +38,13 @@ func (r *reader) mcp(s section, b *hcl.Block) Tool {
 	s.text("credential", &m.Credential)
 	r.reach(s, m.Destination, m.Credential)
 	s.text("tool", &m.Tool)
-	if !mcpToolForm.MatchString(m.Tool) {
+	if !protocol.MCPToolName(m.Tool) {
 		r.refuse(s.rangeOf("tool"), "tool must be the exact name that the server gives it: bivouac mcp tools DESTINATION lists them")
 	}
 	s.duration("timeout", &m.Timeout, time.Second, maxHTTPTimeout)
 	m.SchemaDigest = canonical.Digest([]byte(t.InputSchema))
 	s.text("schema_digest", &m.SchemaDigest)
-	if !digestForm.MatchString(m.SchemaDigest) {
+	if !canonical.IsDigest(m.SchemaDigest) {
 		r.refuse(s.rangeOf("schema_digest"), "schema_digest must be sha256: and 64 digits, as bivouac mcp tools DESTINATION prints it")
 	}
 	if t.Recovery == runtimev1.Recovery_RECOVERY_INSPECTABLE {

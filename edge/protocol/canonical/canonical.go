@@ -16,6 +16,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -56,6 +57,11 @@ func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
+
+var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// IsDigest reports text that Digest could have made.
+func IsDigest(s string) bool { return digestForm.MatchString(s) }
 
 // Marshal is the canonical form of a Go value.
 func Marshal(v any) ([]byte, error) {

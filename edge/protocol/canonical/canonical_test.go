@@ -132,3 +132,17 @@ func FuzzCanonical(f *testing.F) {
 		}
 	})
 }
+
+// INV-10: a pin is a digest in the one form in which it is compared.
+func TestIsDigest(t *testing.T) {
+	made := Digest([]byte("{}"))
+	if !IsDigest(made) {
+		t.Errorf("%s is none", made)
+	}
+	for _, s := range []string{"", made + "\n", " " + made, made[:len(made)-1], made + "0", strings.ToUpper(made), strings.TrimPrefix(made, "sha256:"),
+		"sha512:" + strings.TrimPrefix(made, "sha256:")} {
+		if IsDigest(s) {
+			t.Errorf("%q is one", s)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"bivouac/consul"
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/canonical"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/secret"
 )
@@ -86,9 +87,9 @@ func (e *Endpoint) Admits(t *brokerv1.HttpTool) error {
 		return protocol.Errorf(protocol.CodePolicyDenied, "destination %s is an MCP server: only tools of kind \"mcp\" go there", e.cfg.Name)
 	case t.GetMethod() != "" || t.GetPath() != "" || len(t.GetBody()) > 0 || t.GetIdempotencyHeader() != "":
 		return protocol.Errorf(protocol.CodeInvalidArgument, "a tool of an MCP server has no method, path, body or header")
-	case !ToolName(m.GetTool()):
+	case !protocol.MCPToolName(m.GetTool()):
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%.130q is no name of a tool: exact names alone are called", m.GetTool())
-	case !pinned(m.GetSchemaDigest()):
+	case !canonical.IsDigest(m.GetSchemaDigest()):
 		return protocol.Errorf(protocol.CodeInvalidArgument, "the tool %s is not pinned to a schema", m.GetTool())
 	}
 	if name := t.GetCredential(); name != "" {

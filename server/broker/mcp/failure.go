@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/gateway"
@@ -119,12 +120,14 @@ func (w *wire) cut(s string, most int) string {
 	return s
 }
 
+// tidy leaves out what legible would escape: an escape in the middle of a credential
+// would keep it from being found. Bytes that are no UTF-8 arrive as U+FFFD.
 func tidy(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
 			return ' '
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == unicode.ReplacementChar:
+		case !legible.Seen(r) || r == unicode.ReplacementChar:
 			return -1
 		}
 		return r

@@ -481,3 +481,21 @@ func TestNothingIsEchoed(t *testing.T) {
 		}
 	}
 }
+
+// INV-17: nothing that nobody sees keeps the credential from being found in a server's
+// words, and nothing of it reaches who reads them; what can be seen stays.
+func TestWordsAreSeen(t *testing.T) {
+	w := newWire(endpoint(t, &liar{t: t}, nil), access(t))
+	for name, unseen := range map[string]string{
+		"zero width": "\u200b", "control": "\x1b", "filler": "\u3164", "selector": "\ufe0f", "braille blank": "\u2800", "private": "\ue000",
+		"unassigned": "\u0378", "no UTF-8": "\xff", "replacement": "\ufffd",
+	} {
+		if got := w.words("it was " + strings.Join(strings.Split(token, ""), unseen)); got != "it was [redacted]" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	const plain = "Grüße, 日本語 → ✓"
+	if got := w.words(" " + strings.ReplaceAll(plain, " ", "\n") + "\t"); got != plain {
+		t.Errorf("%q", got)
+	}
+}

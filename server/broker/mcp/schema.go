@@ -4,23 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"regexp"
 	"slices"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 )
-
-var (
-	nameForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`)
-	digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-)
-
-// ToolName reports an exact name: the characters that MCP gives to names of tools,
-// so no pattern and nothing that a header would have to encode.
-func ToolName(name string) bool { return nameForm.MatchString(name) }
-
-func pinned(digest string) bool { return digestForm.MatchString(digest) }
 
 // Offer is one tool as a server lists it.
 type Offer struct {
@@ -70,7 +58,7 @@ func (b Bounds) offer(t listed) Offer {
 	o := Offer{Name: t.Name, Description: t.Description, Hints: t.hints()}
 	schema, err := b.schema(t.Schema)
 	switch {
-	case !ToolName(t.Name):
+	case !protocol.MCPToolName(t.Name):
 		o.Problem = "its name has characters that no definition can name"
 	case t.Execution.Task == "required":
 		o.Problem = "it runs as a task only, which is not supported"

@@ -69,8 +69,11 @@ func (e *Endpoint) open(ctx context.Context, a Access) (*Session, error) {
 	return s, nil
 }
 
-// contained is what the SDK does with a server's words: it must not be able to end
-// the broker.
+// contained is what the SDK does with a server's words while we wait: the wire reads
+// them in Write and the SDK decodes results, both on the goroutine that asked, and a
+// panic there does not end the broker. One on the SDK's own goroutine would: that one
+// is given responses alone, to requests of ours, made by the wire, and hands them over
+// unread.
 func contained(f func() error) (err error) {
 	defer func() {
 		if recover() != nil {

@@ -36,7 +36,7 @@ type wire struct {
 	access   Access
 	redactor *secret.Redactor
 
-	incoming chan jsonrpc.Message
+	incoming chan *jsonrpc.Response
 	closed   chan struct{}
 	once     sync.Once
 
@@ -56,7 +56,7 @@ var _ sdk.Connection = (*wire)(nil)
 
 func newWire(e *Endpoint, a Access) *wire {
 	return &wire{e: e, access: a, redactor: secret.NewRedactor(append([]secret.Value{a.Credential}, a.Before...)...),
-		incoming: make(chan jsonrpc.Message, 1), closed: make(chan struct{})}
+		incoming: make(chan *jsonrpc.Response, 1), closed: make(chan struct{})}
 }
 
 // Connect makes the wire its own transport.
