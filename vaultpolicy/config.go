@@ -41,8 +41,9 @@ type Config struct {
 	// PeriodText is how long a grant outlives a broker that does not renew it. Default
 	// "72h".
 	PeriodText string `hcl:"period,optional"`
-	// TokensPerSecond that the server makes for everybody, as a rate limit that setup
-	// applies. Default 500; -1: none.
+	// TokensPerSecond that each address may make at each node of the server, as a rate
+	// limit of auth/token/create that setup applies. It is everybody's, not the broker's
+	// alone. Zero or -1: none, which is the default.
 	TokensPerSecond int `hcl:"tokens_per_second,optional"`
 	// Audit wakes the broker as soon as the server has written down what was asked.
 	Audit *Audit `hcl:"audit,block"`
@@ -96,7 +97,6 @@ const (
 	defaultPoll   = 2 * time.Second
 	defaultGrace  = 15 * time.Second
 	defaultPeriod = 72 * time.Hour
-	defaultTokens = 500
 )
 
 // withDefaults fills what a file left out.
@@ -115,9 +115,6 @@ func (c Config) withDefaults(getenv func(string) string) Config {
 	or(&c.PollText, defaultPoll.String())
 	or(&c.GraceText, defaultGrace.String())
 	or(&c.PeriodText, defaultPeriod.String())
-	if c.TokensPerSecond == 0 {
-		c.TokensPerSecond = defaultTokens
-	}
 	if c.Auth != nil {
 		a := *c.Auth
 		if a.Method != login.Token {

@@ -90,7 +90,7 @@ func (c Config) problems(elsewhere bool) []error {
 	}
 	k.duration("period", c.PeriodText, time.Minute, 32*24*time.Hour)
 	if c.TokensPerSecond < -1 || c.TokensPerSecond > 1_000_000 {
-		k.bad("tokens_per_second %d must be 1 to 1000000, or -1 for no limit", c.TokensPerSecond)
+		k.bad("tokens_per_second %d must be 1 to 1000000, or left out for no limit", c.TokensPerSecond)
 	}
 	k.auth(c)
 	k.audit(c)

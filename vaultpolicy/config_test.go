@@ -42,7 +42,7 @@ func TestDecode(t *testing.T) {
 		t.Errorf("%+v %v", auth, err)
 	}
 	n := c.names()
-	if c.Address != "https://bao.example:8200" || c.Namespace != "a/b" || n.Grants != "bivouac-grants" || duration(c.PollText) != 2*time.Second || duration(c.GraceText) != 15*time.Second {
+	if c.Address != "https://bao.example:8200" || c.Namespace != "a/b" || n.Grants != "bivouac-grants" || duration(c.PollText) != 2*time.Second || duration(c.GraceText) != 15*time.Second || c.TokensPerSecond != 0 {
 		t.Errorf("%+v %+v", c, n)
 	}
 	whole := `

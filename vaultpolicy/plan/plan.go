@@ -22,7 +22,9 @@ type Wanted struct {
 	Routes []policies.Credential
 	// Period of a grant's token: a grant whose broker was away for longer is over.
 	Period time.Duration
-	// TokensPerSecond that the server makes for everybody; zero: no quota.
+	// TokensPerSecond that each address may make at each node: so these servers count a
+	// rate limit. It holds for whoever makes tokens there, not for the broker alone. Zero:
+	// no limit.
 	TokensPerSecond int
 }
 
@@ -51,7 +53,7 @@ func New(w Wanted) Plan {
 	if w.TokensPerSecond > 0 {
 		p.add(Item{
 			Kind: "rate limit", Name: w.Names.Prefix + "-mint", Path: "sys/quotas/rate-limit/" + w.Names.Prefix + "-mint",
-			For:  "a broker that runs wild can keep the server from its other work",
+			For:  "an address from which tokens are made without end can keep the server from its other work",
 			Want: map[string]any{"path": "auth/token/create", "rate": w.TokensPerSecond, "interval": time.Second},
 		})
 	}
