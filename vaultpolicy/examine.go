@@ -17,7 +17,7 @@ import (
 // examine looks one grant up and takes what it finds. Only an answer that says that
 // the token or its person is gone ends the grant; everything else is silence. odd is
 // told of answers that an operator should know.
-func (v *Vault) examine(ctx context.Context, e entry, people *flags, odd func(error)) {
+func (v *Vault) examine(ctx context.Context, e entry, people *persons, odd func(error)) {
 	sent := v.table.now()
 	a, err := v.lookup(ctx, e.accessor)
 	switch k := client.KindOf(err); {
@@ -58,7 +58,7 @@ func (v *Vault) lookup(ctx context.Context, accessor string) (a client.Answer, e
 }
 
 // found is a token that lives: it must be the grant's own, and its person enabled.
-func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client.Answer, people *flags, odd func(error)) {
+func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client.Answer, people *persons, odd func(error)) {
 	own := tokenOf(a, e.grant.ID)
 	v.table.owns(e.grant.ID, own)
 	if !own {
@@ -139,28 +139,28 @@ func (v *Vault) lags(ctx context.Context, e entry) bool {
 	return err != nil || client.Flag(a.Data["ha_enabled"]) && !client.Flag(a.Data["is_self"])
 }
 
-// flags are what was found out of persons in one round, each once.
-type flags struct {
+// persons are what the server said of each in one round: every one is asked for once.
+type persons struct {
 	mu    sync.Mutex
-	known map[string]*flag
+	known map[string]*person
 }
 
-type flag struct {
+type person struct {
 	once sync.Once
 	off  string
 	err  error
 }
 
-func newFlags() *flags { return &flags{known: map[string]*flag{}} }
+func newPersons() *persons { return &persons{known: map[string]*person{}} }
 
-func (f *flags) get(entity string, find func() (string, error)) (string, error) {
-	f.mu.Lock()
-	x := f.known[entity]
+func (p *persons) get(entity string, find func() (string, error)) (string, error) {
+	p.mu.Lock()
+	x := p.known[entity]
 	if x == nil {
-		x = &flag{}
-		f.known[entity] = x
+		x = &person{}
+		p.known[entity] = x
 	}
-	f.mu.Unlock()
+	p.mu.Unlock()
 	x.once.Do(func() { x.off, x.err = find() })
 	return x.off, x.err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"bivouac/vaultpolicy/login"
+	"bivouac/vaultpolicy/plan"
 )
 
 // wrapTTL is how long a secret that is carried to the broker's machine may be on its
@@ -17,7 +18,7 @@ func (c Config) Fetch() string {
 	if text == "" || c.Namespace == "" {
 		return text
 	}
-	return "export VAULT_NAMESPACE=" + c.Namespace + "   # on both machines\n" + text
+	return "export VAULT_NAMESPACE=" + plan.Quote(c.Namespace) + "   # on both machines\n" + text
 }
 
 func (c Config) fetch() string {

@@ -91,7 +91,7 @@ func (v *Vault) recheck(ctx context.Context, id protocol.GrantID) error {
 	if !ok {
 		return denied("grant %s is not known to this broker", id)
 	}
-	v.examine(ctx, e, newFlags(), nil)
+	v.examine(ctx, e, newPersons(), nil)
 	if e, ok = v.table.get(id); !ok || !e.grant.RevokedAt.IsZero() {
 		return ended(&e)
 	}

@@ -102,7 +102,7 @@ func (v *Vault) round(ctx context.Context, all bool) error {
 		return err
 	}
 	v.table.hear(sent)
-	people := newFlags()
+	people := newPersons()
 	ctx, cancel := context.WithTimeout(ctx, roundIn)
 	defer cancel()
 	var looks errgroup.Group

@@ -125,8 +125,7 @@ func (c *Client) Close() { c.api.CloneConfig().HttpClient.CloseIdleConnections()
 
 // Answer of a server. Data is never nil.
 type Answer struct {
-	Data     map[string]any
-	Warnings []string
+	Data map[string]any
 	// Login is set where the answer is a token.
 	Login Login
 }
@@ -228,7 +227,6 @@ func (c *Client) ask(ctx context.Context, verb, path string, run func(context.Co
 	if s.Data != nil {
 		out.Data = s.Data
 	}
-	out.Warnings = s.Warnings
 	if s.Auth != nil {
 		if out.Login, err = login(s.Auth); err != nil {
 			return Answer{}, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/vault/api"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 )
 
@@ -52,14 +53,14 @@ type Fault struct {
 	Status int // zero: no answer
 	Verb   string
 	Path   string
-	Said   string // the server's words, on one line
+	Said   string // the server's words, legible, on one line
 	Err    error  // without an answer: what happened
 }
 
 func (f *Fault) Error() string {
 	why := f.Said
 	if f.Err != nil {
-		why = f.Err.Error()
+		why = legible.Line(f.Err.Error())
 	}
 	if why == "" {
 		why = string(f.Kind)
@@ -165,7 +166,7 @@ func oneLine(e *api.ResponseError) string {
 	if e.RawError {
 		return fmt.Sprintf("an answer of status %d that is not the server's", e.StatusCode)
 	}
-	text := strings.Join(strings.Fields(strings.Join(e.Errors, "; ")), " ")
+	text := legible.Line(strings.Join(strings.Fields(strings.Join(e.Errors, "; ")), " "))
 	if len(text) > maxSaid {
 		text = strings.ToValidUTF8(text[:maxSaid], "") + "…"
 	}

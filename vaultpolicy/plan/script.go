@@ -14,7 +14,7 @@ func (p Plan) Script(namespace string) (string, error) {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n# Everything that Bivouac needs in an empty Vault or OpenBao server.\nset -eu\n")
 	if namespace != "" {
-		fmt.Fprintf(&b, "export VAULT_NAMESPACE='%s'\n", strings.ReplaceAll(namespace, "'", `'\''`))
+		fmt.Fprintf(&b, "export VAULT_NAMESPACE=%s\n", Quote(namespace))
 	}
 	for _, i := range p.Items {
 		fmt.Fprintf(&b, "\n# %s: without it, %s\n", i.Title(), i.For)
@@ -33,6 +33,9 @@ func (p Plan) Script(namespace string) (string, error) {
 	}
 	return b.String(), nil
 }
+
+// Quote a word for a shell.
+func Quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // heredoc gives a command a text. No text of a plan has a line of only END.
 func heredoc(b *strings.Builder, command, text string) {
