@@ -29,7 +29,7 @@ type plan struct {
 	lostReply  float64 // a commit is done or not, and its caller is told neither
 	hintLost   float64 // a wake-up between servers
 	refused    float64 // upstream: no connection
-	broken     float64 // upstream: it happened, and no answer
+	broken     float64 // upstream: it happened, and no answer, or that of a proxy
 	failing    float64 // upstream: HTTP 503, nothing happened
 	modelFails float64
 	cancels    float64
