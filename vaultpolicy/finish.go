@@ -39,6 +39,10 @@ func (v *Vault) finish(ctx context.Context, e entry) error {
 		if err := v.endToken(ctx, e); err != nil {
 			return err
 		}
+		// That a token is gone counts where the server that says so is proven after it.
+		if err := v.session.Prove(ctx); err != nil {
+			return err
+		}
 		v.table.settle(e.grant.ID)
 	}
 	err := v.writeEnd(ctx, e)

@@ -1,0 +1,42 @@
+package vaultpolicy
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bivouac/edge/protocol"
+)
+
+// Who says that a token is gone, and cannot be proven to be the server, is not
+// believed: the token is ended when the server answers. INV-13.
+func TestEndIsNotTakenFromAnybody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		g, _ := w.grant(t)
+		w.fake.with(func() {
+			w.fake.fault = func(r *http.Request) (int, string) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/revoke-accessor"):
+					return 403, "invalid accessor"
+				case strings.HasSuffix(r.URL.Path, "/lookup-self"):
+					return 500, "internal error"
+				}
+				return 0, ""
+			}
+		})
+		_, err := w.RevokeGrant(t.Context(), g.ID)
+		codeIs(t, "revoke", err, protocol.CodeUnavailable)
+		codeIs(t, "alive", w.Alive(t.Context(), g.ID), protocol.CodePermissionDenied)
+		if _, lives := w.lives(g); !lives || w.entry(g)["state"] != stateAlive {
+			t.Errorf("the index says %v", w.entry(g))
+		}
+		w.fake.with(func() { w.fake.fault = nil })
+		time.Sleep(defaultPoll + time.Second)
+		if _, lives := w.lives(g); lives || w.entry(g)["state"] != stateRevoked {
+			t.Errorf("its token lives: %t; the index says %v", lives, w.entry(g))
+		}
+	})
+}
