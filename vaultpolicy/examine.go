@@ -15,24 +15,40 @@ import (
 )
 
 // examine looks one grant up and takes what it finds. Only an answer that says that
-// the token or its person is gone ends the grant; everything else is silence. odd is
-// told of answers that an operator should know.
+// the token or its person is gone ends the grant, and only where the server and the
+// broker's login are proven once more after it; everything else is silence. odd is
+// told of answers that an operator should know, and may be nil.
 func (v *Vault) examine(ctx context.Context, e entry, people *persons, odd func(error)) {
+	tell := func(err error) {
+		if odd != nil && ctx.Err() == nil {
+			odd(err)
+		}
+	}
 	sent := v.table.now()
 	a, err := v.lookup(ctx, e.accessor)
 	switch k := client.KindOf(err); {
 	case err == nil:
-		v.found(ctx, e, sent, a, people, odd)
+		v.found(ctx, e, sent, a, people, tell)
 	case k == client.NoAccessor && v.lags(ctx, e):
 	case k == client.NoAccessor:
-		v.gone(ctx, e, how(e))
+		v.unknown(ctx, e, how(e), tell)
 	case k == client.Refused && badToken(err) && v.mayLookUp(ctx):
 		// It may ask, and this one token is bad: it ended while it was looked up. Other
 		// refusals are rules of the server's, which say nothing about the grant.
-		v.gone(ctx, e, how(e))
-	case odd != nil && ctx.Err() == nil:
-		odd(v.may("look grants up", "write "+lookupPath, err))
+		v.unknown(ctx, e, how(e), tell)
+	default:
+		tell(v.may("look grants up", "write "+lookupPath, err))
 	}
+}
+
+// unknown ends a grant of which the server says that something is not there, unless
+// who said so cannot be proven.
+func (v *Vault) unknown(ctx context.Context, e entry, how string, tell func(error)) {
+	if err := v.session.Prove(ctx); err != nil {
+		tell(err)
+		return
+	}
+	v.gone(ctx, e, how)
 }
 
 // badToken reports that a refusal is about the token that was looked up.
@@ -52,13 +68,16 @@ func how(e entry) string {
 func (v *Vault) lookup(ctx context.Context, accessor string) (a client.Answer, err error) {
 	err = v.session.Do(ctx, func(ctx context.Context, token secret.Value) error {
 		a, err = v.client.Write(ctx, token, lookupPath, map[string]any{"accessor": accessor})
+		if err == nil && client.Text(a.Data["accessor"]) != accessor {
+			err = v.client.Strange("write", lookupPath)
+		}
 		return err
 	})
 	return a, err
 }
 
 // found is a token that lives: it must be the grant's own, and its person enabled.
-func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client.Answer, people *persons, odd func(error)) {
+func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client.Answer, people *persons, tell func(error)) {
 	own := tokenOf(a, e.grant.ID)
 	v.table.owns(e.grant.ID, own)
 	if !own {
@@ -68,13 +87,14 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 	entity := client.Text(a.Data["entity_id"])
 	off, err := people.get(entity, func() (string, error) { return v.person(ctx, entity) })
 	if err != nil {
-		if odd != nil && ctx.Err() == nil {
-			odd(err)
-		}
+		tell(err)
 		return
 	}
 	switch {
 	case off == personDeleted && v.lags(ctx, e):
+		return
+	case off == personDeleted:
+		v.unknown(ctx, e, off, tell)
 		return
 	case off != "":
 		v.gone(ctx, e, off)
@@ -104,7 +124,11 @@ func (v *Vault) person(ctx context.Context, entity string) (string, error) {
 		return personDeleted, nil
 	case err != nil:
 		return "", err
-	case client.Flag(a.Data["disabled"]):
+	}
+	switch off, ok := a.Data["disabled"].(bool); {
+	case !ok:
+		return "", v.client.Strange("read", "identity/entity/id/"+entity)
+	case off:
 		return "the entity of its person is disabled", nil
 	}
 	return "", nil

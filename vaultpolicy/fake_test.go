@@ -33,9 +33,12 @@ type fake struct {
 	entities map[string]bool // disabled?
 	denied   string          // a path that the broker has no right to
 	standby  bool            // it answers, and is not the active one
+	cluster  string          // its id
 	logins   int
 	asked    map[string]int // requests by path
 	fault    func(r *http.Request) (status int, text string)
+	gateway  func(r *http.Request) (status int, body string) // answers before it; zero: passes
+	instead  *fake                                           // answers where this one did
 	seal     cipher.AEAD
 }
 
@@ -81,7 +84,7 @@ func newFake(t *testing.T) (*fake, *client.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fake{tokens: map[string]*fakeToken{}, kv: map[string][]map[string]any{}, entities: map[string]bool{}, asked: map[string]int{}}
+	f := &fake{tokens: map[string]*fakeToken{}, kv: map[string][]map[string]any{}, entities: map[string]bool{}, asked: map[string]int{}, cluster: "blue"}
 	if f.seal, err = cipher.NewGCMWithRandomNonce(block); err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +115,19 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/v1/")
 	f.mu.Lock()
 	f.asked[path]++
-	fault := f.fault
+	fault, gateway, instead := f.fault, f.gateway, f.instead
 	f.mu.Unlock()
+	if instead != nil {
+		instead.ServeHTTP(w, r)
+		return
+	}
+	if gateway != nil {
+		if status, body := gateway(r); status != 0 {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+			return
+		}
+	}
 	if fault != nil {
 		if status, text := fault(r); status < 0 {
 			_, _ = io.Copy(io.Discard, r.Body) // from then on it is seen when the caller goes
@@ -137,12 +151,20 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, status int, said map[string]any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
+	if _, ok := said["data"]; ok || said["auth"] != nil { // else an error, or bare
+		framed := map[string]any{"request_id": "r", "lease_id": "", "lease_duration": 0, "data": nil, "auth": nil}
+		maps.Copy(framed, said)
+		said = framed
+	}
 	if said != nil {
 		_ = json.NewEncoder(w).Encode(said)
 	}
 }
 
 func refuse(status int, text string) (int, map[string]any) {
+	if text == "" {
+		return status, map[string]any{"errors": []string{}}
+	}
 	return status, map[string]any{"errors": []string{text}}
 }
 
@@ -174,7 +196,10 @@ func (f *fake) serve(r *http.Request, path, token string, body map[string]any) (
 		return f.make(fakeToken{policies: []string{"bivouac-broker"}, ttl: time.Hour})
 	}
 	if path == "sys/leader" {
-		return says(map[string]any{"ha_enabled": f.standby, "is_self": false})
+		return 200, map[string]any{"ha_enabled": f.standby}
+	}
+	if path == "sys/seal-status" {
+		return 200, map[string]any{"initialized": true, "sealed": false, "cluster_id": f.cluster}
 	}
 	me := f.alive(token)
 	broker := me != nil && slices.Contains(me.policies, "bivouac-broker")
@@ -243,7 +268,7 @@ func (f *fake) serveToken(path string, me *fakeToken, body map[string]any) (int,
 			return says(nil)
 		}
 		left := x.ttl - time.Since(x.made)
-		return says(map[string]any{"meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
+		return says(map[string]any{"accessor": accessor, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
 			"expire_time": time.Now().Add(left).UTC().Format(time.RFC3339Nano)})
 	}
 	return refuse(403, "invalid accessor")

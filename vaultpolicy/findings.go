@@ -107,7 +107,12 @@ func (v *Vault) Examine(ctx context.Context, r *finding.Report) {
 // there is one.
 func (f File) examineSession(ctx context.Context, r *finding.Report, s *login.Session, c *client.Client) bool {
 	own, err := self(ctx, s, c)
-	if err != nil {
+	var other *login.Other
+	switch {
+	case errors.As(err, &other):
+		r.Bad("vault.cluster", other.Error(), "no grant is used until then, none ends by it, and nothing is written there", login.MendOther)
+		return false
+	case err != nil:
 		r.Bad("vault.login", err.Error(), whyLogin, f.mendLogin(err))
 		return false
 	}
@@ -128,6 +133,9 @@ func (f File) examineSession(ctx context.Context, r *finding.Report, s *login.Se
 
 // self is what the server says of the broker's token.
 func self(ctx context.Context, s *login.Session, c *client.Client) (a client.Answer, err error) {
+	if err := s.Prove(ctx); err != nil {
+		return a, err
+	}
 	err = s.Do(ctx, func(ctx context.Context, token secret.Value) error {
 		a, err = c.Read(ctx, token, "auth/token/lookup-self")
 		return err

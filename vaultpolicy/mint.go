@@ -91,6 +91,9 @@ func (v *Vault) recheck(ctx context.Context, id protocol.GrantID) error {
 	if !ok {
 		return denied("grant %s is not known to this broker", id)
 	}
+	if err := v.session.Prove(ctx); err != nil { // who refused is not known
+		return err
+	}
 	v.examine(ctx, e, newPersons(), nil)
 	if e, ok = v.table.get(id); !ok || !e.grant.RevokedAt.IsZero() {
 		return ended(&e)

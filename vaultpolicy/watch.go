@@ -93,8 +93,9 @@ func (p *pace) next() time.Duration {
 	return p.poll
 }
 
-// round asks first whether the broker is who it says, so that a login that is lost
-// ends no grant; then about grants.
+// round asks first whether the server is the one that it was and the broker who it
+// says, so that neither another server nor a login that is lost ends a grant; then
+// about grants.
 func (v *Vault) round(ctx context.Context, all bool) error {
 	sent := v.table.now()
 	if err := v.session.Prove(ctx); err != nil {
@@ -146,9 +147,14 @@ func (v *Vault) watchIndex(ctx context.Context) error {
 	}
 }
 
-// readIndex reads every entry, and takes those that are gone for revoked.
+// readIndex reads every entry, and takes those that are gone for revoked. Before it
+// and after it the server must be the one that it was: a reading between two answers
+// of something else counts as none.
 func (v *Vault) readIndex(ctx context.Context) error {
 	started := v.table.now()
+	if err := v.session.Prove(ctx); err != nil {
+		return err
+	}
 	people, err := v.listing(ctx, "list grants", v.names.Grants+"/metadata/")
 	if err != nil {
 		return err
@@ -173,6 +179,9 @@ func (v *Vault) readIndex(ctx context.Context) error {
 		})
 	}
 	if err := reads.Wait(); err != nil {
+		return err
+	}
+	if err := v.session.Prove(ctx); err != nil {
 		return err
 	}
 	for _, e := range v.table.unseen(seen) {
@@ -258,7 +267,7 @@ func (v *Vault) absent(ctx context.Context, e entry) {
 	case err != nil && !errors.Is(err, errRecord):
 	case found:
 		v.adopt(ctx, r, err)
-	case v.lags(ctx, e):
+	case v.lags(ctx, e), v.session.Prove(ctx) != nil:
 	default:
 		v.gone(ctx, e, "its entry in the index was deleted")
 	}

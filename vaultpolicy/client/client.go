@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -142,24 +140,25 @@ type Login struct {
 
 // Read a path. What is not there is of kind Absent.
 func (c *Client) Read(ctx context.Context, as secret.Value, path string) (Answer, error) {
-	return c.ask(ctx, "read", path, func(ctx context.Context) (*api.Secret, error) {
-		resp, err := c.as(as).ReadRawWithDataWithContext(ctx, path, nil)
-		return parse(resp, err)
+	return c.ask(ctx, "read", path, func(ctx context.Context) (*api.Response, error) {
+		return c.as(as).ReadRawWithDataWithContext(ctx, path, nil)
 	})
 }
 
 // List the names below a path, folders with a slash at their end. Nothing there is
 // an empty list.
 func (c *Client) List(ctx context.Context, as secret.Value, path string) ([]string, error) {
-	a, err := c.ask(ctx, "list", path, func(ctx context.Context) (*api.Secret, error) {
-		resp, err := c.as(as).ReadRawWithDataWithContext(ctx, path, map[string][]string{"list": {"true"}})
-		return parse(resp, err)
+	a, err := c.ask(ctx, "list", path, func(ctx context.Context) (*api.Response, error) {
+		return c.as(as).ReadRawWithDataWithContext(ctx, path, map[string][]string{"list": {"true"}})
 	})
 	if KindOf(err) == Absent {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
+	}
+	if _, ok := a.Data["keys"].([]any); !ok {
+		return nil, c.Strange("list", path)
 	}
 	return Texts(a.Data["keys"]), nil
 }
@@ -170,17 +169,15 @@ func (c *Client) Write(ctx context.Context, as secret.Value, path string, body m
 	if err != nil {
 		return Answer{}, err
 	}
-	return c.ask(ctx, "write", path, func(ctx context.Context) (*api.Secret, error) {
-		resp, err := c.as(as).WriteRawWithContext(ctx, path, raw)
-		return parse(resp, err)
+	return c.ask(ctx, "write", path, func(ctx context.Context) (*api.Response, error) {
+		return c.as(as).WriteRawWithContext(ctx, path, raw)
 	})
 }
 
 // Delete what is at a path. What is not there is deleted.
 func (c *Client) Delete(ctx context.Context, as secret.Value, path string) error {
-	_, err := c.ask(ctx, "delete", path, func(ctx context.Context) (*api.Secret, error) {
-		resp, err := c.as(as).DeleteRawWithContext(ctx, path)
-		return parse(resp, err)
+	_, err := c.ask(ctx, "delete", path, func(ctx context.Context) (*api.Response, error) {
+		return c.as(as).DeleteRawWithContext(ctx, path)
 	})
 	if KindOf(err) == Absent {
 		return nil
@@ -193,27 +190,12 @@ func (c *Client) as(token secret.Value) *api.Logical {
 	return c.api.WithRequestCallbacks(func(r *api.Request) { r.ClientToken = token.Reveal() }).Logical()
 }
 
-// parse reads an answer whole, whatever its status.
-func parse(resp *api.Response, err error) (*api.Secret, error) {
-	if resp == nil || resp.Body == nil {
-		return nil, err
-	}
-	defer resp.Body.Close() // it was read
-	if err != nil {
-		return nil, err
-	}
-	s, err := api.ParseSecret(resp.Body)
-	if errors.Is(err, io.EOF) {
-		return nil, nil // an answer without a body
-	}
-	return s, err
-}
-
 // ask runs one request within its time and classifies what went wrong.
-func (c *Client) ask(ctx context.Context, verb, path string, run func(context.Context) (*api.Secret, error)) (Answer, error) {
+func (c *Client) ask(ctx context.Context, verb, path string, run func(context.Context) (*api.Response, error)) (Answer, error) {
 	bound, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	s, err := run(bound)
+	resp, err := run(bound)
+	s, err := open(path, resp, err)
 	if err != nil {
 		if ctx.Err() != nil {
 			return Answer{}, context.Cause(ctx)

@@ -41,6 +41,11 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	return c
 }
 
+// framed is an answer of the server's with these data.
+func framed(data string) string {
+	return `{"request_id":"7f","lease_id":"","renewable":false,"lease_duration":0,"data":` + data + `,"wrap_info":null,"warnings":null,"auth":null}`
+}
+
 // The one table from an answer to what it means, with the words of both servers.
 func TestKinds(t *testing.T) {
 	for name, x := range map[string]struct {
@@ -50,7 +55,7 @@ func TestKinds(t *testing.T) {
 		code   protocol.Code
 	}{
 		"nothing there":      {404, `{"errors":[]}`, Absent, protocol.CodeNotFound},
-		"deleted version":    {404, `{"data":{"data":null,"metadata":{"version":2}}}`, Absent, protocol.CodeNotFound},
+		"deleted version":    {404, framed(`{"data":null,"metadata":{"version":2}}`), Absent, protocol.CodeNotFound},
 		"no namespace":       {404, `{"errors":["namespace not found"]}`, NoNamespace, protocol.CodeFailedPrecondition},
 		"person disabled":    {403, `{"errors":["entity from given entity alias is disabled"]}`, Disabled, protocol.CodePermissionDenied},
 		"no mount":           {404, `{"errors":["no handler for route \"x/data/y\". route entry not found."]}`, Unmounted, protocol.CodeFailedPrecondition},
@@ -67,6 +72,25 @@ func TestKinds(t *testing.T) {
 		"standby, lagging":   {412, `{"errors":["required index state not present"]}`, Away, protocol.CodeUnavailable},
 		"audit fails":        {500, `{"errors":["1 error occurred:\n\t* no audit backend succeeded in logging the request\n\n"]}`, Away, protocol.CodeUnavailable},
 		"a page":             {502, `<html>Bad Gateway</html>`, Away, protocol.CodeUnavailable},
+		"foreign 404":        {404, `{"message":"no Route matched with those values","request_id":"3a"}`, Away, protocol.CodeUnavailable},
+		"foreign 404, page":  {404, `<html>default backend - 404</html>`, Away, protocol.CodeUnavailable},
+		"foreign 404, empty": {404, ``, Away, protocol.CodeUnavailable},
+		"foreign 404, data":  {404, `{"data":{"data":null,"metadata":{"version":2}}}`, Away, protocol.CodeUnavailable},
+		"foreign 404, null":  {404, `{"errors":null}`, Away, protocol.CodeUnavailable},
+		"foreign 404, list":  {404, `{"errors":[{"status":"404"}]}`, Away, protocol.CodeUnavailable},
+		"404 with words":     {404, `{"errors":["not found"]}`, Invalid, protocol.CodeFailedPrecondition},
+		"foreign 403":        {403, `{"message":"forbidden"}`, Away, protocol.CodeUnavailable},
+		"foreign 403, page":  {403, `<html>invalid accessor</html>`, Away, protocol.CodeUnavailable},
+		"foreign 400":        {400, `{"error":"invalid accessor"}`, Away, protocol.CodeUnavailable},
+		"foreign 401":        {401, `{}`, Away, protocol.CodeUnavailable},
+		"foreign 429":        {429, `{"message":"API rate limit exceeded"}`, Away, protocol.CodeUnavailable},
+		"foreign 503":        {503, `sealed`, Away, protocol.CodeUnavailable},
+		"foreign 200":        {200, `{}`, Away, protocol.CodeUnavailable},
+		"foreign 200, page":  {200, `<html>Welcome</html>`, Away, protocol.CodeUnavailable},
+		"foreign 200, empty": {200, ``, Away, protocol.CodeUnavailable},
+		"foreign 200, words": {200, `{"message":"ok","request_id":"3a","data":{"ttl":1}}`, Away, protocol.CodeUnavailable},
+		"foreign 202":        {202, framed(`{}`), Away, protocol.CodeUnavailable},
+		"foreign 204":        {204, ``, Away, protocol.CodeUnavailable},
 	} {
 		c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(x.status)
@@ -91,14 +115,14 @@ func TestRequests(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		switch said := r.Method + " " + r.URL.RequestURI() + " " + string(body); said {
 		case "GET /v1/a/b ":
-			fmt.Fprint(w, `{"data":{"number":1234567890123,"text":"x","list":["a","b"]}}`)
+			fmt.Fprint(w, framed(`{"number":1234567890123,"text":"x","list":["a","b"]}`))
 		case "GET /v1/a/?list=true ", "GET /v1/a?list=true ":
-			fmt.Fprint(w, `{"data":{"keys":["b","c/"]}}`)
+			fmt.Fprint(w, framed(`{"keys":["b","c/"]}`))
 		case `PUT /v1/auth/x/login {"role":"r"}`:
 			if r.Header.Get("X-Vault-Token") != "" {
 				t.Error("a login carries a token")
 			}
-			fmt.Fprint(w, `{"auth":{"client_token":"hvs.made-0123456789","accessor":"acc","policies":["p"],"lease_duration":3600,"renewable":true,"entity_id":"e"}}`)
+			fmt.Fprint(w, `{"request_id":"7f","lease_id":"","lease_duration":0,"data":null,"auth":{"client_token":"hvs.made-0123456789","accessor":"acc","policies":["p"],"lease_duration":3600,"renewable":true,"entity_id":"e"}}`)
 			return
 		case "DELETE /v1/a/b ":
 			w.WriteHeader(http.StatusNoContent)
@@ -133,7 +157,7 @@ func TestBounds(t *testing.T) {
 	defer close(hang)
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "large") {
-			_, _ = w.Write([]byte(`{"data":{"x":"`))
+			_, _ = w.Write([]byte(`{"request_id":"7f","data":{"x":"`))
 			for range MaxAnswer / 1024 {
 				_, _ = w.Write([]byte(strings.Repeat("x", 1025)))
 			}
@@ -168,9 +192,9 @@ func TestEnvironment(t *testing.T) {
 		if r.Header.Get("X-Vault-Token") != "" || r.Header.Get("X-Vault-Namespace") != "" || r.Header.Get("X-A") != "" {
 			t.Error(r.Header)
 		}
-		fmt.Fprint(w, `{"data":{}}`)
+		fmt.Fprint(w, framed(`{}`))
 	})
-	if _, err := c.Read(t.Context(), secret.Value{}, "sys/leader"); err != nil {
+	if _, err := c.Read(t.Context(), secret.Value{}, "sys/mounts"); err != nil {
 		t.Error(err)
 	}
 }
@@ -182,7 +206,7 @@ func TestTrust(t *testing.T) {
 			http.Redirect(w, r, "http://127.0.0.1:1/v1/x", http.StatusTemporaryRedirect)
 			return
 		}
-		fmt.Fprint(w, `{"data":{}}`)
+		fmt.Fprint(w, framed(`{}`))
 	}))
 	s.Config.ErrorLog = nil
 	t.Cleanup(s.Close)

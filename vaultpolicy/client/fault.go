@@ -92,14 +92,19 @@ const maxSaid = 300
 func classify(server, verb, path string, err error) error {
 	f := &Fault{Kind: Away, Verb: verb, Path: path}
 	var said *api.ResponseError
-	if errors.As(err, &said) {
+	var other *strange
+	switch {
+	case errors.Is(err, errDeleted):
+		f.Kind, f.Status, f.Said = Absent, http.StatusNotFound, err.Error()
+	case errors.As(err, &other):
+		f.Status, f.Said = other.status, other.Error()
+	case errors.As(err, &said):
 		f.Status, f.Said = said.StatusCode, oneLine(said)
-		f.Kind = kindOf(f.Status, f.Said)
-		if said.RawError && strings.Contains(f.Said, wantsTLS) {
-			f.Kind = Away
+		if !said.RawError {
+			f.Kind = kindOf(f.Status, f.Said)
 		}
-	} else {
-		f.Err = bare(err)
+	default:
+		f.Err = inner(err)
 	}
 	e := protocol.Errorf(codes[f.Kind], "%s %s: %w", server, words[f.Kind], f)
 	if f.Kind.Unknown() {
@@ -114,8 +119,8 @@ var words = map[Kind]string{
 	NoNamespace: "has no such namespace", Sealed: "is sealed: an operator must unseal it", Away: "does not answer",
 }
 
-// bare is what a failed request leaves to say: its URL stands in the error already.
-func bare(err error) error {
+// inner is what a failed request leaves to say: its URL stands in the error already.
+func inner(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		return u.Err
@@ -123,7 +128,7 @@ func bare(err error) error {
 	return err
 }
 
-// kindOf an answer that is no success. The servers tell several things apart in
+// kindOf an answer of the server's that is no success. The servers tell several things apart in
 // words alone; the words are the same in both.
 func kindOf(status int, said string) Kind {
 	has := func(text string) bool { return strings.Contains(said, text) }
@@ -148,7 +153,7 @@ func kindOf(status int, said string) Kind {
 		return Disabled
 	case status == http.StatusForbidden || status == http.StatusUnauthorized:
 		return Refused
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && said == "": // its list of errors is empty
 		return Absent
 	case has("check-and-set parameter did not match"):
 		return Changed
@@ -164,7 +169,7 @@ func oneLine(e *api.ResponseError) string {
 		return "it speaks TLS (" + wantsTLS + ")"
 	}
 	if e.RawError {
-		return fmt.Sprintf("an answer of status %d that is not the server's", e.StatusCode)
+		return (&strange{e.StatusCode}).Error()
 	}
 	text := legible.Line(strings.Join(strings.Fields(strings.Join(e.Errors, "; ")), " "))
 	if len(text) > maxSaid {

@@ -93,11 +93,18 @@ func refuseRoot(l client.Login) error {
 	return nil
 }
 
-// lookupSelf asks the server what a token is.
+const selfPath = "auth/token/lookup-self"
+
+// lookupSelf asks the server what a token is. An answer that is not about this token
+// is none.
 func lookupSelf(ctx context.Context, c *client.Client, token secret.Value) (client.Login, error) {
-	a, err := c.Read(ctx, token, "auth/token/lookup-self")
+	a, err := c.Read(ctx, token, selfPath)
 	if err != nil {
 		return client.Login{}, err
+	}
+	// A batch token has no accessor, and is its own id.
+	if client.Text(a.Data["accessor"]) == "" && !token.Equal(client.Text(a.Data["id"])) {
+		return client.Login{}, c.Strange("read", selfPath)
 	}
 	ttl := client.Seconds(a.Data["ttl"])
 	if ttl == 0 && a.Data["expire_time"] != nil {

@@ -33,6 +33,9 @@ type server struct {
 	renews int
 	away   bool
 	root   bool
+
+	id      string // its cluster
+	strange string // said instead of every answer, with status 200
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,6 +49,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(503, "Vault is sealed")
 		return
 	}
+	if s.strange != "" {
+		fmt.Fprint(w, s.strange)
+		return
+	}
+	if r.URL.Path == "/v1/sys/seal-status" {
+		fmt.Fprintf(w, `{"initialized":true,"sealed":false,"cluster_id":%q}`, s.id)
+		return
+	}
 	var body map[string]string
 	_ = json.NewDecoder(r.Body).Decode(&body)
 	token := r.Header.Get("X-Vault-Token")
@@ -56,7 +67,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if s.root {
 			policy = "root"
 		}
-		fmt.Fprintf(w, `{%q:{"client_token":%q,"accessor":"a","policies":[%q],"lease_duration":%d,"ttl":%d,"renewable":true}}`, key, token, policy, int(left.Seconds()), int(left.Seconds()))
+		said := map[string]any{"request_id": "r", "lease_id": "", "lease_duration": 0, "data": nil, "auth": nil}
+		said[key] = map[string]any{"client_token": token, "id": token, "accessor": "of-" + token, "policies": []string{policy}, "lease_duration": int(left.Seconds()), "ttl": int(left.Seconds()), "renewable": true}
+		_ = json.NewEncoder(w).Encode(said)
 	}
 	switch path := strings.TrimPrefix(r.URL.Path, "/v1/"); {
 	case path == "auth/approle/login":
@@ -93,7 +106,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s := &server{living: map[string]time.Time{}, born: map[string]time.Time{}, ttl: time.Hour, max: 24 * time.Hour, secret: "secret-0123456789"}
+	s := &server{living: map[string]time.Time{}, born: map[string]time.Time{}, ttl: time.Hour, max: 24 * time.Hour, secret: "secret-0123456789", id: "blue"}
 	w := &world{server: s, file: filepath.Join(t.TempDir(), "secret-id")}
 	w.write(t, s.secret)
 	web := httptest.NewServer(s)
@@ -216,7 +229,7 @@ func quiet(t *testing.T, h http.Handler) *client.Client {
 func TestRenewal(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{living: map[string]time.Time{}, born: map[string]time.Time{}, ttl: time.Hour, max: 24 * time.Hour, secret: "secret-0123456789"}
+		s := &server{living: map[string]time.Time{}, born: map[string]time.Time{}, ttl: time.Hour, max: 24 * time.Hour, secret: "secret-0123456789", id: "blue"}
 		w := &world{server: s, file: filepath.Join(dir, "secret-id")}
 		w.write(t, s.secret)
 		w.Session = New(quiet(t, s), Auth{Method: AppRole, Mount: "approle", RoleID: "r", File: w.file}, slog.New(slog.DiscardHandler))

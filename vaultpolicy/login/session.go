@@ -25,8 +25,11 @@ type Session struct {
 	auth   Auth
 	log    *slog.Logger
 
-	one    chan struct{} // one login or renewal at a time
-	held   atomic.Pointer[held]
+	one  chan struct{} // one login or renewal at a time
+	held atomic.Pointer[held]
+	// cluster is whose the grants are; strangers is the last other one that answered.
+	cluster, strangers atomic.Pointer[string]
+
 	failed failure // guarded by one
 	// anew tells Run that the token changed under it.
 	anew chan struct{}
@@ -74,8 +77,9 @@ func (s *Session) Do(ctx context.Context, run func(ctx context.Context, token se
 	return run(ctx, now.Token)
 }
 
-// Prove asks the server whether the broker's token lives, and logs in again where
-// it does not. What it returns nil for can be trusted about others.
+// Prove asks whether the server is the one that it was, and whether the broker's token
+// lives there, and logs in again where it does not. What it returns nil for can be
+// trusted about others.
 func (s *Session) Prove(ctx context.Context) error {
 	_, err := s.prove(ctx, s.held.Load())
 	return err
@@ -85,7 +89,13 @@ func (s *Session) prove(ctx context.Context, h *held) (*held, error) {
 	if h == nil {
 		return s.replace(ctx, nil)
 	}
-	_, err := lookupSelf(ctx, s.client, h.Token)
+	if _, err := s.sameCluster(ctx); err != nil {
+		return nil, err
+	}
+	l, err := lookupSelf(ctx, s.client, h.Token)
+	if err == nil && l.Accessor != h.Accessor {
+		err = s.client.Strange("read", selfPath)
+	}
 	if err == nil {
 		return h, nil
 	}
@@ -108,9 +118,8 @@ func (s *Session) replace(ctx context.Context, old *held) (*held, error) {
 	if s.failed.err != nil && time.Since(s.failed.at) < retryMin {
 		return nil, s.failed.err
 	}
-	l, err := s.auth.login(ctx, s.client)
+	l, err := s.logIn(ctx)
 	if err != nil {
-		err = s.describe(err)
 		if ctx.Err() == nil { // else it is the caller's
 			s.failed = failure{time.Now(), err}
 		}
@@ -125,6 +134,19 @@ func (s *Session) replace(ctx context.Context, old *held) (*held, error) {
 	}
 	s.log.InfoContext(ctx, "the broker is logged in", "server", s.client.Address(), "method", s.auth.Method, "accessor", l.Accessor, "ttl", l.TTL)
 	return h, nil
+}
+
+// logIn at the server that it was.
+func (s *Session) logIn(ctx context.Context) (client.Login, error) {
+	cluster, err := s.sameCluster(ctx)
+	if err != nil {
+		return client.Login{}, err
+	}
+	l, err := s.auth.login(ctx, s.client)
+	if err != nil {
+		return client.Login{}, s.describe(err)
+	}
+	return l, s.bind(ctx, cluster)
 }
 
 // describe says what a refused login is about. The refusal is in its words alone:

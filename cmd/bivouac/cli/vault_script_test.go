@@ -122,9 +122,9 @@ func fakeVaults(t *testing.T) map[string]string {
 			case "sys/seal-status":
 				return 200, open
 			case "auth/token/lookup-self":
-				return 200, map[string]any{"data": map[string]any{"policies": []string{"default", "ops"}}}
+				return 200, framed(map[string]any{"accessor": "a", "policies": []string{"default", "ops"}})
 			case "sys/capabilities-self":
-				return 200, map[string]any{"data": map[string]any{"capabilities": []string{"deny"}}}
+				return 200, framed(map[string]any{"capabilities": []string{"deny"}})
 			}
 			return denied()
 		}), httptest.NewServer),
@@ -135,6 +135,11 @@ func fakeVaults(t *testing.T) map[string]string {
 			return denied()
 		}), httptest.NewServer),
 	}
+}
+
+// framed is a success in the servers' form.
+func framed(fields map[string]any) map[string]any {
+	return map[string]any{"request_id": "r", "lease_id": "", "lease_duration": 0, "data": fields, "auth": nil}
 }
 
 func said(errors ...string) map[string]any {
