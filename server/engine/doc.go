@@ -29,7 +29,8 @@
 // makes the answer the next input.
 //
 // A tool: action.go makes and settles actions, dispatch.go sends what is committed:
-// gateway.go to the broker (calls.go are those under way), device.go to a machine.
+// gateway.go to the broker (calls.go are those under way, answer.go says what an answer
+// is worth), device.go to a machine.
 // approvals.go asks a person first, owner_key.go the owner of the machine, owner_turn.go
 // for a whole turn; owner_ask.go lists what waits there, owner_decline.go is that owner's
 // no. reconcile.go finds out what became of those in doubt, inspect.go looks
