@@ -73,6 +73,9 @@ func (v *Vault) action(ctx context.Context, o opened, c policies.Credential) (se
 		// One name as text: in a list, the policy of grants could not hold it against its own.
 		"type": "batch", "policies": v.names.UsePolicy(c), "ttl": actionTTL, "no_default_policy": true,
 	})
+	if err == nil && a.Login.Token.IsZero() {
+		err = v.client.Strange("write", "auth/token/create")
+	}
 	switch client.KindOf(err) {
 	case client.Refused, client.Invalid:
 		if e := v.recheck(ctx, o.grant.ID); e != nil {
