@@ -20,7 +20,7 @@ func doctorCommand(data *string) *cobra.Command {
 machine. Where broker.hcl has a vault block it logs in at that server as the broker does,
 asks for each of its rights, and ends that login again. It changes nothing, uses no other
 credential and works while no broker runs; bivouac doctor asks a running one for its feed
-too. Without --data it looks at that of bivouac
+too, and which keys are missing or were refused. Without --data it looks at that of bivouac
 dev where there is no other; the addresses of bivouac dev are known. It ends with 0
 unless something does not work; with --strict also a warning counts.`,
 		Args: usage.Exactly(0),

@@ -76,6 +76,7 @@ type Broker struct {
 	leaf         *leaf
 	caps         atomic.Pointer[Caps] // SetCaps replaces them
 	retired      *retired
+	keyless      *keyless
 	routes       map[string]*route
 	destinations map[string]*outlet
 }
@@ -100,7 +101,7 @@ func New(cfg Config, p Ports) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), ended: newEnded(), debts: newDebts(), moved: newMoved(p.Elapsed),
-		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), routes: map[string]*route{}, destinations: map[string]*outlet{},
+		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), keyless: newKeyless(), routes: map[string]*route{}, destinations: map[string]*outlet{},
 	}
 	b.caps.Store(b.cfg.Caps)
 	if err := b.open(); err != nil {

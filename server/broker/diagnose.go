@@ -27,8 +27,9 @@ func (s brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest
 }
 
 // Examine looks at everything that a running broker depends on. No credential is
-// used and nothing is sent: names, ports and certificates of providers are. A server
-// that holds the grants is asked with the broker's login there.
+// used and nothing is sent: names, ports and certificates of providers are, and what
+// their last calls said of the key. A server that holds the grants is asked with the
+// broker's login there.
 func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	r := finding.From("broker")
 	b.examineFeed(r)
@@ -38,6 +39,7 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 		ExaminePaths(r, files.Location())
 	}
 	ExamineWays(ctx, r, b.cfg, b.ports.Egress)
+	b.examineKeys(ctx, r)
 	ExamineCaps(r, b.Caps())
 	if held, ok := b.ports.Authority.(interface {
 		Examine(ctx context.Context, r *finding.Report)

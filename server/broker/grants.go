@@ -115,6 +115,7 @@ func (s authorityService) PutCredential(ctx context.Context, in *brokerv1.PutCre
 	if err := s.ports.Authority.PutCredential(ctx, tenant, in.GetName(), in.GetSealed()); err != nil {
 		return nil, err
 	}
+	s.keyless.stored(s.routes, tenant, in.GetName())
 	s.log.InfoContext(ctx, "credential stored", "tenant", tenant, "name", in.GetName())
 	return &brokerv1.PutCredentialResponse{}, nil
 }

@@ -41,6 +41,7 @@ func (b *Broker) callModel(ctx context.Context, in *brokerv1.CallModelRequest, s
 		return err
 	}
 	answer, err := c.complete(ctx, req, send)
+	b.keyless.note(req, err)
 	done, err := c.settle(answer, err)
 	if err != nil {
 		return because(ctx, err)
@@ -127,11 +128,9 @@ func (b *Broker) routeKey(ctx context.Context, rt *route, r *request) (key secre
 	if rt.cfg.Credential == "" {
 		return secret.Value{}, nil, nil
 	}
-	tenant := r.claims.Tenant
-	if rt.cfg.CredentialTenant != "" {
-		tenant = protocol.TenantID(rt.cfg.CredentialTenant)
-	}
+	tenant := rt.keyOwner(r.claims.Tenant)
 	if key, err = b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential); err != nil {
+		b.keyless.lacked(r, err)
 		return secret.Value{}, nil, err
 	}
 	return key, b.retired.use(tenant, rt.cfg.Credential, key), nil

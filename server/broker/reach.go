@@ -121,11 +121,7 @@ func (b *Broker) credentialOfRoute(ctx context.Context, r *request) error {
 	if rt.cfg.Credential == "" {
 		return nil
 	}
-	tenant := r.claims.Tenant
-	if rt.cfg.CredentialTenant != "" {
-		tenant = protocol.TenantID(rt.cfg.CredentialTenant)
-	}
-	_, err := b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential)
+	_, err := b.ports.Authority.RouteKey(ctx, rt.keyOwner(r.claims.Tenant), rt.cfg.Credential)
 	return err
 }
 

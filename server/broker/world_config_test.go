@@ -31,6 +31,18 @@ model "public" {
     output_usd_per_mtok = 0
   }
 }
+model "lent" {
+  base_url = "http://provider.example/v1"
+  allow_private = true
+  model = "gpt-x"
+  credential = "lent-key"
+  credential_tenant = "ten_00000000000000000000000001"
+  data_boundaries = ["personal"]
+  price {
+    input_usd_per_mtok = 0
+    output_usd_per_mtok = 0
+  }
+}
 model "claude" {
   format = "anthropic"
   base_url = "http://provider.example/v1"
