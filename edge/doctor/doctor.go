@@ -135,8 +135,8 @@ func (x *exam) policy(p owner.Policy, err error) {
 		return
 	}
 	for _, f := range p.Folders {
-		if _, err := os.ReadDir(f.Path); err != nil {
-			x.Bad("folder."+f.Name, err.Error(), "device actions in it fail", "mkdir -p "+f.Path+", or take it out of "+file)
+		if mend, err := owner.Opens(f.Path); err != nil {
+			x.Bad("folder."+f.Name, err.Error(), "device actions in it fail", mend+"  (or take it out of "+file+")")
 		}
 	}
 	x.Fine("edge.hcl", "%s: %d slot(s), %d folder(s), %d toolchain(s)", file, p.Slots, len(p.Folders), len(p.Toolchains))

@@ -1,6 +1,8 @@
 package owner
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -47,10 +49,24 @@ func (r *reader) directory(at hcl.Range, what, path string) {
 	}
 	info, err := os.Stat(path)
 	switch {
+	case errors.Is(err, fs.ErrPermission):
+		r.say(at, "%s: %q cannot be opened: %v; mend it with `%s`, or name another", what, path, err, openTo(path))
 	case err != nil:
 		r.say(at, "%s: %q cannot be found: make it with `mkdir -p %s`, or name one that is there", what, path, path)
 	case !info.IsDir():
 		r.say(at, "%s: %q is not a directory", what, path)
+	}
+}
+
+// opened refuses a folder that this user cannot open while it is being given. In a file
+// it is no mistake: actions in it fail, others do not.
+func (r *reader) opened(at hcl.Range, what, path string) {
+	info, err := os.Stat(path)
+	if !r.flags || err != nil || !info.IsDir() {
+		return // said by directory
+	}
+	if mend, err := Opens(path); err != nil {
+		r.say(at, "%s: %q cannot be opened: %v; mend it with `%s`, or name another", what, path, err, mend)
 	}
 }
 

@@ -212,6 +212,7 @@ func (r *reader) folder(b *hcl.Block, p *Policy, private []string) {
 	text(r, c, "path", &f.Path)
 	if f.Path != "" {
 		r.directory(c.Attributes["path"].Range, "folder "+f.Name, f.Path)
+		r.opened(c.Attributes["path"].Range, "folder "+f.Name, f.Path)
 		r.notInside(c.Attributes["path"].Range, "folder "+f.Name, f.Path, private)
 	}
 	if v, ok := r.value(c, "actions", cty.List(cty.String)); ok {
