@@ -357,7 +357,7 @@ func TestAuthorityOverTheWire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(d.GetModels()) != 5 || d.GetModels()[1].GetName() != "main" || !d.GetModels()[1].GetPriced() || d.GetModels()[4].GetPriced() ||
+		if len(d.GetModels()) != 6 || d.GetModels()[2].GetName() != "main" || !d.GetModels()[2].GetPriced() || d.GetModels()[5].GetPriced() ||
 			d.GetDestinations()[1].GetCredentials()[0] != "weather-key" || d.GetPool() != "default" || d.GetFeedAgeMs() < 0 || d.GetFeedAgeMs() > 1000 {
 			t.Errorf("%v", d)
 		}
