@@ -97,6 +97,9 @@ func (d *dev) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer release()
+	if err := d.checkEdge(); err != nil {
+		return err
+	}
 	if err := d.addresses(); err != nil {
 		return err
 	}
@@ -113,6 +116,8 @@ func (d *dev) run(ctx context.Context) (err error) {
 		err := d.start(ctx, g)
 		if err == nil {
 			<-ctx.Done()
+		} else if lost := d.tree.failure(); lost != nil && ctx.Err() == nil {
+			err = lost // which is why the start failed
 		}
 		return errors.Join(err, d.tree.end())
 	})

@@ -5,48 +5,96 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
 
-// startEdge joins this machine where it has not, and runs it. A runner that the
-// server does not take any more (revoked, or away for longer than its certificate
-// lives) joins anew, once: the server goes on without it otherwise.
-func (d *dev) startEdge(ctx context.Context, g *errgroup.Group, c *client.Client) error {
-	for again := false; ; again = true {
-		if err := d.joinEdge(ctx, c); err != nil {
-			return err
+// checkEdge reads what the owner of this machine allows, in edge.hcl or, before there
+// is one, in --allow-folder. Nothing has started yet: a mistake there is refused with
+// its place, and is no reason to join anew.
+func (d *dev) checkEdge() error {
+	if d.noEdge {
+		return nil
+	}
+	state, file := d.path("edge"), d.path("edge", "edge.hcl")
+	_, err := os.Stat(file)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		if _, err := owner.Load(file, state); err != nil {
+			return protocol.Errorf(protocol.CodeOf(err), "%w\nnothing was started, and the runner stays what it is: mend that, or add --no-edge to start without it", err)
 		}
-		ended := make(chan *proc, 1)
-		p, err := d.tree.start(func(p *proc) { ended <- p }, "bivouac-edge", "run", "--state", d.path("edge"), "--end-turns")
+		return nil
+	}
+	if d.runnerID() != "" {
+		return nil // --allow-folder says nothing any more
+	}
+	policy := owner.Default()
+	for _, flag := range d.folders {
+		f, err := owner.FolderFlag(flag)
 		if err != nil {
 			return err
 		}
-		err = d.tree.until(ctx, "bivouac-edge", func() error { return d.connected(ctx, c, p) })
-		switch {
-		case err == nil:
-			g.Go(func() error { d.tellEnd(ctx, ended); return nil })
+		policy.Folders = append(policy.Folders, f)
+	}
+	return owner.CheckFlags(policy, state)
+}
+
+// startEdge joins this machine where it has not, and runs it. Only one that the server
+// does not know any more (revoked, or not in the state that it runs on) joins anew: a
+// runner that ends for any other reason keeps its key, its journal and its name, and
+// says why it ended.
+func (d *dev) startEdge(ctx context.Context, g *errgroup.Group, c *client.Client) error {
+	if err := d.forgetUnknown(ctx, c); err != nil {
+		return err
+	}
+	if err := d.joinEdge(ctx, c); err != nil {
+		return err
+	}
+	ended := make(chan *proc, 1)
+	p, err := d.tree.start(func(p *proc) { ended <- p }, "bivouac-edge", "run", "--state", d.path("edge"), "--end-turns")
+	if err != nil {
+		return err
+	}
+	err = d.tree.until(ctx, "bivouac-edge", func() error { return d.connected(ctx, c, p) })
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return err
+	case errors.Is(err, errEdgeEnded): // others are served without it
+		fmt.Fprintf(d.err, "  runner   does not run; its log ends with:\n%s\n", tail(p.log))
+		return nil
+	default:
+		fmt.Fprintf(d.err, "  runner   not connected yet, and goes on trying: %v\n           why: bivouac-edge doctor --state %s\n", err, quoted(d.path("edge")))
+	}
+	g.Go(func() error { d.tellEnd(ctx, ended); return nil })
+	return nil
+}
+
+// forgetUnknown wipes a runner that the server says it has not, so that it can join
+// anew. Its edge.hcl stays.
+func (d *dev) forgetUnknown(ctx context.Context, c *client.Client) error {
+	id := d.runnerID()
+	if id == "" {
+		return nil
+	}
+	res, err := c.Runners.ListRunners(ctx, &apiv1.ListRunnersRequest{})
+	if err != nil {
+		return err
+	}
+	for _, r := range res.GetRunners() {
+		if r.GetId() == id && r.GetState() == "ACTIVE" {
 			return nil
-		case ctx.Err() != nil:
-			return err
-		case !errors.Is(err, errEdgeEnded): // others are served without it
-			fmt.Fprintf(d.err, "  runner   not connected yet, and goes on trying: %v\n           why: bivouac-edge doctor --state %s\n", err, quoted(d.path("edge")))
-			g.Go(func() error { d.tellEnd(ctx, ended); return nil })
-			return nil
-		case again:
-			fmt.Fprintf(d.err, "  runner   does not run: %s\n", tail(p.log))
-			return nil
-		}
-		if err := d.tree.once(ctx, "bivouac-edge", "leave", "--force", "--state", d.path("edge")); err != nil {
-			return err
 		}
 	}
+	fmt.Fprintf(d.err, "note: the server does not take the runner %s of this machine any more; it joins anew\n", plain(id))
+	return d.tree.once(ctx, "bivouac-edge", "leave", "--force", "--state", d.path("edge"))
 }
 
 // errEdgeEnded is a runner that ended before it was connected.
@@ -134,7 +182,7 @@ func (d *dev) tellEnd(ctx context.Context, ended <-chan *proc) {
 	case <-ctx.Done():
 	case p := <-ended:
 		if ctx.Err() == nil {
-			fmt.Fprintf(d.err, "the runner on this machine ended; server and broker go on, and the next bivouac dev joins again:\n%s\n", tail(p.log))
+			fmt.Fprintf(d.err, "the runner on this machine ended; server and broker go on, and the next bivouac dev brings it back:\n%s\n", tail(p.log))
 		}
 	}
 }

@@ -25,9 +25,11 @@ type tree struct {
 	logs string
 	bin  string
 
-	mu    sync.Mutex // guards procs
-	procs []*proc
-	gone  chan *proc
+	mu     sync.Mutex // guards the fields below
+	procs  []*proc
+	ending bool
+	lost   *proc         // the first that ended by itself
+	gone   chan struct{} // closed when there is one
 }
 
 type proc struct {
@@ -46,7 +48,7 @@ func newTree(logs string) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tree{logs: logs, bin: filepath.Dir(self), gone: make(chan *proc, 8)}, nil
+	return &tree{logs: logs, bin: filepath.Dir(self), gone: make(chan struct{})}, nil
 }
 
 // command prepares a sibling binary with an environment that holds nothing but
@@ -127,8 +129,34 @@ func withoutCode(words string) string {
 
 // spawn starts a process that runs until end.
 func (t *tree) spawn(name string, args ...string) error {
-	_, err := t.start(func(p *proc) { t.gone <- p }, name, args...)
+	_, err := t.start(t.lose, name, args...)
 	return err
+}
+
+// lose keeps the first process that ended before it was asked to.
+func (t *tree) lose(p *proc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ending && t.lost == nil {
+		t.lost = p
+		close(t.gone)
+	}
+}
+
+// failure names the first process that ended by itself, with the end of its log; nil
+// when none has.
+func (t *tree) failure() error {
+	t.mu.Lock()
+	p := t.lost
+	t.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	how := "ended by itself"
+	if p.err != nil {
+		how = "ended: " + p.err.Error()
+	}
+	return protocol.Errorf(protocol.CodeUnavailable, "%s %s; its log ends with:\n%s", p.name, how, tail(p.log))
 }
 
 // start is spawn for a process whose end is somebody else's matter: ended is
@@ -164,11 +192,11 @@ func (t *tree) watch(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case p := <-t.gone:
+	case <-t.gone:
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return protocol.Errorf(protocol.CodeUnavailable, "%s ended: %v; its log ends with:\n%s", p.name, p.err, tail(p.log))
+		return t.failure()
 	}
 }
 
@@ -190,9 +218,11 @@ func (t *tree) until(ctx context.Context, name string, try func() error) error {
 	}
 }
 
-// end stops all processes, the newest first, and waits for each.
+// end stops all processes, the newest first, and waits for each. None of them is lost
+// from then on.
 func (t *tree) end() error {
 	t.mu.Lock()
+	t.ending = true
 	procs := slices.Clone(t.procs)
 	t.mu.Unlock()
 	slices.Reverse(procs)
