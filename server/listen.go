@@ -78,7 +78,8 @@ func taken(err error, what, flag, address, transport string) error {
 	_, port, _ := net.SplitHostPort(address)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition,
-			"the %s cannot listen on %s: port %s (%s) is in use; another bivouac-server may run here: stop it, or choose another port with %s", what, address, port, transport, flag)
+			"the %s cannot listen on %s: port %s (%s) is in use: see by which program with `%s` and stop it (another bivouac-server may run here), or choose another port with %s",
+			what, address, port, transport, finding.PortHolder(address), flag)
 	}
 	if errors.Is(err, syscall.EACCES) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition,

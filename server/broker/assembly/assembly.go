@@ -11,11 +11,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/consul"
 	"bivouac/edge/durable"
+	"bivouac/edge/finding"
 	"bivouac/edge/identity"
 	edgemetric "bivouac/edge/metric"
 	"bivouac/edge/protocol"
@@ -198,7 +200,11 @@ func runBoth(ctx context.Context, address string, page *metric.Broker, serve fun
 // listen takes one port for TCP and UDP.
 func listen(address string) (net.Listener, net.PacketConn, error) {
 	taken := func(err error) error {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "the address %s cannot be used: %w; stop what uses it, or choose another with --listen", address, err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return protocol.Errorf(protocol.CodeFailedPrecondition, "the address %s cannot be used: %w; see which program has it with `%s` and stop it, or choose another with --listen",
+				address, err, finding.PortHolder(address))
+		}
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the address %s cannot be used: %w; choose another with --listen", address, err)
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -1,12 +1,15 @@
 package assembly
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
@@ -23,7 +26,7 @@ import (
 // no credential but, with a vault block, the broker's own login there.
 func Examine(ctx context.Context, o Options) *finding.Report {
 	r := finding.From("broker")
-	examineKeyring(r, o)
+	mine := examineKeyring(r, o)
 	file := o.Config
 	if file == "" {
 		file = filepath.Join(o.Data, ConfigFile)
@@ -43,23 +46,24 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	broker.ExamineCaps(r, cfg.Caps)
 	examineVault(ctx, r, cfg, file)
 	broker.ExamineWays(ctx, r, cfg, egress.Network{})
-	examineListener(r, cfg.Listen)
+	examineListener(ctx, r, cfg.Listen, mine)
 	r.Disk(finding.Disk{Path: o.Data, Holds: "keyring and call log", Mend: "du -xh " + o.Data + " | sort -h | tail"})
 	return r
 }
 
-// examineKeyring opens it, unless a broker that runs has it.
-func examineKeyring(r *finding.Report, o Options) {
+// examineKeyring opens it, unless a broker that runs has it. It returns whether none
+// has: then a broker that listens is another's.
+func examineKeyring(r *finding.Report, o Options) (idle bool) {
 	const why = "it is the root of trust, and holds every credential"
 	for _, name := range []string{"keyring.age", "keyring.key"} {
 		path := filepath.Join(o.Data, name)
 		_, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
 			r.Bad("keyring", path+" is not there", why, "--data DIR, where this machine's broker keeps it elsewhere; restore "+name+" from a backup; or, if there never was one, bivouac-broker init --data "+o.Data+"  (a new root: everybody enrols again)")
-			return
+			return false
 		}
 		if r.Err("keyring", err, why, "run this as the user of the broker") {
-			return
+			return false
 		}
 		if err := filemode.Secret(path); err != nil {
 			r.Bad("keyring", path+" is open to other users", why, filemode.Mend(err, ""))
@@ -72,7 +76,9 @@ func examineKeyring(r *finding.Report, o Options) {
 	case !r.Err("keyring", err, why, "restore keyring.age and keyring.key from a backup"):
 		r.Fine("keyring", "root %.12s…", identity.Fingerprint(k.Root()))
 		k.Close()
+		return true
 	}
+	return false
 }
 
 // examineVault looks at the server that holds grants and credentials, where there is
@@ -92,7 +98,9 @@ func examineVault(ctx context.Context, r *finding.Report, cfg broker.Config, fil
 	f.Examine(ctx, r)
 }
 
-func examineListener(r *finding.Report, address string) {
+// examineListener tells a broker from another program that has its port. idle says that
+// no broker of this directory runs.
+func examineListener(ctx context.Context, r *finding.Report, address string, idle bool) {
 	l, p, err := listen(address)
 	switch {
 	case err == nil:
@@ -100,8 +108,41 @@ func examineListener(r *finding.Report, address string) {
 		p.Close()
 		r.Fine("port", "%s is free for TCP and UDP: no broker listens there", address)
 	case errors.Is(err, syscall.EADDRINUSE):
-		r.Fine("port", "%s is in use: by a broker, if one runs", address)
+		const why = "a broker of this directory does not start while it is so"
+		mend := finding.PortHolder(address) + "  (which program has it: stop that, or choose another address with --listen)"
+		switch who, err := peerOf(ctx, address); {
+		case err != nil:
+			r.Bad("port", address+" is in use by a program that does not answer as a broker: "+err.Error(), why, mend)
+		case who != identity.RoleBroker:
+			r.Bad("port", address+" is in use by another program: a "+cmp.Or(string(who), "peer without a role")+", and no broker", why, mend)
+		case idle:
+			r.Bad("port", address+" is in use by a broker of another directory: none runs of this one", why, mend+"; or name its directory with --data")
+		default:
+			r.Fine("port", "%s is in use by a broker", address)
+		}
 	default:
 		r.Bad("port", err.Error(), "the broker does not start", "choose another address with --listen")
 	}
+}
+
+// peerTimeout bounds the question who listens.
+const peerTimeout = 4 * time.Second
+
+// peerOf asks who listens at an address by what its certificate says, which is not
+// proven: nothing is sent, and nothing is believed but that.
+func peerOf(ctx context.Context, address string) (identity.Role, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}}} // looked at, not trusted
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return identity.RoleNone, err
+	}
+	defer conn.Close()
+	shown := conn.(*tls.Conn).ConnectionState().PeerCertificates
+	if len(shown) == 0 {
+		return identity.RoleNone, nil
+	}
+	id, err := identity.FromLeaf(shown[0])
+	return id.Role, err
 }
