@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -26,16 +27,18 @@ func (d *devRun) stop() {
 }
 
 // kept is what a runner is known by: its enrolment, which names it, and its key.
-func (d *devRun) kept() (all string) {
+func (d *devRun) kept() string { return d.enrolment() + d.ofEdge("device.key") }
+
+func (d *devRun) enrolment() string { return d.ofEdge("enrolment.json") }
+
+// ofEdge reads a file of the runner's state.
+func (d *devRun) ofEdge(name string) string {
 	d.t.Helper()
-	for _, name := range []string{"enrolment.json", "device.key"} {
-		b, err := os.ReadFile(filepath.Join(d.dir, "state", "edge", name))
-		if err != nil {
-			d.t.Fatal(err)
-		}
-		all += string(b)
+	b, err := os.ReadFile(filepath.Join(d.dir, "state", "edge", name))
+	if err != nil {
+		d.t.Fatal(err)
 	}
-	return all
+	return string(b)
 }
 
 // nothingRan reports that no log was made: nothing was started.
@@ -111,6 +114,20 @@ func TestDevJoinsAnewOnlyWhatTheServerForgot(t *testing.T) {
 	if d.kept() != before {
 		t.Errorf("after the repair it is another runner:\n%s", d.said())
 	}
+	var machine struct {
+		ID string `json:"runner_id"`
+	}
+	if err := json.Unmarshal([]byte(d.enrolment()), &machine); err != nil {
+		t.Fatal(err)
+	}
+	d.must("edge", "revoke", machine.ID)
+	d.until("the runner is fenced", func() bool { return strings.Contains(d.said(), "the next bivouac dev brings it back") })
+	d.stop()
+	d.start()
+	if said := d.said(); !strings.Contains(said, "does not take the runner "+machine.ID) || d.kept() == before {
+		t.Errorf("a runner that was revoked:\n%s", said)
+	}
+	before = d.kept()
 	d.stop()
 
 	mark := "# its owner wrote this\n"
