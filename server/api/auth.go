@@ -45,7 +45,7 @@ func requireAdmin(ctx context.Context, what string) error {
 		return nil
 	}
 	return protocol.Errorf(protocol.CodePermissionDenied,
-		"%s may not %s: only an admin of %s may; ask one, or log in as one with bivouac login", l.principal.Name, what, l.tenant.Name)
+		"%s may not %s: only an admin of %s may; ask one, or log in as one with bivouac login URL --token-file FILE", l.principal.Name, what, l.tenant.Name)
 }
 
 // authenticator finds the principal of the bearer token. INV-9 begins here.
@@ -109,5 +109,5 @@ func (a authenticator) authenticate(ctx context.Context, h http.Header) (context
 }
 
 func refused(why string) error {
-	return protocol.Errorf(protocol.CodeUnauthenticated, "%s; log in with bivouac login", why)
+	return protocol.Errorf(protocol.CodeUnauthenticated, "%s; log in with bivouac login URL --token-file FILE", why)
 }

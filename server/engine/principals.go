@@ -120,7 +120,7 @@ func managesTenant(tx *store.Tx, what string) error {
 		return err
 	}
 	return protocol.Errorf(protocol.CodePermissionDenied,
-		"%s may not %s: only an admin of %s may; ask one, or log in as one with bivouac login", by.Name, what, own.Name)
+		"%s may not %s: only an admin of %s may; ask one, or log in as one with bivouac login URL --token-file FILE", by.Name, what, own.Name)
 }
 
 // self is the principal that calls, with its tenant.

@@ -72,7 +72,7 @@ func seal(r *apiv1.GetSealRecipientResponse, pinned, name string, value secret) 
 	}
 	if fp := identity.Fingerprint(root); !strings.EqualFold(fp, pinned) {
 		return nil, protocol.Errorf(protocol.CodePermissionDenied,
-			"the server now shows the root %s, and your login pins %s: nothing was sent; ask the admin, then bivouac login again", fp, pinned)
+			"the server now shows the root %s, and your login pins %s: nothing was sent; ask the admin, then %s", fp, pinned, logIn)
 	}
 	key, ok := root.PublicKey.(ed25519.PublicKey)
 	if !ok {

@@ -66,6 +66,9 @@ func noSecret(what string) cobra.PositionalArgs {
 			return protocol.Errorf(protocol.CodeInvalidArgument,
 				"%s is never taken from an argument, where others can see it; if that was one, make a new one, and use: %s --help", what, cmd.CommandPath())
 		}
-		return cobra.ExactArgs(1)(cmd, args)
+		if len(args) == 0 {
+			return protocol.Errorf(protocol.CodeInvalidArgument, "its argument is missing: %s, with %s in a file or on the terminal; see %s --help", cmd.UseLine(), what, cmd.CommandPath())
+		}
+		return nil
 	}
 }

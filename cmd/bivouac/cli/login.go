@@ -69,7 +69,7 @@ func readLogin(dir string) (login, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return login{}, protocol.Errorf(protocol.CodeUnauthenticated,
-			"you are not logged in (no %s): run bivouac dev for a server of your own, or bivouac login URL", path)
+			"you are not logged in (no %s): run bivouac dev for a server of your own, or %s", path, logIn)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return login{}, foreignLogin(path, err)
@@ -79,14 +79,14 @@ func readLogin(dir string) (login, error) {
 	}
 	var j loginJSON
 	if err := json.Unmarshal(b, &j); err != nil || j.Server == "" {
-		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: run bivouac login URL again", path)
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: run %s again", path, logIn)
 	}
 	return login{Server: j.Server, Token: secret(j.Token), RootFingerprint: j.RootFingerprint, CA: j.CA}, nil
 }
 
 // foreignLogin is one that another user keeps.
 func foreignLogin(path string, err error) error {
-	return protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w; it is another user's: run this as that one (ls -l %s says who), or log in as yourself: `BIVOUAC_CONFIG=$HOME/.config/bivouac bivouac login URL`, and that variable before each command", err, path)
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the login cannot be read: %w; it is another user's: run this as that one (ls -l %s says who), or log in as yourself: `BIVOUAC_CONFIG=$HOME/.config/bivouac bivouac login URL --token-file FILE`, and that variable before each command", err, path)
 }
 
 // writeLogin replaces the login in one step.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -181,6 +182,8 @@ func (c caller) coded(err error) error {
 		if ce.Code() == connect.CodeResourceExhausted && ce.Meta().Get("Bivouac-Code") == "" {
 			e.Code = protocol.CodeInvalidArgument
 		}
+		// The remedy is whole: a server does not know by which address it is called.
+		e.Message = strings.ReplaceAll(e.Message, "bivouac login URL", "bivouac login "+c.base)
 	case ce.Code() == connect.CodeResourceExhausted:
 		e.Code = protocol.CodeInvalidArgument
 	case errors.Is(err, io.ErrUnexpectedEOF), ce.Code() == connect.CodeInternal, ce.Code() == connect.CodeUnknown,

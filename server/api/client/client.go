@@ -59,7 +59,7 @@ func New(c Config) (*Client, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument,
-			"%q is not the address of a server: write it as %s, or log in again with bivouac login", c.URL, meant(c.URL))
+			"%q is not the address of a server: write it as %s, or log in again with bivouac login %s --token-file FILE", c.URL, meant(c.URL), meant(c.URL))
 	}
 	if u.Scheme == "http" && c.Token != "" && c.HTTP == nil && !loopback(u.Hostname()) {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument,

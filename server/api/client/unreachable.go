@@ -22,7 +22,7 @@ const (
 // unreachable says why a call did not arrive, and what mends it. said is the words of
 // the transport. What only a person can mend is not tried again.
 func (c caller) unreachable(err error, said string) (protocol.Code, string) {
-	text := "the server at " + c.base + " cannot be reached (" + said + "); start it with bivouac dev or bivouac-server, or log in to another one with bivouac login"
+	text := "the server at " + c.base + " cannot be reached (" + said + "); start it with bivouac dev or bivouac-server, or log in to another one with bivouac login URL --token-file FILE"
 	u, bad := url.Parse(c.base)
 	if bad != nil {
 		return protocol.CodeUnavailable, text // New has read it before
@@ -39,13 +39,13 @@ func (c caller) unreachable(err error, said string) (protocol.Code, string) {
 			"log in there at http://127.0.0.1:" + u.Port() + ", or run bivouac-server with --tls-cert and --tls-key for other machines"
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return protocol.CodeFailedPrecondition, "nobody whom this machine trusts signed the certificate of " + c.base +
-			": give the file of its authority, which the server's admin has: bivouac login " + c.base + " --ca FILE"
+			": give the file of its authority, which the server's admin has: bivouac login " + c.base + " --token-file FILE --ca FILE"
 	case errors.As(err, new(x509.HostnameError)):
 		return protocol.CodeFailedPrecondition, "the certificate of " + c.base + " is not for the name " + u.Hostname() + " (" + said + "): log in under a name that it is for, or make one for this, where the server runs, and restart it: " + finding.SelfSigned(u.Hostname())
 	case leaf != nil:
 		return protocol.CodeFailedPrecondition, "the certificate of " + c.base + " is not good for it (" + said + "): log in under a name that it is for, or have the server's admin replace it"
 	case errors.As(err, new(*net.DNSError)):
-		return protocol.CodeUnavailable, "the name " + u.Hostname() + " is not found from here (" + said + "): see getent hosts " + u.Hostname() + "; where it is mistyped, or another server is meant, bivouac login https://HOST:" + apiPort
+		return protocol.CodeUnavailable, "the name " + u.Hostname() + " is not found from here (" + said + "): see getent hosts " + u.Hostname() + "; where it is mistyped, or another server is meant, bivouac login https://HOST:" + apiPort + " --token-file FILE"
 	case u.Port() == runnerPort || u.Port() == brokerPort:
 		return protocol.CodeUnavailable, text + "; unless the server says otherwise, machines connect at port " + u.Port() + ", and people at " + people
 	}

@@ -52,7 +52,7 @@ func TestUnreachableSaysWhatToDo(t *testing.T) {
 		want string
 	}{
 		"known authority":   {own.URL, &tls.Config{RootCAs: pool}, "", ""},
-		"unknown authority": {own.URL, nil, protocol.CodeFailedPrecondition, "bivouac login " + own.URL + " --ca FILE"},
+		"unknown authority": {own.URL, nil, protocol.CodeFailedPrecondition, "bivouac login " + own.URL + " --token-file FILE --ca FILE"},
 		"another name":      {strings.Replace(own.URL, "127.0.0.1", "localhost", 1), &tls.Config{RootCAs: pool}, protocol.CodeFailedPrecondition, "is not for the name localhost"},
 		"machines' port":    {machines.URL, nil, protocol.CodeInvalidArgument, "log in at http://127.0.0.1:7400"},
 		"plain HTTP":        {strings.Replace(plain.URL, "http:", "https:", 1), nil, protocol.CodeInvalidArgument, "speaks plain HTTP"},
