@@ -29,6 +29,9 @@ data directory): without it nobody can use the copy. Keep it elsewhere.`,
 			if err := o.settle(cmd); err != nil {
 				return err
 			}
+			if err := devdir.ServerPart(o.config.DataDir); err != nil {
+				return err
+			}
 			o.config.DataDir = devdir.Part(o.config.DataDir, "server", o.file != "" || cmd.Flags().Changed("data"))
 			b.Config, b.File = o.config, args[0]
 			end, err := b.Run(cmd.Context())
@@ -68,6 +71,9 @@ disk, or PostgreSQL's own backup.`,
 		Example: "  bivouac-server restore --data /var/lib/bivouac/server /mnt/backup/monday.tar\n  bivouac-server restore --in-place --database 'host=db dbname=bivouac passfile=/etc/bivouac/pgpass'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.settle(cmd); err != nil {
+				return err
+			}
+			if err := devdir.ServerPart(o.config.DataDir); err != nil {
 				return err
 			}
 			r := server.Restore{Config: o.config}

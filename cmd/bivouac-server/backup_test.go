@@ -74,6 +74,11 @@ func TestBackupFindsWhatIsThere(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dev, "broker", "paths"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	for _, args := range [][]string{{"backup", "--data", dev, filepath.Join(dir, "whole.tar")}, {"restore", "--data", dev, file}} {
+		if _, err := run(t, args...); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "--data "+filepath.Join(dev, "server")) {
+			t.Errorf("%s of the whole deployment: %v", args[0], err)
+		}
+	}
 	if err := os.Rename(filepath.Join(dev, "server"), filepath.Join(dir, "old")); err != nil {
 		t.Fatal(err)
 	}

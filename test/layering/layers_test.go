@@ -115,7 +115,7 @@ var layers = []layer{
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
 	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
-	{"cmd/internal/devdir", []string{"edge/durable"}, []string{}, "where bivouac dev keeps its state is one place and its addresses"},
+	{"cmd/internal/devdir", []string{"edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
 	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},

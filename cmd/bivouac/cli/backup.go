@@ -75,7 +75,7 @@ or none, you say which.`,
 // or into, the wrong one looks like a right one until it is needed.
 func (s *state) settle() error {
 	if s.data != "" {
-		return nil
+		return devdir.ServerPart(s.data)
 	}
 	served, devs := devdir.Own("server"), filepath.Join(devdir.Default(), "server")
 	own, dev := devdir.Deployments()

@@ -67,3 +67,23 @@ func TestStateIsFoundAndNotGuessed(t *testing.T) {
 		})
 	}
 }
+
+// The directory that bivouac dev prints as its state is a whole deployment: what is read
+// or written there is nobody's. The server's own in it is taken.
+func TestWholeDeploymentIsNoState(t *testing.T) {
+	dev := filepath.Join(t.TempDir(), "dev")
+	if err := os.MkdirAll(filepath.Join(dev, "server"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dev, "addresses.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := state{data: dev}
+	if err := s.settle(); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "--data "+filepath.Join(dev, "server")) {
+		t.Errorf("the whole: %v", err)
+	}
+	s.data = filepath.Join(dev, "server")
+	if err := s.settle(); err != nil {
+		t.Errorf("the server's: %v", err)
+	}
+}

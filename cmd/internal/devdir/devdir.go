@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"bivouac/edge/durable"
+	"bivouac/edge/protocol"
 )
 
 // AddressFile in the directory has the addresses of the last start, by flag.
@@ -53,6 +54,17 @@ func Beside(data, part string) string {
 		return ""
 	}
 	return dir
+}
+
+// ServerPart refuses a directory that has a whole deployment in it where the server's own
+// is meant: nobody reads what is written beside that.
+func ServerPart(data string) error {
+	whole := holds(filepath.Join(data, "server")) && holds(filepath.Join(data, "broker"))
+	if _, err := os.Stat(filepath.Join(data, AddressFile)); err != nil && !whole {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "%s holds a whole deployment, and the server's state is in a directory of it: name that with --data %s",
+		data, filepath.Join(data, "server"))
 }
 
 // holds says that something is in a directory. What cannot be looked into counts:

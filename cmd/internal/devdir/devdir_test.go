@@ -3,6 +3,7 @@ package devdir
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -85,4 +86,25 @@ func TestDeployments(t *testing.T) {
 	}
 	fill(Own("broker"))
 	want("both", true, true)
+}
+
+// A directory with a server's and a broker's in it, or with the addresses of bivouac
+// dev, is no server's; one that is empty, missing or a server's is.
+func TestServerPart(t *testing.T) {
+	home := t.TempDir()
+	both, dev, server := filepath.Join(home, "both"), filepath.Join(home, "dev"), filepath.Join(home, "server")
+	for _, f := range []string{"both/server/bivouac.db", "both/broker/keyring.age", "dev/addresses.json", "server/bivouac.db"} {
+		path := filepath.Join(home, f)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for data, good := range map[string]bool{both: false, dev: false, filepath.Join(both, "server"): true, server: true, filepath.Join(home, "none"): true} {
+		if err := ServerPart(data); good != (err == nil) || !good && !strings.Contains(err.Error(), "--data "+filepath.Join(data, "server")) {
+			t.Errorf("%s: %v", data, err)
+		}
+	}
 }
