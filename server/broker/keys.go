@@ -142,7 +142,7 @@ func (b *Broker) examineKeys(ctx context.Context, r *finding.Report) {
 			said = append(said[more:], fmt.Sprintf("and so did those of %d more tenant(s)", more))
 		}
 		if len(said) > 0 {
-			r.Bad(check, strings.Join(said, "\n"), "turns that call the route fail (model_auth)", mend)
+			r.Bad(check, strings.Join(said, "\n"), "turns of these tenants that call the route fail", mend)
 		}
 	}
 }
