@@ -321,7 +321,7 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 			want  string
 		}{
 			"altered":      {slices.Concat(whole[:place], []byte("S"), whole[place+1:]), "tables/turns/000001.jsonl was altered"},
-			"cut in half":  {whole[:len(whole)/2], "unexpected EOF"},
+			"cut in half":  {whole[:place+4], "unexpected EOF"}, // in the middle of a table
 			"without end":  {whole[:strings.LastIndex(string(whole), "end.json")/512*512], "its end is missing"},
 			"empty":        {nil, "after 0 entries"},
 			"another file": {[]byte(strings.Repeat("no tar at all ", 100)), "after 0 entries"},
