@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -95,7 +97,7 @@ func (s *Server) Run(ctx context.Context) (err error) {
 func (s *Server) behind(ctx context.Context, f *front) (err error) {
 	if code, err := s.cfg.code(); err != nil {
 		return err
-	} else if code == "" && !brokerlink.Enrolled(s.cfg.DataDir) {
+	} else if _, absent := os.Stat(s.cfg.DataDir); code == "" && errors.Is(absent, fs.ErrNotExist) {
 		return brokerlink.NotEnrolled(s.cfg.DataDir) // before a directory is made that looks like a server's
 	}
 	if err := makeDataDir(s.cfg.DataDir); err != nil {
