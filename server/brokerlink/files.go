@@ -23,13 +23,6 @@ const (
 	rootFile  = "root.crt"
 )
 
-// Enrolled says that a data directory has a certificate, good or lapsed. It makes
-// nothing.
-func Enrolled(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, chainFile))
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
 // loadKey reads the server's TLS key, or makes it at the first start. The key
 // stays for the life of the data directory; only its certificate changes.
 func loadKey(dir string) (ed25519.PrivateKey, error) {
