@@ -40,12 +40,12 @@ func TestRefusedLedgerIsFound(t *testing.T) {
 			}
 		}
 		told(false, "ok")
-		w.broker.Backend.HeadRefused = protocol.Errorf(protocol.CodeDataLoss, "the ledger is shorter than what was signed")
+		w.broker.RefuseHeads(protocol.Errorf(protocol.CodeDataLoss, "the ledger is shorter than what was signed"))
 		w.apply(operator, clerk)
 		w.awaitTurn(operator, w.submit(operator, w.open(operator, "clerk"), "m1", "hello").GetId(), "COMPLETED")
 		time.Sleep(time.Minute)
 		told(true, "problem")
-		w.broker.Backend.HeadRefused = nil
+		w.broker.RefuseHeads(nil)
 		time.Sleep(time.Minute)
 		told(false, "ok")
 	})

@@ -35,12 +35,12 @@ func TestEnrollWithoutABroker(t *testing.T) {
 			}
 			return len(all.GetRunners())
 		}
-		w.broker.Backend.CertifyRefused = protocol.Errorf(protocol.CodeUnavailable, "cannot reach broker:7402")
+		w.broker.RefuseRunners(protocol.Errorf(protocol.CodeUnavailable, "cannot reach broker:7402"))
 		err = w.enroll(w.stranger(), res.GetCode())
 		if protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "cannot reach its broker") || !strings.Contains(err.Error(), "bivouac-broker run") || machines() != 0 {
 			t.Errorf("without a broker: %v, %d machines", err, machines())
 		}
-		w.broker.Backend.CertifyRefused = nil
+		w.broker.RefuseRunners(nil)
 		if err := w.enroll(w.stranger(), res.GetCode()); err != nil || machines() != 1 {
 			t.Errorf("with it: %v, %d machines", err, machines())
 		}

@@ -24,10 +24,6 @@ type Backend struct {
 	Invoke    func(ctx context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error)
 	// Lookup is what the call log knows of every action. Default: absent.
 	Lookup brokerv1.CallState
-	// HeadRefused is why no head of a ledger is signed; nil: every one is.
-	HeadRefused error
-	// CertifyRefused, if any, is the answer to every CertifyRunner.
-	CertifyRefused error
 	// Findings of its doctor.
 	Findings []*brokerv1.Finding
 }
@@ -50,6 +46,28 @@ type Broker struct {
 	grants      map[string]*brokerv1.Grant
 	receipts    int
 	feed        feedState
+	noHeads     error // why no head of a ledger is signed; nil: every one is
+	noRunners   error // why no runner is certified
+}
+
+// RefuseHeads of ledgers from now on; nil: every one is signed again.
+func (b *Broker) RefuseHeads(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noHeads = why
+}
+
+// RefuseRunners their certificates from now on; nil: each gets one again.
+func (b *Broker) RefuseRunners(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noRunners = why
+}
+
+func (b *Broker) refusals() (heads, runners error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.noHeads, b.noRunners
 }
 
 // New makes a broker with a fresh root.

@@ -82,8 +82,8 @@ func (b trustService) CertifyRunner(ctx context.Context, r *brokerv1.CertifyRunn
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err
 	}
-	if b.Backend.CertifyRefused != nil {
-		return nil, protocol.ToConnect(b.Backend.CertifyRefused)
+	if _, refused := b.refusals(); refused != nil {
+		return nil, protocol.ToConnect(refused)
 	}
 	chain, err := b.Root.Certify(r.GetPublicKey(), identity.RoleRunner, r.GetRunnerId(), protocol.TenantID(r.GetTenantId()), b.ttl())
 	return &brokerv1.CertifyRunnerResponse{
@@ -98,8 +98,8 @@ func (b trustService) LastHead(ctx context.Context, _ *brokerv1.LastHeadRequest)
 }
 
 func (b trustService) SignHead(ctx context.Context, r *brokerv1.SignHeadRequest) (*brokerv1.SignHeadResponse, error) {
-	if b.Backend.HeadRefused != nil {
-		return nil, protocol.ToConnect(b.Backend.HeadRefused)
+	if refused, _ := b.refusals(); refused != nil {
+		return nil, protocol.ToConnect(refused)
 	}
 	res, err := b.SignReceipt(ctx, &brokerv1.SignReceiptRequest{Receipt: r.GetHead()})
 	return &brokerv1.SignHeadResponse{Jws: res.GetJws()}, err
