@@ -192,7 +192,7 @@ func (b *Broker) Sweep() (closed int) {
 // feedChanged holds what is open, and what was revoked, against what the feed says.
 func (b *Broker) feedChanged() {
 	b.Sweep()
-	b.debts.look()
+	b.debts.bell.Ring()
 }
 
 // Run serves on packets and listener, follows the feed and watches the paths

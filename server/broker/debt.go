@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac/edge/finding"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 )
 
@@ -22,11 +23,11 @@ type debts struct {
 	mu   sync.Mutex // guards below
 	paid map[protocol.GrantID]bool
 	open map[protocol.GrantID]error
-	wake chan struct{} // of one: there may be more
+	bell op.Bell // there may be more
 }
 
 func newDebts() *debts {
-	return &debts{paid: map[protocol.GrantID]bool{}, open: map[protocol.GrantID]error{}, wake: make(chan struct{}, 1)}
+	return &debts{paid: map[protocol.GrantID]bool{}, open: map[protocol.GrantID]error{}, bell: op.NewBell()}
 }
 
 // owe takes up a grant that was revoked here and may live where it is held.
@@ -35,15 +36,7 @@ func (d *debts) owe(id protocol.GrantID, why error) {
 	delete(d.paid, id)
 	d.open[id] = why
 	d.mu.Unlock()
-	d.look()
-}
-
-// look says that there may be more.
-func (d *debts) look() {
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
+	d.bell.Ring()
 }
 
 // due are those of the revoked grants that are not known as ended.
@@ -85,7 +78,7 @@ func (d *debts) count() (n int, why error) {
 
 // runDebts ends at the authority what servers say was revoked, until it holds.
 func (b *Broker) runDebts(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		for _, id := range b.debts.due(b.feed.RevokedGrants()) {
 			_, err := b.ports.Authority.RevokeGrant(ctx, id)
 			if protocol.CodeOf(err) == protocol.CodeNotFound {
@@ -95,17 +88,13 @@ func (b *Broker) runDebts(ctx context.Context) error {
 				b.log.WarnContext(ctx, "a revoked grant is refused here, and may live where it is held", "grant", id, "error", err)
 			}
 		}
-		var again <-chan time.Time
+		var again time.Duration // while nothing is open, until the bell
 		if n, _ := b.debts.count(); n > 0 {
-			again = time.After(debtAgain)
+			again = debtAgain
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-b.debts.wake:
-		case <-again:
-		}
+		b.debts.bell.Wait(ctx, again)
 	}
+	return nil
 }
 
 func (b *Broker) examineDebts(r *finding.Report) {

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -149,17 +150,10 @@ func (f *Feed) Below(kind brokerv1.FloorKind, id string, value int64) bool {
 }
 
 // RevokedGrants are those that the server says were taken back.
-func (f *Feed) RevokedGrants() (all []protocol.GrantID) {
+func (f *Feed) RevokedGrants() []protocol.GrantID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, fl := range f.known.floors.by {
-		if key.kind == brokerv1.FloorKind_FLOOR_KIND_GRANT && fl.minimum > 0 {
-			if id, err := protocol.ParseID[protocol.GrantKind](key.id); err == nil {
-				all = append(all, id)
-			}
-		}
-	}
-	return all
+	return slices.Clone(f.known.floors.taken)
 }
 
 // Check refuses when the feed is older than limit.

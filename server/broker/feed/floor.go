@@ -3,6 +3,7 @@ package feed
 import (
 	"time"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/capability"
 )
@@ -24,6 +25,7 @@ type floor struct {
 // floors is the newest state of every subject.
 type floors struct {
 	by    map[floorKey]floor
+	taken []protocol.GrantID // grants that were taken back, each once
 	swept time.Duration
 }
 
@@ -35,6 +37,11 @@ func (f *floors) raise(in *brokerv1.Floor, now time.Duration) bool {
 		return false
 	}
 	f.by[key] = floor{in.GetMinimum(), now}
+	if key.kind == brokerv1.FloorKind_FLOOR_KIND_GRANT && old.minimum <= 0 && in.GetMinimum() > 0 {
+		if id, err := protocol.ParseID[protocol.GrantKind](key.id); err == nil {
+			f.taken = append(f.taken, id)
+		}
+	}
 	return true
 }
 
