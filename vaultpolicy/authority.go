@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/edge/lease"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/secret"
@@ -50,10 +51,10 @@ type Vault struct {
 	table      *table
 	openGrants *cache
 
-	look  chan bool     // look grants up now; true: all of them
-	list  chan struct{} // read the index now
-	tell  chan struct{} // somebody ended
-	clean chan struct{} // something is unfinished
+	look  chan bool // look grants up now; true: all of them
+	list  op.Bell   // read the index now
+	tell  op.Bell   // somebody ended
+	clean op.Bell   // something is unfinished
 }
 
 // New checks and starts nothing.
@@ -77,7 +78,7 @@ func New(p Params) (*Vault, error) {
 		names: p.Config.names(), poll: duration(p.Config.PollText), period: duration(p.Config.PeriodText),
 		trust: p.Trust, log: p.Log, client: c, session: login.New(c, auth, p.Log),
 		table: newTable(p.Elapsed, duration(p.Config.GraceText)), openGrants: newCache(maxOpen),
-		look: make(chan bool, 1), list: make(chan struct{}, 1), tell: make(chan struct{}, 1), clean: make(chan struct{}, 1),
+		look: make(chan bool, 1), list: op.NewBell(), tell: op.NewBell(), clean: op.NewBell(),
 	}
 	if p.Config.Audit != nil {
 		v.audit = Audit{File: p.Config.path(p.Config.Audit.File), Socket: p.Config.path(p.Config.Audit.Socket)}
@@ -113,7 +114,7 @@ func (v *Vault) audited(m audit.Matter) {
 	case audit.Tokens:
 		v.wake(true)
 	case audit.Index:
-		signal(v.list)
+		v.list.Ring()
 	}
 }
 
@@ -128,14 +129,6 @@ func (v *Vault) tellAll(ctx context.Context, ended func(authority.Ended)) error 
 		for _, e := range v.table.untold() {
 			ended(e)
 		}
-	}
-}
-
-// signal a loop that has work; it looks by itself how much.
-func signal(to chan struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
 	}
 }
 
@@ -164,7 +157,7 @@ func (v *Vault) Alive(_ context.Context, id protocol.GrantID) error {
 	case lookNow:
 		v.wake(false)
 	case listNow:
-		signal(v.list)
+		v.list.Ring()
 	}
 	return err
 }

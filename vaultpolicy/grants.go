@@ -183,7 +183,7 @@ func (v *Vault) RevokeGrant(ctx context.Context, id protocol.GrantID) (authority
 		return e.grant, nil
 	}
 	if err := v.finish(ctx, e); err != nil {
-		signal(v.clean)
+		v.clean.Ring()
 		return authority.Grant{}, protocol.Errorf(protocol.CodeOf(err), "grant %s is refused here, but its token may live on in the server: %w; the broker goes on trying", id, err)
 	}
 	return e.grant, nil

@@ -117,7 +117,7 @@ func TestAbsenceWithoutProof(t *testing.T) {
 				return 0, ""
 			}
 		})
-		signal(w.list)
+		w.list.Ring()
 		w.use(t.Context(), sweep, g)
 		w.fake.with(func() { w.fake.gateway = nil })
 		codeIs(t, "when it is over", w.use(t.Context(), 2*sweep, g)[0], "")

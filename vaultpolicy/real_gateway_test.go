@@ -83,7 +83,7 @@ func TestForeignAnswersBeforeServer(t *testing.T) {
 				w.WriteHeader(answer.status)
 				_, _ = w.Write([]byte(answer.body))
 			}))
-			signal(v.list)
+			v.list.Ring()
 			if err := mints(t, v, g, sealed); protocol.CodeOf(err) != protocol.CodeUnavailable {
 				t.Errorf("%s: a mint says %v", what, err)
 			}
@@ -128,7 +128,7 @@ func TestAnotherRealServer(t *testing.T) {
 		}
 		before := tokens()
 		way.lead(t, green)
-		signal(v.list)
+		v.list.Ring()
 		codeIs(t, "a mint", mints(t, v, g, sealed), protocol.CodeUnavailable)
 		until(t, v, g.ID, protocol.CodeUnavailable)
 		_, err = v.CreateGrant(t.Context(), fresh(g))

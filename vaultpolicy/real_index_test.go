@@ -68,7 +68,7 @@ func TestForeignAccessorInTheServer(t *testing.T) {
 			if c.away {
 				start()
 			}
-			signal(v.list)
+			v.list.Ring()
 			until(t, v, g.ID, protocol.CodePermissionDenied)
 			for end := time.Now().Add(time.Minute); len(v.table.unfinished()) > 0; time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(end) {

@@ -188,7 +188,7 @@ func (v *Vault) readIndex(ctx context.Context) error {
 		v.absent(ctx, e)
 	}
 	v.table.whole(started)
-	signal(v.tell)
+	v.tell.Ring()
 	v.wake(false)
 	return nil
 }
@@ -280,8 +280,8 @@ func (v *Vault) gone(ctx context.Context, e entry, how string) {
 	}
 	v.openGrants.drop(e.grant.ID)
 	v.log.InfoContext(ctx, "grant ended", "grant", e.grant.ID, "tenant", e.grant.Tenant, "how", how)
-	signal(v.tell)
-	signal(v.clean)
+	v.tell.Ring()
+	v.clean.Ring()
 }
 
 // prune forgets an entry that ended long ago.

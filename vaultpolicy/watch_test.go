@@ -401,7 +401,7 @@ func TestStandbyLags(t *testing.T) {
 				w.fake.with(func() { w.fake.standby = true })
 				g, _ := w.grant(t)
 				w.fake.with(func() { c.forget(w.fake, g) })
-				signal(w.list)
+				w.list.Ring()
 				codeIs(t, "new and unheard of", w.use(t.Context(), 6*time.Second, g)[0], "")
 				w.fake.with(func() { c.remember(w.fake, g) })
 				codeIs(t, "heard of", w.use(t.Context(), time.Minute, g)[0], "")
