@@ -30,8 +30,9 @@ type Runner struct {
 	Files map[string]string
 	// Writes are the effects that it had, by action.
 	Writes []string
-	// Claims off lets offers lie; Reports off keeps results in the journal.
-	Claims, Reports bool
+	// Claims off lets offers lie; Reports off keeps results in the journal; Acks off
+	// leaves what was delivered in the mailbox.
+	Claims, Reports, Acks bool
 	// Renews off lets its leases lapse.
 	Renews bool
 	// Keyed: its owner holds a second key, and nobody decides.
@@ -84,7 +85,7 @@ func (w *World) JoinOf(owner policy.Principal, name string, actions ...string) *
 	if _, err := w.Engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: hash, Runner: id, PublicKey: []byte(name), Thumbprint: "thumb-" + name}); err != nil {
 		w.T.Fatal(err)
 	}
-	r := &Runner{ID: id, w: w, caller: store.AsRunner(owner.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Renews: true,
+	r := &Runner{ID: id, w: w, caller: store.AsRunner(owner.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Acks: true, Renews: true,
 		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Actions: actions, Adapters: []string{"native"},
 			Harnesses: []*runnerv1.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}}
 	w.Runners = append(w.Runners, r)
@@ -202,8 +203,8 @@ func (r *Runner) mail() bool {
 			r.Fenced = k.Fenced.Reason
 		}
 	}
-	if len(items) == 0 {
-		return false
+	if len(items) == 0 || !r.Acks {
+		return len(items) > 0
 	}
 	if err := r.w.Engine.Acknowledge(ctx, r.caller, &runnerv1.AcknowledgeRequest{Epoch: r.epoch, Seq: r.cursor}); err != nil {
 		r.gone(err)
