@@ -32,7 +32,6 @@ func resultOnAFullDisk(t *testing.T, f *fakeServer, m *machine) {
 	}
 	smalldisk.Mount(t, disk, "size=256k,mode=700")
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) }) // after the daemon
-	m.cfg.FreeFunc = func(string) (int64, error) { return 2 * leastFree, nil }
 	m.run()
 	defer m.stop()
 	m.connected()

@@ -81,6 +81,7 @@ func enrolled(t *testing.T, f *fakeServer) *machine {
 	m.cfg = Config{
 		State: dir, Network: f.net.Network("10.0.0.2"), Elapsed: leasetest.Monotonic(), Sandbox: provedSandbox{},
 		Adapters: []string{"native"}, Supervisors: edgetest.InProcess(m.twins.start, m.twins.kill), Version: "test",
+		FreeFunc: func(string) (int64, error) { return 2 * leastFree, nil }, // whatever the disk under the test has
 	}
 	if testing.Verbose() {
 		m.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
