@@ -75,6 +75,11 @@ type Config struct {
 	// Starter is the command that starts server and broker together, for the doctor;
 	// empty: each is started by itself.
 	Starter string
+	// Again is the command that starts this server with the flags of its last start, for
+	// the doctor, where its addresses are of then; empty: they are as they were given.
+	Again string
+	// StartedFunc is told once that the sockets answer; nil: nobody.
+	StartedFunc func()
 
 	// PublicListener, RunnerListener and RunnerPacketConn replace the sockets
 	// that the addresses name, for tests and for one process with a broker.

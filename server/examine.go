@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -53,7 +54,11 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 		r.Bad("configuration", err.Error(), "the server does not start with it", "edit the file of --config, or give other flags; see bivouac-server --help")
 		return r
 	}
-	r.Fine("configuration", "API %s, runners %s, broker %s", c.PublicAddress, c.RunnerAddress, c.BrokerAddress)
+	of := ""
+	if c.Again != "" {
+		of = ", as at the last start (" + c.together(c.Again) + " starts it so again)"
+	}
+	r.Fine("configuration", "API %s, runners %s, broker %s%s", c.PublicAddress, c.RunnerAddress, c.BrokerAddress, of)
 	doctor.Told(r, c.advertisedRunner(), c.advertisedBroker())
 	if !examineData(r, c) {
 		return r
@@ -177,7 +182,7 @@ func examineTrust(ctx context.Context, r *finding.Report, c Config, running bool
 	}
 	if cert, err := l.Certificate(); err == nil {
 		if left := time.Until(cert.Leaf.NotAfter); left <= 0 && !running {
-			r.Warn("identity", "the certificate ended "+cert.Leaf.NotAfter.UTC().Format(time.RFC3339), "it is renewed by the enrolled key at the next start", c.together("bivouac-server, with the flags, or the --config, that it has"))
+			r.Warn("identity", "the certificate ended "+cert.Leaf.NotAfter.UTC().Format(time.RFC3339), "it is renewed by the enrolled key at the next start", c.together(cmp.Or(c.Again, "bivouac-server, with the flags, or the --config, that it has")))
 		} else {
 			r.Fine("identity", "enrolled, certificate until %s", cert.Leaf.NotAfter.UTC().Format(time.RFC3339))
 		}

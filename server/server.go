@@ -303,6 +303,9 @@ func (p *plane) serve(ctx, behind context.Context) error {
 	}
 	started := time.Now()
 	p.cfg.Log.Info("listening", "public", p.sockets.public.Addr(), "runners", p.cfg.RunnerAddress, "broker", p.cfg.BrokerAddress)
+	if p.cfg.StartedFunc != nil {
+		p.cfg.StartedFunc()
+	}
 	err := g.Wait()
 	p.cfg.Log.Info("stopped listening", "up", time.Since(started).Round(time.Second))
 	return err

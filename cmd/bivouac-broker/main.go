@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/devdir"
+	"bivouac/cmd/internal/laststart"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
@@ -127,13 +128,61 @@ func notDevs(cmd *cobra.Command, data string) error {
 	return protocol.Errorf(protocol.CodeFailedPrecondition, "there is no broker in %s; the one in %s is started, with its server, by: %s", data, dev, devdir.Command(filepath.Dir(dev)))
 }
 
+// kept are the flags that a start leaves for the next one and for the doctor.
+var kept = laststart.Flags{Words: []string{"listen", "server", "metrics"}, Paths: []string{"config"}}
+
+// remember takes what the last start in the data directory was given, and says which
+// command starts the broker so again; empty where there is nothing of it.
+func remember(cmd *cobra.Command, data string) (again string, err error) {
+	if cmd.Flags().Changed("config") {
+		return "", nil
+	}
+	last, err := laststart.Read(data)
+	if err != nil {
+		return "", err
+	}
+	if some, err := kept.Apply(last, cmd); err != nil || !some {
+		return "", err
+	}
+	again = "bivouac-broker run"
+	if data != devdir.Own("broker") {
+		again += " --data " + devdir.Word(data)
+	}
+	return again, nil
+}
+
+// asLastTime completes a command line without an address of its own, and keeps one that
+// came to serve.
+func asLastTime(cmd *cobra.Command, o *assembly.Options) error {
+	if !kept.Any(cmd) {
+		again, err := remember(cmd, o.Data)
+		if err != nil {
+			return err
+		}
+		if again != "" {
+			o.Log.Info("no address was given: started as the last time", "flags", filepath.Join(o.Data, laststart.File))
+		}
+	}
+	given, err := kept.Given(cmd)
+	if err != nil {
+		return err
+	}
+	o.ReadyFunc = func() {
+		if err := given.Keep(o.Data); err != nil {
+			o.Log.Warn("the flags of this start are not kept: the doctor will not know them", "error", err)
+		}
+	}
+	return nil
+}
+
 func runCommand(data *string) *cobra.Command {
 	var o assembly.Options
 	var level slog.Level
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve until interrupted",
-		Long: "Serves until interrupted. broker.hcl says what may be reached and spent: model routes in the wire formats\n" +
+		Long: "Serves until interrupted. Without a flag but --data it starts as it was started last (last-start.json there).\n" +
+			"broker.hcl says what may be reached and spent: model routes in the wire formats\n" +
 			strings.Join(provider.Formats, ", ") + " (format = \"…\" of a model block), and destinations of http tools.\n" +
 			"The directory paths says who may reach what.",
 		Args: usage.Exactly(0),
@@ -142,6 +191,9 @@ func runCommand(data *string) *cobra.Command {
 				return err
 			}
 			o.Data, o.Version, o.Log = *data, version, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			if err := asLastTime(cmd, &o); err != nil {
+				return err
+			}
 			return assembly.Run(cmd.Context(), o)
 		},
 	}

@@ -26,6 +26,9 @@ data directory): without it nobody can use the copy. Keep it elsewhere.`,
 		Example: "  bivouac-server backup --data /var/lib/bivouac/server /mnt/backup/monday.tar",
 		Args:    oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.remember(cmd); err != nil {
+				return err
+			}
 			if err := o.settle(cmd); err != nil {
 				return err
 			}
@@ -70,6 +73,9 @@ until the restore is accepted there: bivouac-broker ledger accept.
 disk, or PostgreSQL's own backup.`,
 		Example: "  bivouac-server restore --data /var/lib/bivouac/server /mnt/backup/monday.tar\n  bivouac-server restore --in-place --database 'host=db dbname=bivouac passfile=/etc/bivouac/pgpass'",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.remember(cmd); err != nil {
+				return err
+			}
 			if err := o.settle(cmd); err != nil {
 				return err
 			}

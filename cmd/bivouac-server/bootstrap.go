@@ -21,6 +21,9 @@ an admin of its tenant and may make other tenants. The token file is 0600; when
 it already holds a token that works, nothing is done.`,
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.remember(cmd); err != nil {
+				return err
+			}
 			if err := o.settle(cmd); err != nil {
 				return err
 			}

@@ -17,12 +17,15 @@ func (o *options) doctor() *cobra.Command {
 		Short: "Check what a server of this configuration stands on, and say what mends what is wrong",
 		Long: `Looks at configuration, data directory, disk, database, ports, identity and the way
 to the broker, from this machine. It changes nothing and works while no server
-runs; bivouac doctor asks a running one, and its broker, for more. Give it the flags
-that the server was started with. Without --data it looks at that of bivouac dev where
-there is no other; the addresses of bivouac dev are known. It ends with 0 unless
-something does not work; with --strict also a warning counts.`,
+runs; bivouac doctor asks a running one, and its broker, for more. Addresses, files and
+database are those of the last start, which it says; a flag wins over them. Without --data
+it looks at that of bivouac dev where there is no other. It ends with 0 unless something
+does not work; with --strict also a warning counts.`,
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.remember(cmd); err != nil {
+				return err
+			}
 			if err := o.settle(cmd); err != nil {
 				return err
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/devdir"
+	"bivouac/cmd/internal/laststart"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
@@ -44,6 +45,15 @@ type options struct {
 	file, logLevel string
 	logJSON        bool
 	config         server.Config
+	again          bool // flags of the last start count
+}
+
+// kept are the flags that a start leaves for the next one and for the doctor. The
+// passwords of a database are in the file that its DSN names, and a code is used once.
+var kept = laststart.Flags{
+	Words:   []string{"database", "public", "runners", "advertise-runners", "broker", "advertise-broker", "trace-endpoint", "metrics"},
+	Paths:   []string{"config", "dsn-file", "blobs", "tls-cert", "tls-key"},
+	Instead: []string{"database", "dsn-file"},
 }
 
 func command() *cobra.Command {
@@ -57,7 +67,9 @@ listener for runners and brokers. Settings come from flags, then from the file
 of --config (server.hcl), then from defaults.
 
 First start:  bivouac-server bootstrap --principal NAME --token-file FILE
-              bivouac-server --broker HOST:7402 --broker-code-file FILE`,
+              bivouac-server --broker HOST:7402 --broker-code-file FILE
+Later:        bivouac-server    as it was started last: its addresses, files and
+                                database are kept in --data (last-start.json)`,
 		Args: usage.Exactly(0), CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
@@ -93,6 +105,27 @@ func (o *options) addresses(cmd *cobra.Command) {
 	f.StringVar(&own.MetricsAddress, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 }
 
+// remember takes what the last start in the data directory was given. A command line
+// that names an address, a file or a database is a whole one, as it always was; one of
+// the doctor is compared with what was given, flag by flag.
+func (o *options) remember(cmd *cobra.Command) error {
+	if o.file != "" || kept.Any(cmd) && cmd.Name() != "doctor" {
+		return nil
+	}
+	dir := devdir.Part(o.config.DataDir, "server", cmd.Flags().Changed("data"))
+	last, err := laststart.Read(dir)
+	if err != nil {
+		return err
+	}
+	if o.again, err = kept.Apply(last, cmd); err != nil || !o.again {
+		return err
+	}
+	if o.config.Again = "bivouac-server"; dir != devdir.Own("server") {
+		o.config.Again += " --data " + devdir.Word(dir)
+	}
+	return nil
+}
+
 // settle lays the flags that were given over the file, and the file over the
 // defaults.
 func (o *options) settle(cmd *cobra.Command) error {
@@ -104,7 +137,7 @@ func (o *options) settle(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	c.Version = version
+	c.Version, c.Again = version, given.Again
 	for name, pair := range map[string][2]*string{
 		"data": {&c.DataDir, &given.DataDir}, "public": {&c.PublicAddress, &given.PublicAddress},
 		"tls-cert": {&c.TLSCertFile, &given.TLSCertFile}, "tls-key": {&c.TLSKeyFile, &given.TLSKeyFile},
@@ -124,6 +157,13 @@ func (o *options) settle(cmd *cobra.Command) error {
 }
 
 func (o *options) run(cmd *cobra.Command) error {
+	if err := o.remember(cmd); err != nil {
+		return err
+	}
+	given, err := kept.Given(cmd)
+	if err != nil {
+		return err
+	}
 	if err := o.settle(cmd); err != nil {
 		return err
 	}
@@ -140,6 +180,14 @@ func (o *options) run(cmd *cobra.Command) error {
 		handler = slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})
 	}
 	o.config.Log = slog.New(handler)
+	if o.again {
+		o.config.Log.Info("no address was given: started as the last time", "flags", filepath.Join(o.config.DataDir, laststart.File))
+	}
+	o.config.StartedFunc = func() {
+		if err := given.Keep(o.config.DataDir); err != nil {
+			o.config.Log.Warn("the flags of this start are not kept: the doctor will not know them", "error", err)
+		}
+	}
 	s, err := server.New(o.config)
 	if err != nil {
 		return err

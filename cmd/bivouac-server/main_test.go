@@ -2,12 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"bivouac/cmd/internal/laststart"
+	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 )
 
@@ -144,5 +149,93 @@ func TestRefusalLeavesNothingBehind(t *testing.T) {
 	}
 	if _, err := run(t, append(start, "--broker-code-file", code)...); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
 		t.Errorf("one of its own, beside bivouac dev's: %v", err)
+	}
+}
+
+// What a start was given is what the next one, and the doctor, begin with; a command line
+// with an address of its own is a whole one, and the doctor's flags win one by one.
+func TestLastStart(t *testing.T) {
+	t.Chdir(t.TempDir())
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	before := []string{"--public", taken.Addr().String(), "--runners", "127.0.0.1:0", "--broker", "127.0.0.1:1", "--blobs", "artifacts"}
+	c := command()
+	if err := c.ParseFlags(before); err != nil {
+		t.Fatal(err)
+	}
+	given, err := kept.Given(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run(t, "bootstrap", "--data", "data", "--principal", "me", "--token-file", "token"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, _ := run(t, "doctor", "--data", "data"); strings.Contains(out, "last start") || !strings.Contains(out, "API 127.0.0.1:7400") {
+		t.Errorf("before a start: %s", out)
+	}
+	if err := given.Keep("data"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t, "--data", "data"); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("bare: %v", err)
+	}
+	if _, err := run(t, "--data", "data", "--public", "127.0.0.1:0", "--runners", "127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "not enrolled") {
+		t.Errorf("a whole command line: %v", err)
+	}
+	out, _ := run(t, "doctor", "--data", "data")
+	if want := "API " + taken.Addr().String() + ", runners 127.0.0.1:0, broker 127.0.0.1:1, as at the last start (bivouac-server --data data starts it so again)"; !strings.Contains(out, want) {
+		t.Errorf("the doctor lacks %q: %s", want, out)
+	}
+	if out, _ = run(t, "doctor", "--data", "data", "--public", "127.0.0.1:0"); !strings.Contains(out, "API 127.0.0.1:0, runners 127.0.0.1:0, broker 127.0.0.1:1") {
+		t.Errorf("the doctor with a flag: %s", out)
+	}
+	if out, err = run(t, "backup", "--data", "data", "copy.tar"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := os.Stat("artifacts"); err != nil {
+		t.Errorf("a copy is not of the artifacts of the last start: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join("data", "last-start.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t, "--data", "data"); protocol.CodeOf(err) != protocol.CodeDataLoss || !strings.Contains(err.Error(), "rm data/last-start.json") {
+		t.Errorf("damaged: %v", err)
+	}
+}
+
+// A server that serves has kept what it was given.
+func TestServingKeepsItsFlags(t *testing.T) {
+	dir := t.TempDir()
+	code, err := identity.NewCode(identity.CodeServer, strings.Repeat("ab", 32), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "code")
+	if err := os.WriteFile(file, []byte(code.Reveal()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := command()
+	cmd.SetArgs([]string{"--data", filepath.Join(dir, "data"), "--public", "127.0.0.1:0", "--runners", "127.0.0.1:0", "--broker", "127.0.0.1:1", "--broker-code-file", file})
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+	for range 4000 {
+		if last, _ := laststart.Read(filepath.Join(dir, "data")); last != nil {
+			if last["broker"][0] != "127.0.0.1:1" || last["broker-code-file"] != nil {
+				t.Errorf("kept %v", last)
+			}
+			break
+		}
+		time.Sleep(5 * time.Millisecond) // a file tells of itself to nobody
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if last, err := laststart.Read(filepath.Join(dir, "data")); err != nil || last == nil {
+		t.Errorf("nothing is kept: %v", err)
 	}
 }

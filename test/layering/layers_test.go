@@ -79,7 +79,8 @@ var layers = []layer{
 	// the broker: no state database, no engine, no sandbox
 	{"server/broker", []string{"server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/provider", []string{"consul", "edge/protocol", "edge/runtime/runtimev1", "server/broker/egress", "server/broker/secret"}, []string{}, "a provider's format knows no budget and no call log"},
-	{"server/broker/gateway", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/net"}, "an http tool knows no budget and no call log"},
+	{"server/broker/gateway", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/issued", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/net"}, "an http tool knows no budget and no call log"},
+	{"server/broker/issued", []string{"edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/net"}, "a credential's form is said before anybody asks for it"},
 	{"server/broker/mcp", []string{"consul", "edge/legible", "edge/protocol", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
@@ -90,11 +91,11 @@ var layers = []layer{
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
 	// command line and tests link it
-	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/authority", "server/broker/secret", "vaultpolicy/audit", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
+	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/authority", "server/broker/issued", "server/broker/secret", "vaultpolicy/audit", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
 	{"vaultpolicy/client", []string{"edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/vault/api"}, "the one place that reads these servers' answers"},
 	{"vaultpolicy/audit", []string{"edge/protocol"}, []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync"}, "a wake-up is read from lines, and asks nobody"},
 	{"vaultpolicy/login", []string{"edge/filemode", "edge/protocol", "server/broker/secret", "vaultpolicy/client"}, []string{}, "a login knows no grant"},
-	{"vaultpolicy/policies", []string{"edge/protocol"}, []string{}, "what may be done is text, before anybody asks"},
+	{"vaultpolicy/policies", []string{"edge/protocol", "server/broker/issued"}, []string{}, "what may be done is text, before anybody asks"},
 	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
 
 	// listeners and assembly
@@ -116,8 +117,9 @@ var layers = []layer{
 	{"cmd/bivouac", []string{"cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
 	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
 	{"cmd/internal/devdir", []string{"edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
-	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/internal/laststart", []string{"edge/durable", "edge/protocol"}, []string{"github.com/spf13/cobra"}, "which flags a start had, in a file of its data directory"},
+	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
 	{"cmd/bivouac-edge", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 

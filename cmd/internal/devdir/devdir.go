@@ -88,11 +88,17 @@ func Command(dir string) string {
 		}
 	}
 	for i, w := range words {
-		if strings.ContainsAny(w, " \t'\"$&;()*?[]`\\") {
-			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
+		words[i] = Word(w)
 	}
 	return strings.Join(words, " ")
+}
+
+// Word is one word as a shell takes it.
+func Word(w string) string {
+	if strings.ContainsAny(w, " \t\n'\"$&;()*?[]`\\<>|#~") {
+		return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	}
+	return w
 }
 
 // Addresses of the deployment that data is a part of: public, runner, broker and

@@ -47,8 +47,13 @@ type Options struct {
 	Servers []string
 	// Metrics is the address of the page of numbers; empty: none.
 	Metrics string
-	Version string
-	Log     *slog.Logger
+	// Again is the command that starts this broker with the flags of its last start, for
+	// the doctor, where its addresses are of then; empty: they are as they were given.
+	Again string
+	// ReadyFunc is told once that the broker is ready; nil: nobody.
+	ReadyFunc func()
+	Version   string
+	Log       *slog.Logger
 }
 
 // DefaultDir is where a broker keeps its data when nobody says otherwise.
@@ -136,6 +141,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Log.Info("broker ready", "listen", listener.Addr().String(), "broker", keys.BrokerID(), "pool", cfg.Pool,
 		"fingerprint", identity.Fingerprint(keys.Root()), "models", len(cfg.Models), "destinations", len(cfg.Destinations))
+	if o.ReadyFunc != nil {
+		o.ReadyFunc()
+	}
 	meter.Watch(b)
 	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
 	o.Log.Info("broker stopped")

@@ -41,7 +41,11 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	if len(o.Servers) > 0 {
 		cfg.Servers = o.Servers
 	}
-	r.Fine("configuration", "%s: %d model route(s), %d destination(s), feed of %s, as the next start reads it", file, len(cfg.Models), len(cfg.Destinations), strings.Join(cfg.Servers, ", "))
+	of := ""
+	if o.Again != "" {
+		of = "; its flags are those of the last start (" + o.Again + " starts it so again)"
+	}
+	r.Fine("configuration", "%s: %d model route(s), %d destination(s), feed of %s, as the next start reads it%s", file, len(cfg.Models), len(cfg.Destinations), strings.Join(cfg.Servers, ", "), of)
 	broker.ExaminePaths(r, cfg.Path(cfg.Paths))
 	broker.ExamineCaps(r, cfg.Caps)
 	examineVault(ctx, r, cfg, file)
