@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -71,6 +72,9 @@ type Restored struct {
 	Epoch uint32
 	// Turns that were open and are ended.
 	Turns int
+	// Enrolled says that the data directory still has the server's key: it needs no
+	// other code.
+	Enrolled bool
 }
 
 // Run does it while no server runs on the state.
@@ -99,7 +103,7 @@ func (r Restore) Run(ctx context.Context) (out Restored, err error) {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	out.Epoch = st.Epoch()
+	out.Epoch, out.Enrolled = st.Epoch(), enrolled(r.Config.DataDir)
 	out.Turns, err = settle(ctx, r.Config, st)
 	return out, err
 }
@@ -112,7 +116,20 @@ func (r Restore) open(ctx context.Context, at store.Config, from *backup.Copy) (
 	if err != nil {
 		return nil, err
 	}
-	return from.Fill(ctx, at, dir)
+	st, err := from.Fill(ctx, at, dir)
+	if errors.Is(err, store.ErrFilled) {
+		return nil, r.filled(at, err)
+	}
+	return st, err
+}
+
+// filled names the command that makes room without losing anything.
+func (r Restore) filled(at store.Config, err error) error {
+	if at.Path == "" {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%w; make one: createdb NAME, and name it with --database (and --blobs an empty directory)", err)
+	}
+	dir := filepath.Clean(r.Config.DataDir)
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "%s has a server's state: %w; stop that server, and move its state away: mv %s %s.old", dir, err, dir, dir)
 }
 
 // settle ends what a restored store believes to be open; a server that starts does

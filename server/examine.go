@@ -164,11 +164,17 @@ func listenOnce(ctx context.Context, network, address string) error {
 // reachTimeout bounds one transport of one peer.
 const reachTimeout = 4 * time.Second
 
+// enrolled says that the broker knows the server of a data directory by its key.
+func enrolled(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "server.key"))
+	return err == nil
+}
+
 // examineTrust tries the way to the broker and, where a port is taken, whether
 // it is by this server.
 func examineTrust(ctx context.Context, r *finding.Report, c Config, running bool) {
 	const enrol = "bivouac-server --broker-code-file FILE  (with a code of bivouac-broker server-code)"
-	if _, err := os.Stat(filepath.Join(c.DataDir, "server.key")); err != nil {
+	if !enrolled(c.DataDir) {
 		r.Warn("identity", "the server is not enrolled yet", "the broker and the runners do not know it", enrol)
 		return
 	}

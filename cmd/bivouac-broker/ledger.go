@@ -57,6 +57,9 @@ func headsCommand(data *string) *cobra.Command {
 			fmt.Fprintln(w, "TENANT\tSEGMENTS\tROOT\tEPOCH\tSEALED")
 			for _, s := range all {
 				fmt.Fprintf(w, "%s\t%d\t%x\t%d\t%s\n", s.Head.Tenant, s.Head.Size, s.Head.Root[:6], s.Head.Epoch, s.Head.At.UTC().Format(time.RFC3339))
+				for _, o := range s.Waiting {
+					fmt.Fprintf(w, "  waits for you\t%d\t\t%d\t%s\n", o.Size, o.Epoch, o.At.Format(time.RFC3339))
+				}
 				for _, r := range s.Restarts {
 					fmt.Fprintf(w, "  restored\t%d of %d\t\t%d after %d\t%s\n", r.BeganAgain, r.LostAfter, r.ToEpoch, r.FromEpoch, r.At.Format(time.RFC3339))
 				}
@@ -74,8 +77,9 @@ func acceptCommand(data *string) *cobra.Command {
 		Use:   "accept --epoch N",
 		Short: "Say that the store was restored on purpose: its ledgers may begin anew",
 		Long: `After bivouac restore a ledger may have lost its end, which this broker signed. It signs
-the restored one once you say the epoch that the restore printed. Each ledger may break
-off once in that life; what was signed before stays in the exports that people have.`,
+the restored one once you say the epoch that the restore printed, and that the restored
+server has shown since it started: bivouac-broker ledger show lists what waits. Each ledger
+may break off once in that life; what was signed before stays in the exports that people have.`,
 		Example: "  bivouac-broker ledger accept --epoch 849139200",
 		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

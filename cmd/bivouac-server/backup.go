@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,7 +69,8 @@ A backup is older than what was done since. So everything that was given out bef
 is void: fences, capabilities, generations, join codes. Turns that were open end, and
 what they had sent, or may have, is looked up and never sent again. What was revoked
 since the backup has to be revoked again. The broker signs no ledger that lost its end
-until the restore is accepted there: bivouac-broker ledger accept.
+until the restore is accepted there: bivouac-broker ledger accept. A directory that is
+new is no enrolled server's: it needs a new code of bivouac-broker server-code.
 
 --in-place does the same to a database that was brought back by other means: a copied
 disk, or PostgreSQL's own backup.`,
@@ -101,7 +104,7 @@ disk, or PostgreSQL's own backup.`,
 					done.Copy.End.Rows["sessions"], done.Copy.End.Rows["turns"], done.Copy.End.Rows["events"], done.Copy.End.Blobs, o.config.DataDir)
 			}
 			fmt.Fprintf(out, "The store has epoch %d; %d turns that were open are ended.\nWhat was revoked after %s has to be revoked again: bivouac revoke.\n", done.Epoch, done.Turns, since)
-			fmt.Fprintf(out, "The ledger may have lost its end. The broker signs the restored one when you say so where it runs: %s\n", accept(o.config.DataDir, done.Epoch))
+			io.WriteString(out, o.afterRestore(done))
 			return nil
 		},
 	}
@@ -109,12 +112,28 @@ disk, or PostgreSQL's own backup.`,
 	return cmd
 }
 
+// afterRestore is what is left to do: to start the server, which may have to enrol
+// again, and to say at the broker that the restore was on purpose, where it asks.
+func (o *options) afterRestore(done server.Restored) string {
+	data := o.config.DataDir
+	start := "It is enrolled as before and needs no new code. Start it: bivouac-server --data " + devdir.Word(data)
+	switch {
+	case devdir.Addresses(data) != nil: // makes a code by itself
+		start = "Start it: " + devdir.Command(filepath.Dir(filepath.Clean(data)))
+	case !done.Enrolled:
+		start = "The broker does not know it yet, so it needs a new code. Where the broker runs: bivouac-broker server-code --out code\n" +
+			"and here: bivouac-server --data " + devdir.Word(data) + " --broker HOST:7402 --broker-code-file code  (with the other addresses that it had)"
+	}
+	return start + "\nIf the ledger has lost its end, the broker does not sign it until you say where it runs that this is on purpose; bivouac doctor says whether it waits\n" +
+		"for that, half a minute after the start: " + accept(data, done.Epoch) + "\n"
+}
+
 // accept is the whole command where the broker is beside the server, as bivouac dev
 // has it, and elsewhere the one for the broker's own place.
 func accept(data string, epoch uint32) string {
 	command := fmt.Sprintf("bivouac-broker ledger accept --epoch %d", epoch)
 	if broker := devdir.Beside(data, "broker"); broker != "" && broker != devdir.Own("broker") {
-		command += " --data " + broker
+		command += " --data " + devdir.Word(broker)
 	}
 	return command
 }

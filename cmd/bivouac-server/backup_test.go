@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/protocol"
 )
 
@@ -23,11 +24,27 @@ func TestBackupAndRestore(t *testing.T) {
 	if _, err := run(t, "backup", "--data", data, file); protocol.CodeOf(err) != protocol.CodeAlreadyExists {
 		t.Errorf("over a file: %v", err)
 	}
-	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") || !strings.Contains(out, "into "+again) || !strings.Contains(out, "bivouac-broker ledger accept --epoch ") || strings.Contains(out, "--data") {
+	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") || !strings.Contains(out, "into "+again) || !strings.Contains(out, "bivouac-broker ledger accept --epoch ") || strings.Contains(out, "--epoch --data") {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if _, err := run(t, "restore", "--data", again, file); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+	if !strings.Contains(out, "needs a new code") || !strings.Contains(out, "bivouac-broker server-code --out code") || !strings.Contains(out, "bivouac-server --data "+again+" --broker HOST:7402 --broker-code-file code") {
+		t.Errorf("how it enrols is not said: %s", out)
+	}
+	if _, err := run(t, "restore", "--data", again, file); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "mv "+again+" "+again+".old") {
 		t.Errorf("over a store: %v", err)
+	}
+	// What the refusal says makes room. A server that kept its key is enrolled as before.
+	if err := os.Rename(again, again+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(again, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(again, "server.key"), []byte("key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "needs no new code. Start it: bivouac-server --data "+again) {
+		t.Fatalf("after mv: %v: %s", err, out)
 	}
 	// The principal came along: its token works, and nothing is made.
 	if out, err = run(t, "bootstrap", "--data", again, "--principal", "alice", "--token-file", filepath.Join(dir, "token")); err != nil || !strings.Contains(out, "alice is prn_") {
@@ -82,8 +99,11 @@ func TestBackupFindsWhatIsThere(t *testing.T) {
 	if err := os.Rename(filepath.Join(dev, "server"), filepath.Join(dir, "old")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dev, devdir.AddressFile), []byte(`{"public":"127.0.0.1:7500"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	out, err := run(t, "restore", "--data", filepath.Join(dev, "server"), file)
-	if err != nil || !strings.Contains(out, " --data "+filepath.Join(dev, "broker")+"\n") {
+	if err != nil || !strings.Contains(out, "Start it: bivouac dev --public 127.0.0.1:7500") || !strings.Contains(out, " --data "+filepath.Join(dev, "broker")+"\n") {
 		t.Fatalf("%v: %s", err, out)
 	}
 }

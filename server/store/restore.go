@@ -83,6 +83,9 @@ func Raise(ctx context.Context, c Config) (*Store, error) {
 	})
 }
 
+// ErrFilled is a database that a restore must not write over.
+var ErrFilled = errors.New("the database holds a store already")
+
 // vacant makes sure that nothing is overwritten.
 func (s *Store) vacant(ctx context.Context, on plainSQL) error {
 	if s.dialect.migrationLock != "" {
@@ -95,7 +98,7 @@ func (s *Store) vacant(ctx context.Context, on plainSQL) error {
 	}
 	applied, err := appliedMigrations(ctx, on)
 	if err == nil && len(applied) > 0 {
-		err = protocol.Errorf(protocol.CodeFailedPrecondition, "the database holds a store already: restore into an empty one, and keep the old one until you have looked at the new")
+		err = protocol.Errorf(protocol.CodeFailedPrecondition, "%w: restore into an empty one, and keep the old one until you have looked at the new", ErrFilled)
 	}
 	return err
 }

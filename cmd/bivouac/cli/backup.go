@@ -34,9 +34,10 @@ func (a *app) backupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Copy the server's state and all artifacts into one file",
-		Long: `Runs bivouac-server backup on this machine, also while the server runs. The file holds
-what people wrote, and not the broker's keyring: keep that elsewhere. Without --data it
-is the state of the one deployment on this machine, bivouac-server's or bivouac dev's.`,
+		Long: `Runs bivouac-server backup on this machine, which must be the server's, also while the
+server runs. The file holds what people wrote, and not the broker's keyring: keep that
+elsewhere. Without --data it is the state of the one deployment on this machine,
+bivouac-server's or bivouac dev's.`,
 		Example: "  bivouac backup monday.tar\n  bivouac backup --data /var/lib/bivouac/server /mnt/backup/monday.tar",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,7 +74,7 @@ or none, you say which.`,
 
 // settle finds the data directory where nobody names it. It does not guess: a copy of,
 // or into, the wrong one looks like a right one until it is needed.
-func (s *state) settle() error {
+func (s *state) settle(what string) error {
 	if s.data != "" {
 		return devdir.ServerPart(s.data)
 	}
@@ -85,7 +86,8 @@ func (s *state) settle() error {
 	case dev && !own:
 		s.data = devs
 	default:
-		there := map[bool]string{true: "two deployments are on this machine", false: "no deployment is on this machine yet"}[own]
+		there := map[bool]string{true: "two deployments are on this machine",
+			false: "no deployment is on this machine, and the state is where the server is: on the server's machine, as its user, bivouac-server " + what + " FILE. If it is this one"}[own]
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%s: say whose state it is, with --data %s for that of bivouac-server by itself, or --data %s for that of bivouac dev",
 			there, quoted(served), quoted(devs))
 	}
@@ -94,7 +96,7 @@ func (s *state) settle() error {
 
 // run runs the server's program and ends as it ends.
 func (s *state) run(cmd *cobra.Command, what string, args ...string) error {
-	if err := s.settle(); err != nil {
+	if err := s.settle(what); err != nil {
 		return err
 	}
 	self, err := os.Executable()

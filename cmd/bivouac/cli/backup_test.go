@@ -45,7 +45,7 @@ func TestStateIsFoundAndNotGuessed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := c.state.settle()
+			err := c.state.settle("backup")
 			if c.want != "" {
 				if want := filepath.Join(home, "bivouac", c.want); err != nil || c.state.data != want {
 					t.Errorf("%q, %v, want %s", c.state.data, err, want)
@@ -60,8 +60,11 @@ func TestStateIsFoundAndNotGuessed(t *testing.T) {
 					t.Errorf("%s is not named: %v", dir, err)
 				}
 			}
+			if elsewhere := strings.Contains(err.Error(), "on the server's machine, as its user, bivouac-server backup FILE"); elsewhere != (c.there == nil) {
+				t.Errorf("whether the server is elsewhere: %v", err)
+			}
 			c.state.data = "named"
-			if err := c.state.settle(); err != nil || c.state.data != "named" {
+			if err := c.state.settle("backup"); err != nil || c.state.data != "named" {
 				t.Errorf("named: %q, %v", c.state.data, err)
 			}
 		})
@@ -79,11 +82,11 @@ func TestWholeDeploymentIsNoState(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := state{data: dev}
-	if err := s.settle(); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "--data "+filepath.Join(dev, "server")) {
+	if err := s.settle("backup"); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), "--data "+filepath.Join(dev, "server")) {
 		t.Errorf("the whole: %v", err)
 	}
 	s.data = filepath.Join(dev, "server")
-	if err := s.settle(); err != nil {
+	if err := s.settle("backup"); err != nil {
 		t.Errorf("the server's: %v", err)
 	}
 }

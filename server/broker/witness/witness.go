@@ -6,7 +6,7 @@
 // database was changed or brought back, cannot have two histories signed under one
 // root. A restore may lose the end of a ledger: its store has a higher epoch, and
 // the first head of that life may begin anew once a person has accepted the epoch,
-// which is noted here for good. A broker that has lost its memory believes the first
+// of those that servers have shown, which is noted here for good. A broker that has lost its memory believes the first
 // head it sees, and says so in its log.
 //
 // It refuses to mend anything itself, and to know what is in a ledger. Test it with
@@ -17,6 +17,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -47,7 +48,20 @@ type Seen struct {
 	// Restarts are the accepted restores after which the ledger did not go on from
 	// what was signed.
 	Restarts []Restart
+	// Waiting are restored ledgers that were shown and that nobody has accepted,
+	// newest last.
+	Waiting []Waiting
 }
+
+// Waiting is one of them, by the life of its store.
+type Waiting struct {
+	Epoch uint32    `json:"epoch"`
+	Size  int64     `json:"segments"`
+	At    time.Time `json:"first_shown_at"`
+}
+
+// maxWaiting bounds what servers can have noted of one tenant.
+const maxWaiting = 8
 
 // Restart is one of them.
 type Restart struct {
@@ -112,12 +126,27 @@ func (w *Witness) Take(head ledger.Head, after int64, proof []ledger.Hash) error
 	}
 	if err != nil {
 		w.log.Error("A LEDGER DOES NOT FOLLOW WHAT WAS SIGNED", "tenant", head.Tenant, "error", err)
+		if refusal != nil && refusal.Break == ledger.BreakRestored {
+			return errors.Join(err, w.announcedLocked(head, seen))
+		}
 		return err
 	}
 	if last.Size == 0 {
 		w.log.Info("the first head of a ledger that this broker sees", "tenant", head.Tenant, "segments", head.Size, "epoch", head.Epoch)
 	}
 	seen.Head = head
+	seen.Waiting = slices.DeleteFunc(slices.Clone(seen.Waiting), func(o Waiting) bool { return o.Epoch <= head.Epoch })
+	return w.keepLocked(head.Tenant, seen)
+}
+
+// announcedLocked notes that a server has shown the ledger of a restored store, so that
+// a person can accept that life, and no other.
+func (w *Witness) announcedLocked(head ledger.Head, seen Seen) error {
+	if slices.ContainsFunc(seen.Waiting, func(o Waiting) bool { return o.Epoch == head.Epoch }) {
+		return nil
+	}
+	seen.Waiting = append(slices.Clone(seen.Waiting), Waiting{Epoch: head.Epoch, Size: head.Size, At: time.Now().UTC()})
+	seen.Waiting = seen.Waiting[max(0, len(seen.Waiting)-maxWaiting):]
 	return w.keepLocked(head.Tenant, seen)
 }
 
@@ -147,13 +176,25 @@ func acceptedPath(dir string, epoch uint32) string {
 }
 
 // Accept says that the store was restored on purpose: the ledgers of the life with
-// this epoch may begin anew, once each. It works while a broker runs.
+// this epoch may begin anew, once each. It must be one that a server has shown: a
+// number that was mistyped would be taken for the word that is still missing. It
+// works while a broker runs.
 func Accept(dir string, epoch uint32) error {
 	if epoch == 0 {
 		return protocol.Errorf(protocol.CodeInvalidArgument, "an epoch is a positive number: bivouac restore says which one it gave")
 	}
 	if _, err := os.Stat(dir); err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "%w; name the broker's directory with --data", err)
+	}
+	if _, err := os.Stat(acceptedPath(dir, epoch)); err == nil {
+		return nil
+	}
+	seen, err := Read(dir)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(seen, func(s Seen) bool { return s.waits(epoch) }) {
+		return notShown(dir, epoch, seen)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, acceptedDir), 0o700); err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "it cannot be noted that the restore is accepted: %w; mend the disk", err)
@@ -165,6 +206,21 @@ func Accept(dir string, epoch uint32) error {
 	return nil
 }
 
+func (s Seen) waits(epoch uint32) bool {
+	return slices.ContainsFunc(s.Waiting, func(o Waiting) bool { return o.Epoch == epoch })
+}
+
+// notShown names what can be accepted instead.
+func notShown(dir string, epoch uint32, seen []Seen) error {
+	mend := "a restored server that has lost what was signed shows it within half a minute of its start, and bivouac doctor says so then; one that lost nothing needs no word"
+	for _, s := range seen {
+		for _, o := range s.Waiting {
+			mend = fmt.Sprintf("the one of tenant %s waits since %s: bivouac-broker ledger accept --epoch %d --data %s", s.Head.Tenant, o.At.Format(time.RFC3339), o.Epoch, dir)
+		}
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "no server has shown this broker a restored ledger of epoch %d, so there is nothing to accept; %s", epoch, mend)
+}
+
 // record is one tenant in the file.
 type record struct {
 	Tenant   protocol.TenantID `json:"tenant"`
@@ -173,13 +229,14 @@ type record struct {
 	Epoch    uint32            `json:"epoch"`
 	At       time.Time         `json:"at"`
 	Restarts []Restart         `json:"restarts,omitempty"`
+	Waiting  []Waiting         `json:"waiting,omitempty"`
 }
 
 func write(dir string, seen map[protocol.TenantID]Seen) error {
 	all := []record{}
 	for _, t := range slices.Sorted(maps.Keys(seen)) {
 		s := seen[t]
-		all = append(all, record{t, s.Head.Size, s.Head.Root[:], s.Head.Epoch, s.Head.At, s.Restarts})
+		all = append(all, record{t, s.Head.Size, s.Head.Root[:], s.Head.Epoch, s.Head.At, s.Restarts, s.Waiting})
 	}
 	b, err := json.MarshalIndent(all, "", " ")
 	if err != nil {
@@ -207,7 +264,7 @@ func Read(dir string) ([]Seen, error) {
 		if r.Tenant == "" || r.Size < 1 || len(r.Root) != len(ledger.Hash{}) {
 			return nil, lost(path, "the head of tenant "+r.Tenant.String()+" cannot be")
 		}
-		out = append(out, Seen{ledger.Head{Tenant: r.Tenant, Size: r.Size, Root: ledger.Hash(r.Root), Epoch: r.Epoch, At: r.At}, r.Restarts})
+		out = append(out, Seen{ledger.Head{Tenant: r.Tenant, Size: r.Size, Root: ledger.Hash(r.Root), Epoch: r.Epoch, At: r.At}, r.Restarts, r.Waiting})
 	}
 	return out, nil
 }

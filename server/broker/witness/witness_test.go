@@ -133,14 +133,23 @@ func TestRestore(t *testing.T) {
 	if err := restored(9); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "bivouac-broker ledger accept --epoch 9") {
 		t.Errorf("without a word: %v", err)
 	}
+	if err := witness.Accept(dir, 8); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "bivouac-broker ledger accept --epoch 9 --data "+dir) {
+		t.Errorf("a word for a life that nobody has shown: %v", err)
+	}
+	if err := restored(8); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+		t.Errorf("another restore: %v", err)
+	}
 	if err := witness.Accept(dir, 8); err != nil {
 		t.Fatal(err)
 	}
+	w, log = open(t, dir) // what was shown outlasts the process
 	if err := restored(9); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
 		t.Errorf("with the word for another life: %v", err)
 	}
-	if err := witness.Accept(dir, 9); err != nil {
-		t.Fatal(err)
+	for range 2 { // the word may be repeated
+		if err := witness.Accept(dir, 9); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := restored(9); err != nil {
 		t.Fatalf("accepted: %v", err)
@@ -158,8 +167,33 @@ func TestRestore(t *testing.T) {
 		t.Errorf("the server of the earlier life: %v", err)
 	}
 	seen, err := witness.Read(dir)
-	if err != nil || len(seen) != 1 || len(seen[0].Restarts) != 1 || seen[0].Restarts[0].LostAfter != 6 || seen[0].Restarts[0].ToEpoch != 9 {
+	if err != nil || len(seen) != 1 || len(seen[0].Restarts) != 1 || seen[0].Restarts[0].LostAfter != 6 || seen[0].Restarts[0].ToEpoch != 9 || len(seen[0].Waiting) != 0 {
 		t.Errorf("%+v, %v", seen, err)
+	}
+	if err := witness.Accept(dir, 10); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "needs no word") {
+		t.Errorf("where nothing waits: %v", err)
+	}
+}
+
+// Servers that show one life after another fill no disk.
+func TestWaitingIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	before, after := newHistory(t, "abcdef"), newHistory(t, "abcXYZ")
+	w, _ := open(t, dir)
+	if err := w.Take(before.head(5, 1), 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	for epoch := range uint32(20) {
+		if err := w.Take(after.head(4, epoch+2), 5, nil); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
+			t.Fatal(err)
+		}
+	}
+	seen, err := witness.Read(dir)
+	if err != nil || len(seen) != 1 || len(seen[0].Waiting) != 8 || seen[0].Waiting[7].Epoch != 21 || seen[0].Waiting[7].Size != 4 {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	if err := witness.Accept(dir, 21); err != nil {
+		t.Errorf("the newest: %v", err)
 	}
 }
 
