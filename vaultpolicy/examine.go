@@ -59,10 +59,13 @@ func badToken(err error) bool {
 
 // how a token ended that the server does not know any more.
 func how(e entry) string {
-	if !e.expires.IsZero() && time.Until(e.expires) < time.Second {
-		return "its token's time was over, because no broker renewed it"
+	switch {
+	case e.expires.IsZero() || time.Until(e.expires) >= time.Second:
+		return "its token was revoked in the server"
+	case e.fixed:
+		return "its token's time was over, which had an end of its own"
 	}
-	return "its token was revoked in the server"
+	return "its token's time was over, because no broker renewed it"
 }
 
 func (v *Vault) lookup(ctx context.Context, accessor string) (a client.Answer, err error) {
@@ -100,7 +103,8 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 		v.gone(ctx, e, off)
 		return
 	}
-	v.table.prove(e.grant.ID, sent, entity, client.Time(a.Data["expire_time"]))
+	fixed := client.Seconds(a.Data["explicit_max_ttl"]) > 0
+	v.table.prove(e.grant.ID, sent, entity, client.Time(a.Data["expire_time"]), fixed)
 	if ttl := client.Seconds(a.Data["ttl"]); ttl > 0 && ttl < v.period*3/4 {
 		v.renew(ctx, e)
 	}

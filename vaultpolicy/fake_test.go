@@ -50,6 +50,7 @@ type fakeToken struct {
 	policies                        []string
 	ttl                             time.Duration
 	made                            time.Time
+	fixed                           bool // renewals do not move its end
 }
 
 type pipes struct {
@@ -264,11 +265,16 @@ func (f *fake) serveToken(path string, me *fakeToken, body map[string]any) (int,
 			delete(f.tokens, key)
 			return 204, nil
 		case "auth/token/renew-accessor":
-			x.made = time.Now()
+			if !x.fixed {
+				x.made = time.Now()
+			}
 			return says(nil)
 		}
-		left := x.ttl - time.Since(x.made)
-		return says(map[string]any{"accessor": accessor, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
+		left, most := x.ttl-time.Since(x.made), 0
+		if x.fixed {
+			most = int(x.ttl.Seconds())
+		}
+		return says(map[string]any{"accessor": accessor, "explicit_max_ttl": most, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
 			"expire_time": time.Now().Add(left).UTC().Format(time.RFC3339Nano)})
 	}
 	return refuse(403, "invalid accessor")

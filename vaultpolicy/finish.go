@@ -2,7 +2,6 @@ package vaultpolicy
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -43,7 +42,7 @@ func (v *Vault) finish(ctx context.Context, e entry) error {
 		if err := v.session.Prove(ctx); err != nil {
 			return err
 		}
-		v.table.settle(e.grant.ID)
+		v.table.settle(e)
 	}
 	err := v.writeEnd(ctx, e)
 	if client.KindOf(err) == client.Changed { // another broker wrote the same
@@ -87,7 +86,7 @@ func (v *Vault) endSealed(ctx context.Context, e entry, foreign bool) error {
 		v.log.WarnContext(ctx, "the token of a grant that ended was not found, and lives until its period ends if it lives", "grant", e.grant.ID, "period", v.period, "error", why)
 	}
 	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
-	if err != nil && !errors.Is(err, errRecord) {
+	if err != nil {
 		return err
 	}
 	if !found {
@@ -112,14 +111,32 @@ func (v *Vault) endSealed(ctx context.Context, e entry, foreign bool) error {
 
 var errNoSealed = protocol.Errorf(protocol.CodeNotFound, "its entry in the index is gone")
 
-// writeEnd marks the entry of a grant as revoked.
+// lost reports that the server does not hold an end: it was not told of it yet, or it
+// was put back to a state from before it. Then the end is made once more.
+func (v *Vault) lost(ctx context.Context, e entry) (bool, error) {
+	if e.unfinished {
+		return true, nil
+	}
+	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
+	if err != nil || !found || r.finished() {
+		return false, err
+	}
+	if v.table.reopen(e.grant.ID) {
+		v.log.WarnContext(ctx, "the server does not hold the end of a grant any more: its token is ended again", "grant", e.grant.ID)
+		v.clean.Ring()
+	}
+	return true, nil
+}
+
+// writeEnd marks the entry of a grant as revoked. What was sealed in it opens nothing
+// any more, and is taken out.
 func (v *Vault) writeEnd(ctx context.Context, e entry) error {
 	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
-	if err != nil && !errors.Is(err, errRecord) {
+	if err != nil {
 		return err
 	}
-	if found && err == nil && r.over() {
-		v.table.finished(e.grant.ID)
+	if found && r.finished() {
+		v.table.finished(e)
 		return nil
 	}
 	if !found { // its id shall not be used again
@@ -127,10 +144,10 @@ func (v *Vault) writeEnd(ctx context.Context, e entry) error {
 			return err
 		}
 	}
-	r.entry, r.state = e, stateRevoked
+	r.entry, r.state, r.sealed = e, stateRevoked, nil
 	if err := v.writeRecord(ctx, r); err != nil {
 		return err
 	}
-	v.table.finished(e.grant.ID)
+	v.table.finished(e)
 	return nil
 }

@@ -64,12 +64,14 @@ func (v *Vault) again(ctx context.Context, g authority.Grant) (sealed []byte, fo
 	switch {
 	case !found || err != nil:
 		return nil, found, err
+	case r.spoiled:
+		return nil, true, spoiled(g.ID)
 	case !r.alive():
 		return nil, true, wasRevoked(g.ID)
 	case !r.grant.SameAs(g):
 		return nil, true, protocol.Errorf(protocol.CodeConflict, "grant %s exists with other content", g.ID)
 	}
-	v.adopt(ctx, r, nil)
+	v.adopt(ctx, r)
 	if e, ok := v.table.get(g.ID); ok && !e.grant.RevokedAt.IsZero() {
 		return nil, true, wasRevoked(g.ID)
 	}
@@ -168,7 +170,8 @@ func (v *Vault) Grants(_ context.Context, tenant protocol.TenantID) ([]authority
 }
 
 // RevokeGrant refuses the grant here at once, then ends its token and says so in the
-// index. INV-13. While the server is away it says so, and goes on trying.
+// index. INV-13. While the server is away it says so, and goes on trying. It asks the
+// server also about a grant that ended long ago: it may have been put back since.
 func (v *Vault) RevokeGrant(ctx context.Context, id protocol.GrantID) (authority.Grant, error) {
 	e, _ := v.table.end(id, now(), "")
 	if e.grant.ID == "" {
@@ -179,10 +182,15 @@ func (v *Vault) RevokeGrant(ctx context.Context, id protocol.GrantID) (authority
 	}
 	v.table.knows(id)
 	v.openGrants.drop(id)
-	if !e.unfinished {
+	lost, err := v.lost(ctx, e)
+	if err == nil && !lost {
 		return e.grant, nil
 	}
-	if err := v.finish(ctx, e); err != nil {
+	if err == nil {
+		e, _ = v.table.get(id)
+		err = v.finish(ctx, e)
+	}
+	if err != nil {
 		v.clean.Ring()
 		return authority.Grant{}, protocol.Errorf(protocol.CodeOf(err), "grant %s is refused here, but its token may live on in the server: %w; the broker goes on trying", id, err)
 	}

@@ -21,24 +21,32 @@ const (
 type record struct {
 	entry
 	state  string
-	sealed []byte // ciphertext; only transit opens it
+	sealed []byte // ciphertext; only transit opens it. What a broker has ended has none.
+	// spoiled says that somebody has changed the entry so that it is none.
+	spoiled bool
 	// version of the entry for check-and-set; zero: there is none.
 	version int64
 }
 
-// over reports that the entry is one of a grant that ended, as a broker writes it.
+// over reports that the entry says that its grant ended, and when.
 func (r record) over() bool { return r.state == stateRevoked && !r.grant.RevokedAt.IsZero() }
 
+// finished reports that a broker wrote so, after it had ended the token: it takes out
+// what was sealed. An end that somebody wrote there says nothing about the token.
+func (r record) finished() bool { return r.over() && len(r.sealed) == 0 && !r.spoiled }
+
 // alive reports that the entry says nothing of an end.
-func (r record) alive() bool { return r.state == stateAlive && r.grant.RevokedAt.IsZero() }
+func (r record) alive() bool {
+	return r.state == stateAlive && r.grant.RevokedAt.IsZero() && !r.spoiled
+}
 
 // folder of a person's grants, for people: vault kv list <grants>/<principal>.
 func (v *Vault) indexPath(kind string, p protocol.PrincipalID, id protocol.GrantID) string {
 	return v.names.Grants + "/" + kind + "/" + p.String() + "/" + id.String()
 }
 
-// readRecord reads one entry. found is false where none is, or where its newest
-// version was deleted; version counts then too.
+// readRecord reads one entry, which may be spoiled. found is false where none is, or
+// where its newest version was deleted.
 func (v *Vault) readRecord(ctx context.Context, p protocol.PrincipalID, id protocol.GrantID) (r record, found bool, err error) {
 	a, err := v.read(ctx, "read the index of grants", v.indexPath("data", p, id))
 	if client.KindOf(err) == client.Absent {
@@ -47,15 +55,16 @@ func (v *Vault) readRecord(ctx context.Context, p protocol.PrincipalID, id proto
 	if err != nil {
 		return record{}, false, err
 	}
-	r, err = parseRecord(p, id, client.Map(a.Data["data"]))
+	r = parseRecord(p, id, client.Map(a.Data["data"]))
 	r.version = client.Number(client.Map(a.Data["metadata"])["version"])
-	return r, true, err
+	return r, true, nil
 }
 
-// errRecord is an entry that somebody has changed so that it is none.
-var errRecord = protocol.Errorf(protocol.CodeDataLoss, "its entry in the index cannot be read as one")
+func spoiled(id protocol.GrantID) error {
+	return protocol.Errorf(protocol.CodeDataLoss, "the entry of grant %s in the index cannot be read as one", id)
+}
 
-func parseRecord(p protocol.PrincipalID, id protocol.GrantID, d map[string]any) (record, error) {
+func parseRecord(p protocol.PrincipalID, id protocol.GrantID, d map[string]any) record {
 	tenant, err := protocol.ParseID[protocol.TenantKind](client.Text(d["tenant"]))
 	r := record{
 		entry: entry{
@@ -70,17 +79,17 @@ func parseRecord(p protocol.PrincipalID, id protocol.GrantID, d map[string]any) 
 	}
 	sealed, err2 := base64.StdEncoding.DecodeString(client.Text(d["sealed"]))
 	r.sealed = sealed
-	if err != nil || err2 != nil || r.grant.Check() != nil || client.Text(d["principal"]) != p.String() {
-		return r, errRecord
-	}
-	return r, nil
+	r.spoiled = err != nil || err2 != nil || r.grant.Check() != nil || client.Text(d["principal"]) != p.String()
+	return r
 }
 
 func (r record) body() map[string]any {
 	d := map[string]any{
 		"accessor": r.accessor, "tenant": r.grant.Tenant.String(), "principal": r.grant.Principal.String(), "agent": r.grant.Agent,
 		"credentials": append([]string{}, r.grant.Credentials...), "created": stamp(r.grant.CreatedAt), "state": r.state,
-		"sealed": base64.StdEncoding.EncodeToString(r.sealed),
+	}
+	if len(r.sealed) > 0 {
+		d["sealed"] = base64.StdEncoding.EncodeToString(r.sealed)
 	}
 	if !r.grant.RevokedAt.IsZero() {
 		d["revoked"] = stamp(r.grant.RevokedAt)

@@ -61,6 +61,7 @@ func TestForeignAccessor(t *testing.T) {
 		"while it is away":                  {away: true, how: "something else", log: found},
 		"while it is away, with its state":  {away: true, change: map[string]any{"state": "off"}, how: "index says so", log: found},
 		"while it is away, to be nobody's":  {away: true, nobody: true, how: "revoked in the server", log: found},
+		"while it is away, with an end":     {away: true, change: map[string]any{"state": "revoked", "revoked": "2020-01-01T00:00:00Z"}, how: "it was revoked", log: found},
 		"while it is away, with the sealed": {away: true, change: map[string]any{"sealed": "AQAAAAEAAAA="}, how: "something else", log: lost, survives: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +101,10 @@ func TestForeignAccessor(t *testing.T) {
 				if e["state"] != stateRevoked {
 					t.Errorf("the index says %v", e)
 				}
-				if _, over := c.change["revoked"]; !over && !c.away && e["accessor"] != own {
+				if e["sealed"] != nil {
+					t.Error("the entry of a grant that ended holds its token")
+				}
+				if !c.away && e["accessor"] != own {
 					t.Errorf("the index does not name the token that ended: %v", e["accessor"])
 				}
 				if told := w.told(); len(told) != 1 || told[0].Grant != g.ID || !strings.Contains(told[0].How, c.how) {

@@ -52,8 +52,10 @@ func (v *Vault) listed(ctx context.Context, g authority.Grant) error {
 			return err
 		case !found:
 			return denied("grant %s is not known to this broker", g.ID)
+		case r.spoiled:
+			return spoiled(g.ID)
 		}
-		v.adopt(ctx, r, nil)
+		v.adopt(ctx, r)
 		if e, ok = v.table.get(g.ID); !ok {
 			return denied("grant %s is not known to this broker", g.ID)
 		}

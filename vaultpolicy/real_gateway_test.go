@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/vaulttest"
@@ -140,12 +141,18 @@ func TestAnotherRealServer(t *testing.T) {
 			_ = v.round(t.Context(), true)
 			_ = v.readIndex(t.Context())
 		}
+		if f := clusterFound(t, v); f == nil || f.Level != finding.Problem || !strings.Contains(f.Mend, "restart the broker") {
+			t.Errorf("a doctor finds %+v", f)
+		}
 		if n := tokens(); n != before {
 			t.Errorf("%d tokens were made at the other server", n-before)
 		}
 		way.lead(t, blue)
 		until(t, v, g.ID, "")
 		codeIs(t, "a mint then", mints(t, v, g, sealed), "")
+		if f := clusterFound(t, v); f != nil {
+			t.Errorf("the right server: %+v", f)
+		}
 		if how := said.of(g.ID); how != "" {
 			t.Errorf("the grant ended: %s", how)
 		}

@@ -3,16 +3,12 @@
 package vaultpolicy
 
 import (
-	"context"
 	"maps"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/vault/api"
 
 	"bivouac/edge/protocol"
-	"bivouac/server/broker/authority"
-	"bivouac/server/broker/authoritytest"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/vaulttest"
 )
@@ -36,29 +32,12 @@ func TestForeignAccessorInTheServer(t *testing.T) {
 			"while it is away":                 {away: true},
 			"while it is away, with its state": {away: true, change: map[string]any{"state": "off"}},
 		} {
-			var v *Vault
-			stop := func() {}
-			start := func() {
-				v = x.vault(t, quick)
-				ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-				over := make(chan error)
-				go func() { over <- v.Run(ctx, func(authority.Ended) {}) }()
-				stop = func() {
-					cancel()
-					if err := <-over; err != nil {
-						t.Error(err)
-					}
-				}
-			}
-			start()
-			g, sealed := x.grant(t, v)
-			until(t, v, g.ID, "")
-			o, err := v.open(t.Context(), authoritytest.Use(g, sealed, "weather"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := x.start(t, quick)
+			g, sealed := x.grant(t, b.Vault)
+			until(t, b.Vault, g.ID, "")
+			token := tokenIn(t, b.Vault, g, sealed)
 			if c.away {
-				stop()
+				b.stop()
 			}
 			changed := map[string]any{"accessor": victim.Auth.Accessor}
 			maps.Copy(changed, c.change)
@@ -66,16 +45,12 @@ func TestForeignAccessorInTheServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.away {
-				start()
+				b = x.start(t, quick)
 			}
-			v.list.Ring()
-			until(t, v, g.ID, protocol.CodePermissionDenied)
-			for end := time.Now().Add(time.Minute); len(v.table.unfinished()) > 0; time.Sleep(10 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("%s: not finished", name)
-				}
-			}
-			if _, err := tokens.LookupWithContext(t.Context(), o.token.Reveal()); err == nil {
+			b.list.Ring()
+			until(t, b.Vault, g.ID, protocol.CodePermissionDenied)
+			b.finished(t)
+			if _, err := tokens.LookupWithContext(t.Context(), token); err == nil {
 				t.Errorf("%s: the grant's own token lives on", name)
 			}
 			if _, err := tokens.LookupAccessorWithContext(t.Context(), victim.Auth.Accessor); err != nil {
@@ -84,7 +59,7 @@ func TestForeignAccessorInTheServer(t *testing.T) {
 			if e, err := kv.Get(t.Context(), g.Principal.String()+"/"+g.ID.String()); err != nil || e.Data["state"] != stateRevoked {
 				t.Errorf("%s: the index says %v %v", name, e, err)
 			}
-			stop()
+			b.stop()
 		}
 	})
 }

@@ -35,11 +35,13 @@ type entry struct {
 
 	entity  string
 	expires time.Time // as of the last look-up
+	fixed   bool      // no renewal moves that
 
 	own        bool // the accessor is known to be of this grant's token
 	unfinished bool // ended here, perhaps not yet in the server
 	settled    bool // what can be done about its token was done
 	told       bool // somebody was told that it ended
+	reopened   int  // how often the server has lost its end
 }
 
 // table is what is known of grants, so that Alive never waits.
@@ -163,7 +165,7 @@ func (t *table) put(e entry) bool {
 	if t.grants[e.grant.ID] != nil {
 		return false
 	}
-	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how}
+	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished}
 	return true
 }
 
@@ -198,13 +200,27 @@ func (t *table) end(id protocol.GrantID, at time.Time, how string) (e entry, fir
 	return *x, first
 }
 
-// finished says that the server knows of an end too.
-func (t *table) finished(id protocol.GrantID) {
+// finished says that the server knows of an end too, unless it has lost it since x was
+// looked at.
+func (t *table) finished(x entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.grants[id]; e != nil {
+	if e := t.grants[x.grant.ID]; e != nil && e.reopened == x.reopened {
 		e.unfinished = false
 	}
+}
+
+// reopen says that the server has lost an end which it held. false: it is being told
+// already, or the grant lives.
+func (t *table) reopen(id protocol.GrantID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.grants[id]
+	if e == nil || e.grant.RevokedAt.IsZero() || e.unfinished {
+		return false
+	}
+	e.unfinished, e.settled, e.reopened = true, false, e.reopened+1
+	return true
 }
 
 // owns says whether the accessor of a grant is of the grant's own token.
@@ -216,21 +232,22 @@ func (t *table) owns(id protocol.GrantID, own bool) {
 	}
 }
 
-// settle says that what can be done about the token of a grant was done.
-func (t *table) settle(id protocol.GrantID) {
+// settle says that what can be done about the token of a grant was done, since x was
+// looked at.
+func (t *table) settle(x entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.grants[id]; e != nil {
+	if e := t.grants[x.grant.ID]; e != nil && e.reopened == x.reopened {
 		e.settled = true
 	}
 }
 
 // prove takes the answer of a look-up that was sent at a reading of the clock.
-func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, expires time.Time) {
+func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, expires time.Time, fixed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.grants[id]; e != nil {
-		e.proven, e.entity, e.expires = max(e.proven, sent), entity, expires
+		e.proven, e.entity, e.expires, e.fixed = max(e.proven, sent), entity, expires, fixed
 	}
 }
 
@@ -263,7 +280,8 @@ func (t *table) whole(started time.Duration) {
 }
 
 // due are the grants to look up now: those in use, those that were never looked up,
-// and some of the others, longest not tried first. all: every one.
+// those whose time is over by this machine's clock, and some of the others, longest
+// not tried first. all: every one.
 func (t *table) due(all bool) (out []entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -272,7 +290,7 @@ func (t *table) due(all bool) (out []entry) {
 	for _, e := range t.grants {
 		switch {
 		case !e.grant.RevokedAt.IsZero():
-		case e.asked > 0 && now-e.asked <= inUse, e.tried == 0: // in use, or new
+		case e.asked > 0 && now-e.asked <= inUse, e.tried == 0, overdue(e): // in use, new, or over
 			e.tried = now
 			out = append(out, *e)
 		case all || now-e.tried >= sweep:
@@ -289,6 +307,8 @@ func (t *table) due(all bool) (out []entry) {
 	}
 	return out
 }
+
+func overdue(e *entry) bool { return !e.expires.IsZero() && !time.Now().Before(e.expires) }
 
 // untold are the grants that ended and of which nobody was told, and takes them as
 // told. Those that this broker revoked itself are in it when it starts only.

@@ -2,7 +2,6 @@ package vaultpolicy
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -205,11 +204,11 @@ func (v *Vault) readFolder(ctx context.Context, p protocol.PrincipalID) (ids []p
 			continue // somebody else's entry
 		}
 		r, found, err := v.readRecord(ctx, p, id)
-		if err != nil && !errors.Is(err, errRecord) {
+		if err != nil {
 			return nil, err
 		}
 		if found {
-			v.adopt(ctx, r, err)
+			v.adopt(ctx, r)
 			ids = append(ids, id)
 		}
 	}
@@ -217,21 +216,25 @@ func (v *Vault) readFolder(ctx context.Context, p protocol.PrincipalID) (ids []p
 }
 
 // adopt takes what an entry says: a new grant, or the end of one.
-func (v *Vault) adopt(ctx context.Context, r record, bad error) {
+func (v *Vault) adopt(ctx context.Context, r record) {
 	id := r.grant.ID
 	known, isKnown := v.table.get(id)
 	switch {
-	case bad != nil && !isKnown:
+	case r.spoiled && !isKnown:
 		v.log.WarnContext(ctx, "an entry in the index of grants is no grant", "grant", id)
-	case bad != nil:
+	case r.spoiled:
 		v.gone(ctx, known, "its entry in the index was changed by hand, so that it is none")
 	case isKnown && known.grant.RevokedAt.IsZero():
 		v.compare(ctx, known, r)
-	case r.over() && !known.unfinished && time.Since(r.grant.RevokedAt) > revokedTTL:
+	case r.finished() && !known.unfinished && time.Since(r.grant.RevokedAt) > revokedTTL:
 		v.prune(ctx, r)
+	case isKnown && !r.finished():
+		if _, err := v.lost(ctx, known); err != nil {
+			v.log.WarnContext(ctx, "whether the end of a grant is in the index is asked again", "grant", id, "error", err)
+		}
 	case isKnown: // it ended
 	case r.over():
-		v.table.put(r.entry)
+		v.believe(ctx, r)
 	default:
 		e := r.entry
 		e.grant.RevokedAt = time.Time{}
@@ -241,6 +244,17 @@ func (v *Vault) adopt(ctx context.Context, r record, bad error) {
 		if !r.alive() {
 			v.gone(ctx, e, "its entry in the index says so")
 		}
+	}
+}
+
+// believe an entry that says that its grant ended, which is refused from now on. Where
+// no broker wrote it, its token may live, and is ended.
+func (v *Vault) believe(ctx context.Context, r record) {
+	e := r.entry
+	e.unfinished = !r.finished()
+	if v.table.put(e) && e.unfinished {
+		v.log.InfoContext(ctx, "the index says that a grant ended, and no broker wrote it there: its token is ended", "grant", e.grant.ID)
+		v.clean.Ring()
 	}
 }
 
@@ -264,9 +278,9 @@ func (v *Vault) compare(ctx context.Context, known entry, r record) {
 func (v *Vault) absent(ctx context.Context, e entry) {
 	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
 	switch {
-	case err != nil && !errors.Is(err, errRecord):
+	case err != nil:
 	case found:
-		v.adopt(ctx, r, err)
+		v.adopt(ctx, r)
 	case v.lags(ctx, e), v.session.Prove(ctx) != nil:
 	default:
 		v.gone(ctx, e, "its entry in the index was deleted")
