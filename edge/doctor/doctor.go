@@ -180,7 +180,7 @@ func (x *exam) start(alone string) string {
 		return x.Starter
 	}
 	program, _, _ := strings.Cut(alone, " ")
-	return "on its machine: bivouac dev, or " + alone + " with the flags or the --config that it has; " + program + " doctor says there what is missing"
+	return "on its machine: bivouac dev, or " + alone + ", which starts as it was started last; " + program + " doctor says there what is missing"
 }
 
 // standing asks the server whether this machine is still a runner of it. It reports

@@ -113,7 +113,7 @@ func (a *app) examineWay(ctx context.Context, r *finding.Report, u *url.URL) boo
 	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		r.Bad("server", "nothing listens at "+address+" (TCP port "+port+" refuses)", "nothing works without it", start)
+		r.Bad("server", finding.Refused(address), "nothing works without it", finding.MendRefused(address, start))
 		return false
 	case err != nil:
 		r.Bad("server", "TCP port "+port+" of "+host+" is blocked: "+err.Error(), "nothing works without it", "open TCP port "+port+" from here to the server (firewall, VPN or provider); or start it: "+start)
@@ -163,7 +163,7 @@ func (a *app) startOf(address string) string {
 			return devdir.Command(data)
 		}
 	}
-	return "bivouac dev, or bivouac-server on its machine, with the flags or the --config that it has; bivouac-server doctor says there why it does not run"
+	return "bivouac dev, or bivouac-server on its machine, which starts as it was started last; bivouac-server doctor says there why it does not run"
 }
 
 // otherScheme is the login over TLS where it was in the clear, and in the clear on this

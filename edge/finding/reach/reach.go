@@ -85,7 +85,7 @@ func none(r *finding.Report, p Peer, port string, udp, tcp error) {
 		}
 	}
 	if errors.Is(tcp, syscall.ECONNREFUSED) {
-		r.Bad(p.Check, "nothing listens at "+address+" (TCP port "+port+" refuses)", p.Who+" is needed for all work", p.Start)
+		r.Bad(p.Check, finding.Refused(address), p.Who+" is needed for all work", finding.MendRefused(address, p.Start))
 		return
 	}
 	r.Bad(p.Check, "port "+port+" of "+address+" is blocked for UDP ("+plainly(udp)+") and for TCP ("+plainly(tcp)+")", p.Who+" is needed for all work",

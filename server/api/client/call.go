@@ -133,7 +133,7 @@ func sendable(m proto.Message) error {
 // server asked for, or a back-off with full jitter.
 func retryIn(procedure string, err error, try int) (time.Duration, bool) {
 	var e *protocol.Error
-	if !errors.As(err, &e) || !idempotent[procedure] {
+	if !errors.As(err, &e) || !idempotent[procedure] || silent(err) {
 		return 0, false
 	}
 	if !e.Code.Retryable() && e.Code != protocol.CodeOutcomeUnknown { // committed or not: the same call again says which

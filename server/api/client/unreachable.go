@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"syscall"
+	"time"
 
 	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
@@ -31,6 +33,7 @@ func (c caller) unreachable(err error, said string) (protocol.Code, string) {
 	if loopback(u.Hostname()) {
 		people = "http://" + net.JoinHostPort(u.Hostname(), apiPort)
 	}
+	var dial *net.OpError
 	switch leaf := leafOf(err); {
 	case forMachines(leaf):
 		return protocol.CodeInvalidArgument, c.base + " is where machines connect, not people: log in at " + people + ", or where the server's `public` address says (" + said + ")"
@@ -46,13 +49,36 @@ func (c caller) unreachable(err error, said string) (protocol.Code, string) {
 		return protocol.CodeFailedPrecondition, "the certificate of " + c.base + " is not good for it (" + said + "): log in under a name that it is for, or have the server's admin replace it"
 	case errors.As(err, new(*net.DNSError)):
 		return protocol.CodeUnavailable, "the name " + u.Hostname() + " is not found from here (" + said + "): see getent hosts " + u.Hostname() + "; where it is mistyped, or another server is meant, bivouac login https://HOST:" + apiPort + " --token-file FILE"
+	case errors.As(err, &dial) && silent(err):
+		return protocol.CodeUnavailable, "nothing answers at " + u.Host + " within " + dialTimeout.String() + " (" + dial.Error() + "): a firewall, VPN or provider drops TCP port " + portOf(u) +
+			", or the address is another machine's. Open TCP port " + portOf(u) + " from here to the server; bivouac doctor looks from here, bivouac-server doctor on its machine"
 	case u.Port() == runnerPort || u.Port() == brokerPort:
 		return protocol.CodeUnavailable, text + "; unless the server says otherwise, machines connect at port " + u.Port() + ", and people at " + people
 	}
 	if !loopback(u.Hostname()) {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			text += "; or a firewall in between rejects TCP port " + portOf(u) + ": open it"
+		}
 		text += "; a bivouac dev answers people on its own machine alone, at http://127.0.0.1:" + apiPort
 	}
 	return protocol.CodeUnavailable, text
+}
+
+// dialTimeout bounds one try to connect. A port that is closed refuses at once, so
+// whoever waits longer waits for a packet filter.
+const dialTimeout = 4 * time.Second
+
+// silent reports a peer that did not even refuse: another try meets the same filter.
+func silent(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial" && dial.Timeout() && !errors.As(err, new(*net.DNSError))
+}
+
+func portOf(u *url.URL) string {
+	if u.Port() != "" {
+		return u.Port()
+	}
+	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 }
 
 // neverSent reports a call that did not get as far as the server: no name, no way.

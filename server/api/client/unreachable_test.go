@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,7 +58,7 @@ func TestUnreachableSaysWhatToDo(t *testing.T) {
 		"another name":      {strings.Replace(own.URL, "127.0.0.1", "localhost", 1), &tls.Config{RootCAs: pool}, protocol.CodeFailedPrecondition, "is not for the name localhost"},
 		"machines' port":    {machines.URL, nil, protocol.CodeInvalidArgument, "log in at http://127.0.0.1:7400"},
 		"plain HTTP":        {strings.Replace(plain.URL, "http:", "https:", 1), nil, protocol.CodeInvalidArgument, "speaks plain HTTP"},
-		"nobody":            {gone.URL, nil, protocol.CodeUnavailable, "start it with bivouac dev"},
+		"nobody":            {gone.URL, nil, protocol.CodeUnavailable, "start it with bivouac dev or bivouac-server"},
 		"no name":           {"https://nohost.invalid:7400", nil, protocol.CodeUnavailable, "getent hosts nohost.invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,6 +97,33 @@ func TestNeverSent(t *testing.T) {
 		if err := (caller{base: "https://203.0.113.1:7400"}).coded(c.err); !errors.As(err, &e) || (e.Code == protocol.CodeUnavailable) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A packet filter is told from a server that does not run: by the port that it drops, and
+// without another try, which would meet the same filter. What refused is tried again.
+func TestPacketFilter(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		tries int
+		want  string
+	}{
+		"dropped": {&net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}, 1, "Open TCP port 7400 from here to the server; bivouac doctor"},
+		"refused": {&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, 3, "or a firewall in between rejects TCP port 7400"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tries := 0
+			a, err := New(Config{URL: "https://203.0.113.1:7400", Retries: 2, HTTP: &http.Client{Transport: &http.Transport{
+				DialContext: func(context.Context, string, string) (net.Conn, error) { tries++; return nil, c.err },
+			}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = a.Principals.WhoAmI(t.Context(), &apiv1.WhoAmIRequest{})
+			if protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), c.want) || tries != c.tries {
+				t.Errorf("%d tries: %v", tries, err)
+			}
+		})
 	}
 }
 
