@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/issued"
 	"bivouac/vaultpolicy/client"
 	"bivouac/vaultpolicy/login"
 	"bivouac/vaultpolicy/plan"
@@ -186,10 +187,22 @@ func (c Config) auth() (login.Auth, error) {
 type Scope struct {
 	// Credentials that tools may use under grants, of every tenant.
 	Credentials []string
+	// Issued are those of Credentials that an engine issues, by name.
+	Issued map[string]*issued.From
 	// Keys of model routes and registries, of every tenant.
 	Keys []string
 	// TenantKeys are keys of one tenant that every tenant's requests use.
 	TenantKeys []policies.Credential
+}
+
+// opened are the credentials that a tenant's grants may reach.
+func (s Scope) opened(tenant protocol.TenantID) (out []policies.Opened) {
+	for _, name := range s.Credentials {
+		if from := s.Issued[name]; from == nil || from.For(tenant) {
+			out = append(out, policies.Opened{Credential: policies.Credential{Tenant: tenant, Name: name}, From: from})
+		}
+	}
+	return out
 }
 
 // Plan of what the server must have. It reads the issuer of a cert login.
@@ -214,9 +227,7 @@ func (c Config) Plan(s Scope) (plan.Plan, error) {
 	}
 	for _, t := range c.Tenants {
 		tenant := protocol.TenantID(t)
-		for _, name := range s.Credentials {
-			w.Credentials = append(w.Credentials, policies.Credential{Tenant: tenant, Name: name})
-		}
+		w.Credentials = append(w.Credentials, s.opened(tenant)...)
 		for _, name := range s.Keys {
 			w.Routes = append(w.Routes, policies.Credential{Tenant: tenant, Name: name})
 		}

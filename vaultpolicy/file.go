@@ -13,6 +13,7 @@ import (
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
+	"bivouac/server/broker/issued"
 	"bivouac/vaultpolicy/policies"
 )
 
@@ -62,8 +63,9 @@ type brokerFile struct {
 }
 
 type namedOnly struct {
-	Name   string   `hcl:"name,label"`
-	Remain hcl.Body `hcl:",remain"`
+	Name   string       `hcl:"name,label"`
+	From   *issued.From `hcl:"from,block"`
+	Remain hcl.Body     `hcl:",remain"`
 }
 
 // boundKey is a credential that the operator bound, which needs no grant.
@@ -94,7 +96,7 @@ func parseFile(src []byte, path string, getenv func(string) string) (File, error
 	if err != nil {
 		return File{}, err
 	}
-	scope, err := b.scope()
+	scope, err := b.scope(path, c)
 	return File{Config: c, Scope: scope}, err
 }
 
@@ -107,7 +109,9 @@ func place(r *hcl.Range, path string) string {
 
 // scope is what may be reached: tools' credentials under grants, routes' keys by the
 // broker itself. A destination's credential may be both.
-func (b brokerFile) scope() (s Scope, err error) {
+func (b brokerFile) scope(path string, c Config) (s Scope, err error) {
+	s.Issued = map[string]*issued.From{}
+	names := issued.Named{}
 	used, keys := map[string]bool{}, map[string]bool{}
 	var problems []error
 	note := func(in map[string]bool, to *[]string, name string) {
@@ -130,8 +134,19 @@ func (b brokerFile) scope() (s Scope, err error) {
 		s.TenantKeys = append(s.TenantKeys, policies.Credential{Tenant: tenant, Name: m.Credential})
 	}
 	for _, d := range b.Destinations {
-		for _, c := range d.Credentials {
-			note(used, &s.Credentials, c.Name)
+		for _, cr := range d.Credentials {
+			note(used, &s.Credentials, cr.Name)
+			from := cr.From.WithDefaults()
+			problems = append(problems, names.Add(cr.Name, from))
+			if from == nil {
+				continue
+			}
+			s.Issued[cr.Name] = from
+			for _, p := range append(from.Problems(), c.own(from)) {
+				if p != nil {
+					problems = append(problems, fmt.Errorf("%s: credential %q: %w", place(&from.Range, path), cr.Name, p))
+				}
+			}
 		}
 		for _, k := range []*boundKey{d.Egress, d.MCP} {
 			if k != nil {

@@ -120,3 +120,47 @@ func TestReadFile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What an engine issues has a policy of its own for each tenant that may use it, and
+// none for the others.
+func TestReadFileIssued(t *testing.T) {
+	const two = "ten_01m8n7mng1x16gsh7mgchdm30b"
+	text := strings.Replace(brokerHCL, "vault {", `destination "reports" {
+  url = "https://reports.example"
+  credential "reports-db" {
+    from "database" {
+      mount   = "team/pg"
+      role    = "reports-ro"
+      tenants = ["`+two+`"]
+    }
+  }
+}
+vault {`, 1)
+	f, err := parseFile([]byte(text), "broker.hcl", func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Tenants = append(f.Tenants, two)
+	p, err := f.Plan(f.Scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, i := range p.Items {
+		if i.Kind == "policy" && strings.HasSuffix(i.Name, "-reports-db") {
+			found[i.Name] = i.Want["policy"].(string)
+		}
+	}
+	if rule := found["bivouac-use-"+two+"-reports-db"]; len(found) != 1 || !strings.Contains(rule, `path "team/pg/creds/reports-ro" {`) || !strings.Contains(rule, `["team/pg/creds/reports-ro/*"]`) || strings.Contains(rule, "credentials/data") {
+		t.Errorf("%v", found)
+	}
+	for name, c := range map[string]struct{ old, new, want string }{
+		"Bivouac's own": {"team/pg", "bivouac-transit", "broker.hcl"},
+		"a pattern":     {"reports-ro", "*", `role "*"`},
+		"no engine":     {`from "database"`, `from "sql"`, "not known"},
+	} {
+		if _, err := parseFile([]byte(strings.Replace(text, c.old, c.new, 1)), "broker.hcl", func(string) string { return "" }); protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

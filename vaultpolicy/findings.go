@@ -17,7 +17,6 @@ import (
 	"bivouac/server/broker/secret"
 	"bivouac/vaultpolicy/client"
 	"bivouac/vaultpolicy/login"
-	"bivouac/vaultpolicy/policies"
 )
 
 const (
@@ -180,10 +179,11 @@ func (f File) missing(ctx context.Context, s *login.Session, c *client.Client) (
 
 // examineOpened looks whether what tools may use can be granted, as the broker looks.
 func (f File) examineOpened(ctx context.Context, r *finding.Report, s *login.Session, c *client.Client) {
-	opened := 0
+	wanted, opened := 0, 0
 	for _, t := range f.Tenants {
-		for _, name := range f.Scope.Credentials {
-			policy := f.names().UsePolicy(policies.Credential{Tenant: protocol.TenantID(t), Name: name})
+		for _, o := range f.Scope.opened(protocol.TenantID(t)) {
+			wanted++
+			policy := f.names().UsePolicy(o.Credential)
 			err := s.Do(ctx, func(ctx context.Context, token secret.Value) error {
 				_, err := c.Read(ctx, token, "sys/policies/acl/"+policy)
 				return err
@@ -192,14 +192,14 @@ func (f File) examineOpened(ctx context.Context, r *finding.Report, s *login.Ses
 			case "":
 				opened++
 			case client.Absent:
-				r.Bad("vault.opened", "the policy "+policy+" is missing", "no grant of tenant "+t+" can use the credential "+name, setUp)
+				r.Bad("vault.opened", "the policy "+policy+" is missing", "no grant of tenant "+t+" can use the credential "+o.Name, setUp)
 			}
 		}
 	}
 	switch {
 	case len(f.Tenants) == 0:
 		r.Warn("vault.opened", "the vault block names no tenant", "a key of a route, or a credential of a grant, is only opened for a tenant that is named", "tenants = [\"ten_…\"] in the vault block (bivouac whoami says yours), then "+setUp)
-	case opened == len(f.Tenants)*len(f.Scope.Credentials):
+	case opened == wanted:
 		r.Fine("vault.opened", "%d credential(s) of tools for %d tenant(s), %d key(s) of routes", len(f.Scope.Credentials), len(f.Tenants), len(f.keys(f.Scope)))
 	}
 }

@@ -85,17 +85,19 @@ func (v *Vault) policiesExist(ctx context.Context, g authority.Grant) error {
 	checks, ctx := errgroup.WithContext(ctx)
 	checks.SetLimit(parallel)
 	for _, name := range g.Credentials {
-		policy := v.names.UsePolicy(policies.Credential{Tenant: g.Tenant, Name: name})
-		checks.Go(func() error {
-			_, err := v.read(ctx, "see which credentials are opened", "sys/policies/acl/"+policy)
-			if client.KindOf(err) == client.Absent {
-				return protocol.Errorf(protocol.CodeFailedPrecondition,
-					"the credential %q of tenant %s is not opened to grants: the policy %s is missing; name the tenant in the vault block of broker.hcl, and run: bivouac vault setup --apply", name, g.Tenant, policy)
-			}
-			return err
-		})
+		checks.Go(func() error { return v.opened(ctx, policies.Credential{Tenant: g.Tenant, Name: name}) })
 	}
 	return checks.Wait()
+}
+
+func (v *Vault) opened(ctx context.Context, c policies.Credential) error {
+	policy := v.names.UsePolicy(c)
+	_, err := v.read(ctx, "see which credentials are opened", "sys/policies/acl/"+policy)
+	if client.KindOf(err) == client.Absent {
+		return protocol.Errorf(protocol.CodeFailedPrecondition,
+			"the credential %q of tenant %s is not opened to grants: the policy %s is missing; name the tenant in the vault block of broker.hcl, and run: bivouac vault setup --apply", c.Name, c.Tenant, policy)
+	}
+	return err
 }
 
 // makeToken of a grant: an orphan of the role, hanging on the entity of its person.

@@ -17,6 +17,17 @@ const actionTTL = "60s"
 // Mint makes the credential of one action and reads with it. Nothing is kept: the
 // server decides about every one. INV-13.
 func (v *Vault) Mint(ctx context.Context, u authority.Use) (secret.Value, error) {
+	c := policies.Credential{Tenant: u.Tenant, Name: u.Credential}
+	action, err := v.actionOf(ctx, u, c)
+	if err != nil {
+		return secret.Value{}, err
+	}
+	return v.value(ctx, action, c, func(err error) error { return v.refused(ctx, u.Grant, c, err) })
+}
+
+// actionOf a use: the batch token with which its one request is made, where the grant
+// allows it and lives.
+func (v *Vault) actionOf(ctx context.Context, u authority.Use, c policies.Credential) (secret.Value, error) {
 	o, err := v.open(ctx, u)
 	if err != nil {
 		return secret.Value{}, err
@@ -27,18 +38,17 @@ func (v *Vault) Mint(ctx context.Context, u authority.Use) (secret.Value, error)
 	if err := v.listed(ctx, o.grant); err != nil {
 		return secret.Value{}, err
 	}
-	c := policies.Credential{Tenant: u.Tenant, Name: u.Credential}
-	action, err := v.action(ctx, o, c)
-	if err != nil {
-		return secret.Value{}, err
+	return v.action(ctx, o, c)
+}
+
+// refused says what a refusal of an action's token is about: its grant ended, or a
+// right is missing.
+func (v *Vault) refused(ctx context.Context, id protocol.GrantID, c policies.Credential, err error) error {
+	if e := v.recheck(ctx, id); e != nil {
+		return e
 	}
-	return v.value(ctx, action, c, func(err error) error {
-		if e := v.recheck(ctx, u.Grant); e != nil {
-			return e
-		}
-		return protocol.Errorf(protocol.CodeFailedPrecondition,
-			"grant %s lives, but the server refuses it the credential %q: the policy %s is missing or changed (%w); bivouac vault check says so, bivouac vault setup --apply mends it", u.Grant, u.Credential, v.names.UsePolicy(c), err)
-	})
+	return protocol.Errorf(protocol.CodeFailedPrecondition,
+		"grant %s lives, but the server refuses it the credential %q: the policy %s is missing or changed (%w); bivouac vault check says so, bivouac vault setup --apply mends it", id, c.Name, v.names.UsePolicy(c), err)
 }
 
 // listed refuses a grant that ended. One that is not in memory is looked for in the

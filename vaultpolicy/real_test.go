@@ -147,6 +147,13 @@ func (x *site) vault(t testing.TB, change func(*Config)) *Vault {
 func (x *site) run(t testing.TB, change func(*Config)) *Vault {
 	t.Helper()
 	v := x.vault(t, change)
+	x.runs(t, v)
+	return v
+}
+
+// runs an adapter until the test ends.
+func (x *site) runs(t testing.TB, v *Vault) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	over := make(chan error)
 	go func() { over <- v.Run(ctx, func(authority.Ended) {}) }()
@@ -156,7 +163,6 @@ func (x *site) run(t testing.TB, change func(*Config)) *Vault {
 			t.Error(err)
 		}
 	})
-	return v
 }
 
 // grant of a new person, with a credential in the server.
@@ -240,7 +246,7 @@ func TestSetup(t *testing.T) {
 			t.Fatalf("a second time differs: %s %v", d, err)
 		}
 		files, err := filepath.Glob("policies/*.hcl")
-		if err != nil || len(files) != 4 {
+		if err != nil || len(files) != 5 {
 			t.Fatal(files, err)
 		}
 		for _, f := range files {

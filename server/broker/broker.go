@@ -79,6 +79,7 @@ type Broker struct {
 	keyless      *keyless
 	routes       map[string]*route
 	destinations map[string]*outlet
+	issuer       Issuer // nil where no credential is issued
 }
 
 // New makes a broker and opens its files; it starts nothing.
@@ -95,13 +96,17 @@ func New(cfg Config, p Ports) (*Broker, error) {
 	if p.Elapsed == nil {
 		p.Elapsed = lease.Boottime
 	}
+	issuer, _ := p.Authority.(Issuer)
+	if name := cfg.firstIssued(); name != "" && issuer == nil {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the credential %q is issued by an engine, and what holds the grants has none", name)
+	}
 	rootKey, ok := p.Root.Root().PublicKey.(ed25519.PublicKey)
 	if !ok {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "the root key is not Ed25519")
 	}
 	b := &Broker{
 		cfg: cfg.withDefaults(), ports: p, log: p.Log, boot: rand.Text(), flows: newFlows(), ended: newEnded(), debts: newDebts(), moved: newMoved(p.Elapsed),
-		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), keyless: newKeyless(), routes: map[string]*route{}, destinations: map[string]*outlet{},
+		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), keyless: newKeyless(), routes: map[string]*route{}, destinations: map[string]*outlet{}, issuer: issuer,
 	}
 	b.caps.Store(b.cfg.Caps)
 	if err := b.open(); err != nil {

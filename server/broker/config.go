@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"bivouac/server/broker/budget"
+	"bivouac/server/broker/issued"
 	"bivouac/server/broker/mcp"
 	"bivouac/server/broker/provider"
 )
@@ -156,8 +157,11 @@ type Credential struct {
 	// Header that carries it. Default Authorization.
 	Header string `hcl:"header,optional"`
 	// Format with {value} once. Default "Bearer {value}".
-	Format string    `hcl:"format,optional"`
-	Range  hcl.Range `hcl:",def_range"`
+	Format string `hcl:"format,optional"`
+	// From is the engine of the vault block's server that issues it for each action.
+	// Without the block it is a value that the tenant stores.
+	From  *issued.From `hcl:"from,block"`
+	Range hcl.Range    `hcl:",def_range"`
 }
 
 // Vault is a block that this package does not read: it knows no implementation of
@@ -223,11 +227,19 @@ func (c Config) withDefaults() Config {
 		d := &c.Destinations[i]
 		d.Credentials = append([]Credential(nil), d.Credentials...)
 		for j := range d.Credentials {
-			or(&d.Credentials[j].Header, "Authorization")
-			or(&d.Credentials[j].Format, "Bearer {value}")
+			d.Credentials[j] = d.Credentials[j].withDefaults()
 		}
 		d.Egress, d.MCP = d.Egress.withDefaults(), d.MCP.withDefaults()
 	}
+	return c
+}
+
+func (c Credential) withDefaults() Credential {
+	if c.From != nil { // its engine says in which headers it travels
+		c.From = c.From.WithDefaults()
+		return c
+	}
+	c.Header, c.Format = cmp.Or(c.Header, "Authorization"), cmp.Or(c.Format, "Bearer {value}")
 	return c
 }
 

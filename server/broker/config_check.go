@@ -38,7 +38,7 @@ type check struct {
 }
 
 func (k *check) bad(r hcl.Range, format string, args ...any) {
-	k.problems = append(k.problems, fmt.Errorf("%s: %s", place(&r, k.file), fmt.Sprintf(format, args...)))
+	k.problems = append(k.problems, fmt.Errorf("%s: %w", place(&r, k.file), fmt.Errorf(format, args...)))
 }
 
 func (k *check) err(r hcl.Range, what string, err error) {
@@ -82,6 +82,7 @@ func (c Config) problems(filename string) []error {
 			k.bad(d.Range, "destination %q has the name that paths give to a model route: choose another", d.Name)
 		}
 	}
+	k.issued(c)
 	k.caps(c)
 	return k.problems
 }
@@ -150,7 +151,9 @@ func (k *check) destination(d Destination) {
 		}
 		seen[c.Name] = true
 		k.err(c.Range, "credential", authority.CheckName(c.Name))
-		k.err(c.Range, fmt.Sprintf("credential %q", c.Name), gateway.Binding{Header: c.Header, Format: c.Format}.Check())
+		if c.From == nil {
+			k.err(c.Range, fmt.Sprintf("credential %q", c.Name), gateway.Binding{Header: c.Header, Format: c.Format}.Check())
+		}
 	}
 	if d.Egress != nil {
 		k.egress(d)

@@ -111,6 +111,9 @@ func (s authorityService) PutCredential(ctx context.Context, in *brokerv1.PutCre
 	if err != nil {
 		return nil, err
 	}
+	if err := s.cfg.isStored(in.GetName()); err != nil {
+		return nil, err
+	}
 	s.retire(ctx, tenant, in.GetName())
 	if err := s.ports.Authority.PutCredential(ctx, tenant, in.GetName(), in.GetSealed()); err != nil {
 		return nil, err

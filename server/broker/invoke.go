@@ -9,6 +9,7 @@ import (
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/calllog"
 	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/issued"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/secret"
 )
@@ -56,25 +57,32 @@ func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (
 	if err != nil {
 		return nil, refusedBy(ByAuthority, err)
 	}
+	defer credential.Return(ctx)
 	return b.send(ctx, action, req, ready, in.GetIdempotencyKey(), credential)
 }
 
-// mint opens the sealed grant for the one credential that the tool names.
-func (b *Broker) mint(ctx context.Context, r *request) (secret.Value, error) {
+// mint opens the sealed grant for the one credential that the tool names: what is
+// stored under the name, or what its engine issues now.
+func (b *Broker) mint(ctx context.Context, r *request) (issued.Credential, error) {
 	name := r.tool.GetCredential()
 	if name == "" {
-		return secret.Value{}, nil
+		return issued.Credential{}, nil
 	}
 	c := r.claims
 	if c.Grant == "" || len(c.SealedGrant) == 0 {
-		return secret.Value{}, denied("the credential %q needs a grant, and the turn has none: bivouac grant create --agent %s --credential %s", name, c.Agent, name)
+		return issued.Credential{}, denied("the credential %q needs a grant, and the turn has none: bivouac grant create --agent %s --credential %s", name, c.Agent, name)
 	}
-	return b.ports.Authority.Mint(ctx, authority.Use{
+	use := authority.Use{
 		Grant: c.Grant, Sealed: c.SealedGrant, Tenant: c.Tenant, Principal: c.Principal, Agent: c.Agent, Credential: name,
-	})
+	}
+	if from := b.destinations[r.destination()].issued[name]; from != nil {
+		return b.issuer.Issue(ctx, use, from)
+	}
+	value, err := b.ports.Authority.Mint(ctx, use)
+	return issued.Stored(value), err
 }
 
-func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, ready *gateway.Request, key string, credential secret.Value) (*brokerv1.InvokeResponse, error) {
+func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, ready *gateway.Request, key string, credential issued.Credential) (*brokerv1.InvokeResponse, error) {
 	first, err := b.calls.Begin(calllog.Call{Action: id, ArgsDigest: r.claims.ArgsDigest, Key: key, Repeatable: ready.Repeatable})
 	if err != nil {
 		return nil, err
@@ -83,9 +91,9 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	// From here on only the log may say that nothing left.
 	var before []secret.Value
 	if name := r.tool.GetCredential(); name != "" {
-		before = b.retired.use(r.claims.Tenant, name, credential)
+		before = b.retired.use(r.claims.Tenant, name, credential.Value)
 	}
-	answer, err := ready.Send(ctx, credential, before...)
+	answer, err := ready.Send(ctx, credential.Value, append(before, credential.Hidden()...)...)
 	if err != nil {
 		return nil, b.notAnswered(id, first, err)
 	}

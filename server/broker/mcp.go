@@ -12,9 +12,9 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/calllog"
 	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/issued"
 	"bivouac/server/broker/mcp"
 	"bivouac/server/broker/protocol/brokerv1"
-	"bivouac/server/broker/secret"
 )
 
 // callMCP calls a tool of an MCP server. Handshake and list come before the log:
@@ -29,6 +29,7 @@ func (b *Broker) callMCP(ctx context.Context, id protocol.ActionID, r *request, 
 	if err != nil {
 		return nil, refusedBy(ByAuthority, err)
 	}
+	defer credential.Return(flow)
 	access := b.accessOf(ctx, r, credential)
 	session, err := server.Open(ctx, access)
 	if err != nil {
@@ -53,10 +54,10 @@ func (b *Broker) callMCP(ctx context.Context, id protocol.ActionID, r *request, 
 
 // accessOf one session: its credential, and the paths that every request of it is
 // held against.
-func (b *Broker) accessOf(ctx context.Context, r *request, credential secret.Value) mcp.Access {
-	a := mcp.Access{Name: r.tool.GetCredential(), Credential: credential}
+func (b *Broker) accessOf(ctx context.Context, r *request, credential issued.Credential) mcp.Access {
+	a := mcp.Access{Name: r.tool.GetCredential(), Credential: credential.Value}
 	if a.Name != "" {
-		a.Before = b.retired.use(r.claims.Tenant, a.Name, credential)
+		a.Before = append(b.retired.use(r.claims.Tenant, a.Name, credential.Value), credential.Hidden()...)
 	}
 	a.LeavesFunc = func(w *consul.Request) error {
 		if err := context.Cause(ctx); err != nil {

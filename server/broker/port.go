@@ -9,6 +9,7 @@ import (
 	"bivouac/consul"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
+	"bivouac/server/broker/issued"
 	"bivouac/server/broker/secret"
 )
 
@@ -36,6 +37,16 @@ type Grants interface {
 	// grant that it knows as revoked: those of before at the start, later ones as
 	// they are seen, and from then on Mint and Alive refuse them. INV-13.
 	Run(ctx context.Context, ended func(authority.Ended)) error
+}
+
+// Issuer makes credentials for one action. A server with engines is one, and the
+// keyring is none: it stores values. An Authority that is one issues under its grants.
+type Issuer interface {
+	// Issue has an engine make what the credential of a use stands for. The refusals are
+	// Mint's. What was issued ends with the grant, and soon by itself.
+	Issue(ctx context.Context, u authority.Use, from *issued.From) (issued.Credential, error)
+	// Opened refuses a credential that no grant of the tenant can use yet.
+	Opened(ctx context.Context, tenant protocol.TenantID, name string, from *issued.From) error
 }
 
 // Credentials are what grants and model routes name.

@@ -72,8 +72,12 @@ func (b *Broker) toolAsBound(ctx context.Context, r *request) error {
 	if err := out.admits(r.tool); err != nil {
 		return err
 	}
-	if r.tool.GetCredential() != "" {
-		return b.stored(ctx, r.claims.Tenant, r.tool.GetCredential())
+	name := r.tool.GetCredential()
+	if from := out.issued[name]; from != nil {
+		return b.issuer.Opened(ctx, r.claims.Tenant, name, from)
+	}
+	if name != "" {
+		return b.stored(ctx, r.claims.Tenant, name)
 	}
 	return nil
 }

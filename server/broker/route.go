@@ -9,6 +9,7 @@ import (
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/forward"
 	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/issued"
 	"bivouac/server/broker/mcp"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/provider"
@@ -27,6 +28,8 @@ type route struct {
 type outlet struct {
 	*gateway.Destination
 	boundaries []string
+	// issued are the credentials that an engine issues, by name.
+	issued map[string]*issued.From
 	// packages is the way of sandboxed code; nil where there is none.
 	packages *forward.Upstream
 	bounds   Egress
@@ -96,11 +99,14 @@ func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error
 	if err != nil {
 		return nil, err
 	}
-	bindings := map[string]gateway.Binding{}
+	bindings, from := map[string]gateway.Binding{}, map[string]*issued.From{}
 	for _, b := range d.Credentials {
 		bindings[b.Name] = gateway.Binding{Header: b.Header, Format: b.Format}
+		if b.From != nil {
+			from[b.Name], bindings[b.Name] = b.From, b.From.Binding()
+		}
 	}
-	out := &outlet{boundaries: d.DataBoundaries, Destination: gateway.New(gateway.Config{
+	out := &outlet{boundaries: d.DataBoundaries, issued: from, Destination: gateway.New(gateway.Config{
 		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client,
 	})}
 	if d.MCP != nil {

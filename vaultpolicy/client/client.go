@@ -126,6 +126,10 @@ type Answer struct {
 	Data map[string]any
 	// Login is set where the answer is a token.
 	Login Login
+	// Lease of what was issued; empty: it has none.
+	Lease string
+	// LeaseTTL is how long it lives.
+	LeaseTTL time.Duration
 }
 
 // Login is a token and what the server says of it.
@@ -206,6 +210,7 @@ func (c *Client) ask(ctx context.Context, verb, path string, run func(context.Co
 	if s == nil {
 		return out, nil
 	}
+	out.Lease, out.LeaseTTL = s.LeaseID, time.Duration(s.LeaseDuration)*time.Second
 	if s.Data != nil {
 		out.Data = s.Data
 	}

@@ -70,10 +70,18 @@ func (f *Fault) Error() string {
 
 func (f *Fault) Unwrap() error { return f.Err }
 
-// KindOf an error of this package; empty for every other.
-func KindOf(err error) Kind {
+// FaultOf an error of this package; nil for every other.
+func FaultOf(err error) *Fault {
 	var f *Fault
 	if errors.As(err, &f) {
+		return f
+	}
+	return nil
+}
+
+// KindOf an error of this package; empty for every other.
+func KindOf(err error) Kind {
+	if f := FaultOf(err); f != nil {
 		return f.Kind
 	}
 	return ""

@@ -17,7 +17,7 @@ type Wanted struct {
 	// Login of the broker.
 	Login Login
 	// Credentials that grants may reach.
-	Credentials []policies.Credential
+	Credentials []policies.Opened
 	// Routes are the keys that the operator bound to model routes and registries.
 	Routes []policies.Credential
 	// Period of a grant's token: a grant whose broker was away for longer is over.
@@ -97,7 +97,7 @@ func (p *Plan) rules(w Wanted) {
 	policy(w.Names.GrantPolicy(), w.Names.Grant(), "no grant can be used")
 	policy(w.Names.RoutesPolicy(), w.Names.Routes(w.Routes), "the broker cannot read the keys of model routes and registries")
 	for _, c := range w.Credentials {
-		policy(w.Names.UsePolicy(c), w.Names.Use(c), "no grant of tenant "+c.Tenant.String()+" can use the credential "+c.Name)
+		policy(w.Names.UsePolicy(c.Credential), w.Names.Use(c), "no grant of tenant "+c.Tenant.String()+" can use the credential "+c.Name)
 	}
 	p.add(Item{
 		Kind: "token role", Name: w.Names.GrantRole(), Path: "auth/token/roles/" + w.Names.GrantRole(), For: "no grant can be made",

@@ -12,7 +12,7 @@ import (
 func wantedBy(method string) Wanted {
 	c := policies.Credential{Tenant: "ten_01m8n7mng1x16gsh7mgchdm30b", Name: "weather"}
 	return Wanted{
-		Names: policies.NamesOf("bivouac"), Credentials: []policies.Credential{c}, Routes: []policies.Credential{c}, Period: 72 * time.Hour, TokensPerSecond: 500,
+		Names: policies.NamesOf("bivouac"), Credentials: []policies.Opened{{Credential: c}}, Routes: []policies.Credential{c}, Period: 72 * time.Hour, TokensPerSecond: 500,
 		Login: Login{Auth: login.Auth{Method: method, Mount: method, Role: "bivouac-broker"}, Audiences: []string{"vault.io"}, UserClaim: "sub", Issuer: "PEM", CommonName: "broker"},
 	}
 }

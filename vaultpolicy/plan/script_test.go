@@ -19,7 +19,7 @@ func wanted() Wanted {
 	return Wanted{
 		Names: policies.NamesOf("bivouac"), Period: 72 * time.Hour, TokensPerSecond: 500,
 		Login:       Login{Auth: login.Auth{Method: login.AppRole, Mount: "approle", Role: "bivouac-broker"}},
-		Credentials: []policies.Credential{{Tenant: protocol.TenantID("ten_01arz3ndektsv4rrffq69g5fav"), Name: "weather"}},
+		Credentials: []policies.Opened{{Credential: policies.Credential{Tenant: protocol.TenantID("ten_01arz3ndektsv4rrffq69g5fav"), Name: "weather"}}},
 	}
 }
 

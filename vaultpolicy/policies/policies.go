@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/issued"
 )
 
 //go:embed bivouac-broker.hcl
@@ -27,6 +28,12 @@ var use string
 
 //go:embed bivouac-route.hcl
 var route string
+
+//go:embed bivouac-use-database.hcl
+var useDatabase string
+
+// useOf engines that issue credentials.
+var useOf = map[string]string{issued.Database: useDatabase}
 
 // Names of everything of one deployment in a server. The policies as they are have
 // those of the prefix "bivouac"; a second deployment needs another.
@@ -73,14 +80,27 @@ type Credential struct {
 	Name   string
 }
 
+// Opened is a credential that grants may reach.
+type Opened struct {
+	Credential
+	// From is the engine that issues it; nil: it is stored.
+	From *issued.From
+}
+
 // Broker is the policy of the broker's login.
 func (n Names) Broker() string { return n.in(broker) }
 
 // Grant is the policy of every grant.
 func (n Names) Grant() string { return n.in(grant) }
 
-// Use is the policy that reads one credential.
-func (n Names) Use(c Credential) string { return c.in(n.in(use)) }
+// Use is the policy that reads one credential, or has its engine issue it. What of an
+// engine stands in it was checked (issued.From.Problems).
+func (n Names) Use(o Opened) string {
+	if o.From == nil {
+		return o.in(n.in(use))
+	}
+	return strings.NewReplacer("MOUNT", o.From.Mount, "ROLE", o.From.Role).Replace(useOf[o.From.Engine])
+}
 
 // Routes is the policy with which the broker reads the keys that are bound to
 // routes.

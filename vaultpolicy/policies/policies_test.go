@@ -18,10 +18,10 @@ func TestFilesAreThePolicies(t *testing.T) {
 		}
 	}
 	files, err := filepath.Glob("*.hcl")
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Errorf("%v %v", files, err)
 	}
-	if use := d.Use(weather); !strings.Contains(use, `path "bivouac-credentials/data/ten_01m8n7mng1x16gsh7mgchdm30b/weather.v2"`) || d.UsePolicy(weather) != "bivouac-use-ten_01m8n7mng1x16gsh7mgchdm30b-weather.v2" {
+	if use := d.Use(Opened{Credential: weather}); !strings.Contains(use, `path "bivouac-credentials/data/ten_01m8n7mng1x16gsh7mgchdm30b/weather.v2"`) || d.UsePolicy(weather) != "bivouac-use-ten_01m8n7mng1x16gsh7mgchdm30b-weather.v2" {
 		t.Error(use)
 	}
 }
@@ -30,7 +30,7 @@ func TestFilesAreThePolicies(t *testing.T) {
 func TestPrefix(t *testing.T) {
 	n := NamesOf("second")
 	n.Transit = "keys/two"
-	for _, text := range []string{n.Broker(), n.Grant(), n.Use(weather), n.Routes([]Credential{weather})} {
+	for _, text := range []string{n.Broker(), n.Grant(), n.Use(Opened{Credential: weather}), n.Routes([]Credential{weather})} {
 		for line := range strings.SplitSeq(text, "\n") {
 			if strings.Contains(line, DefaultPrefix+"-") || strings.Contains(line, `"second-transit`) {
 				t.Error(line)

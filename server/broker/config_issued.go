@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"bivouac/edge/protocol"
+	"bivouac/server/broker/issued"
+)
+
+// issued holds the credentials that engines issue against everything else that the
+// file says of them.
+func (k *check) issued(c Config) {
+	names := issued.Named{}
+	for _, d := range c.Destinations {
+		for _, cr := range d.Credentials {
+			if err := names.Add(cr.Name, cr.From); err != nil {
+				k.bad(cr.Range, "%w", err)
+			}
+			if cr.From != nil {
+				k.from(c, cr)
+			}
+		}
+		for block, name := range map[string]string{"egress": d.Egress.credential(), "mcp": d.MCP.credential()} {
+			if names[name] != nil {
+				k.bad(d.Range, "%s: credential %q is issued under a grant, and here nobody gives one: name a credential that is stored", block, name)
+			}
+		}
+	}
+	for _, m := range c.Models {
+		if names[m.Credential] != nil {
+			k.bad(m.Range, "credential %q is issued under a grant, and a model route has none: name a credential that is stored", m.Credential)
+		}
+	}
+}
+
+// from is one credential that is issued.
+func (k *check) from(c Config, cr Credential) {
+	for _, p := range cr.From.Problems() {
+		k.bad(cr.From.Range, "credential %q: %w", cr.Name, p)
+	}
+	if c.Vault == nil {
+		k.bad(cr.From.Range, "credential %q: from %q needs a vault block in this file: the keyring stores values and issues nothing", cr.Name, cr.From.Engine)
+	}
+	if cr.Header != "" || cr.Format != "" {
+		k.bad(cr.Range, "credential %q: header and format are for a value that is stored: what %s issues has its own", cr.Name, cr.From.Engine)
+	}
+}
+
+// isStored refuses a name that an engine issues: a value under it would never be used.
+func (c Config) isStored(name string) error {
+	for _, d := range c.Destinations {
+		for _, cr := range d.Credentials {
+			if cr.Name == name && cr.From != nil {
+				return protocol.Errorf(protocol.CodeFailedPrecondition, "the credential %q is issued for each action by the %s (broker.hcl): nothing is stored under its name; grant it with: bivouac grant create --credential %s", name, cr.From, name)
+			}
+		}
+	}
+	return nil
+}
+
+// firstIssued is a credential that an engine issues; empty: there is none.
+func (c Config) firstIssued() string {
+	for _, d := range c.Destinations {
+		for _, cr := range d.Credentials {
+			if cr.From != nil {
+				return cr.Name
+			}
+		}
+	}
+	return ""
+}
+
+func (e *Egress) credential() string {
+	if e == nil {
+		return ""
+	}
+	return e.Credential
+}
+
+func (m *MCP) credential() string {
+	if m == nil {
+		return ""
+	}
+	return m.Credential
+}

@@ -1,0 +1,153 @@
+package issued
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+
+	"bivouac/edge/protocol"
+)
+
+// Engines that issue credentials.
+const (
+	// Database makes a user of a database for the action.
+	Database = "database"
+)
+
+// From is the block of a credential that says which engine issues it.
+type From struct {
+	Engine string `hcl:"engine,label"`
+	// Mount of the engine. Default: its name.
+	Mount string `hcl:"mount,optional"`
+	// Role of the engine, which its admin made: what is issued can do what that says.
+	Role string `hcl:"role,optional"`
+	// Tenants, by id, whose grants may use it. Default: those of the vault block.
+	Tenants []string `hcl:"tenants,optional"`
+
+	Range hcl.Range `hcl:",def_range"`
+}
+
+// uses of fields by engines: what one needs, and what it may have beside mount and
+// tenants, which all may.
+var uses = map[string]struct{ needs, takes string }{
+	Database: {"role", "role"},
+}
+
+// Known engines.
+func Known() []string { return slices.Sorted(maps.Keys(uses)) }
+
+// WithDefaults fills what a file left out.
+func (f *From) WithDefaults() *From {
+	if f == nil {
+		return nil
+	}
+	out := *f
+	if out.Mount == "" {
+		out.Mount = f.Engine
+	}
+	return &out
+}
+
+var (
+	mountForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}(/[a-z0-9][a-z0-9_-]{0,63})*$`)
+	roleForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+)
+
+// own paths of the server, at which no engine of an admin's is.
+var own = []string{"sys", "auth", "identity", "cubbyhole"}
+
+// Problems of a block with its defaults: all of them, without their place.
+func (f *From) Problems() (out []error) {
+	bad := func(format string, args ...any) {
+		out = append(out, fmt.Errorf("from %q: "+format, append([]any{f.Engine}, args...)...))
+	}
+	use, known := uses[f.Engine]
+	if !known {
+		bad("this engine is not known: use one of %s", strings.Join(Known(), ", "))
+		return out
+	}
+	given := f.given()
+	for _, field := range strings.Fields(use.needs) {
+		if !given[field] {
+			bad("%s is missing", field)
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(given)) {
+		if given[field] && !slices.Contains(strings.Fields(use.takes), field) {
+			bad("%s has no meaning there: it takes mount, tenants, %s", field, strings.ReplaceAll(use.takes, " ", ", "))
+		}
+	}
+	first, _, _ := strings.Cut(f.Mount, "/")
+	switch {
+	case !mountForm.MatchString(f.Mount):
+		bad("mount %q is no mount: lower-case letters, digits, hyphens and underscores, without a slash at either end", f.Mount)
+	case slices.Contains(own, first):
+		bad("mount %q is the server's own, and issues no credential", f.Mount)
+	}
+	if f.Role != "" && !roleForm.MatchString(f.Role) {
+		bad("role %q is no name of a role: letters, digits, dots, hyphens and underscores", f.Role)
+	}
+	for _, t := range f.Tenants {
+		if _, err := protocol.ParseID[protocol.TenantKind](t); err != nil {
+			bad("tenants: %w", err)
+		}
+	}
+	return out
+}
+
+// given says which fields a file has, of those that not every engine takes.
+func (f *From) given() map[string]bool {
+	return map[string]bool{
+		"role": f.Role != "",
+	}
+}
+
+// For reports whether a tenant's grants may use it.
+func (f *From) For(t protocol.TenantID) bool {
+	return len(f.Tenants) == 0 || slices.Contains(f.Tenants, t.String())
+}
+
+// Path of the engine that a credential is asked of.
+func (f *From) Path() string { return f.Mount + "/creds/" + f.Role }
+
+// RolePath is where an admin reads what it issues.
+func (f *From) RolePath() string { return f.Mount + "/roles/" + f.Role }
+
+// String says it as people do: "database role reports-ro at database/".
+func (f *From) String() string { return f.Engine + " role " + f.Role + " at " + f.Mount + "/" }
+
+// Named is what each name of a credential stands for in one file: an engine's, or,
+// with nil, a value that is stored.
+type Named map[string]*From
+
+// Add notes where a name stands. One name is one credential: grants name nothing else.
+func (n Named) Add(name string, f *From) error {
+	before, seen := n[name]
+	n[name] = f
+	if !seen || same(before, f) {
+		return nil
+	}
+	return fmt.Errorf("credential %q stands for %s elsewhere in this file, and here for %s: grants go by the name alone, so give one of them another", name, before.what(), f.what())
+}
+
+func (f *From) what() string {
+	if f == nil {
+		return "a value that is stored"
+	}
+	return f.String()
+}
+
+// same leaves out where the blocks stand.
+func same(a, b *From) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, y := *a, *b
+	x.Range, y.Range = hcl.Range{}, hcl.Range{}
+	return reflect.DeepEqual(x, y)
+}
