@@ -106,6 +106,12 @@ type Destination struct {
 	CAFile       string `hcl:"ca_file,optional"`
 	// Methods that tools may use. Default: GET, HEAD, POST, PUT, PATCH, DELETE.
 	Methods []string `hcl:"methods,optional"`
+	// Retries of what may be sent again: tools that read, and idempotent ones that the
+	// destination refused for now (429). 0 is none. Default 2.
+	Retries *int `hcl:"retries,optional"`
+	// Pages says how the destination divides what it lists; without the block an answer
+	// is one page.
+	Pages *Pages `hcl:"pages,block"`
 	// DataBoundaries that may be sent there; empty: any.
 	DataBoundaries []string `hcl:"data_boundaries,optional"`
 	// Credentials that may be sent there, by name.
@@ -229,7 +235,7 @@ func (c Config) withDefaults() Config {
 		for j := range d.Credentials {
 			d.Credentials[j] = d.Credentials[j].withDefaults()
 		}
-		d.Egress, d.MCP = d.Egress.withDefaults(), d.MCP.withDefaults()
+		d.Egress, d.MCP, d.Pages = d.Egress.withDefaults(), d.MCP.withDefaults(), d.Pages.withDefaults()
 	}
 	return c
 }

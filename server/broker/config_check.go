@@ -161,6 +161,7 @@ func (k *check) destination(d Destination) {
 	if d.MCP != nil {
 		k.mcp(d)
 	}
+	k.pages(d)
 }
 
 func (k *check) mcp(d Destination) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"bivouac/consul"
 	"bivouac/edge/fault"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
@@ -93,7 +94,10 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	if name := r.tool.GetCredential(); name != "" {
 		before = b.retired.use(r.claims.Tenant, name, credential.Value)
 	}
-	answer, err := ready.Send(ctx, credential.Value, append(before, credential.Hidden()...)...)
+	answer, err := ready.Send(ctx, gateway.Pass{
+		Credential: credential.Value, Before: append(before, credential.Hidden()...),
+		LeavesFunc: func(w *consul.Request) error { return b.leaves(ctx, r, w) },
+	})
 	if err != nil {
 		return nil, b.notAnswered(id, first, err)
 	}
@@ -108,7 +112,7 @@ func (b *Broker) answered(id protocol.ActionID, a *gateway.Answer) *brokerv1.Inv
 	}
 	return &brokerv1.InvokeResponse{
 		HttpStatus: int32(a.Status), ContentType: a.ContentType, Body: a.Body,
-		Truncated: a.Truncated, BodyBytes: a.Bytes, BodyDigest: a.Digest, Failed: a.Failed,
+		Truncated: a.Truncated, BodyBytes: a.Bytes, BodyDigest: a.Digest, Failed: a.Failed, Unread: a.Unread,
 	}
 }
 

@@ -107,7 +107,7 @@ func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error
 		}
 	}
 	out := &outlet{boundaries: d.DataBoundaries, issued: from, Destination: gateway.New(gateway.Config{
-		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client,
+		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client, Retries: d.retries(), Paging: d.Pages.paging(),
 	})}
 	if d.MCP != nil {
 		out.mcp = mcp.New(mcp.Config{Name: d.Name, URL: base, Bindings: bindings, Credential: d.MCP.Credential, Bounds: d.MCP.bounds(), Client: client})

@@ -77,6 +77,14 @@ destination "weather" {
   methods = ["GET", "POST"]
   credential "weather-key" {}
 }
+destination "lists" {
+  url = "http://tools.example/api"
+  allow_private = true
+  credential "weather-key" {}
+  pages {
+    by = "link"
+  }
+}
 destination "modules" {
   url = "http://tools.example/mod"
   allow_private = true

@@ -66,6 +66,7 @@ func gatewayTool(t policy.Tool) *brokerv1.HttpTool {
 		Ref: t.Ref, Destination: t.HTTP.Destination, Method: t.HTTP.Method, Path: t.HTTP.Path,
 		Credential: t.HTTP.Credential, Body: t.HTTP.Body, IdempotencyHeader: t.HTTP.IdempotencyHeader,
 		TimeoutMs: int32(t.HTTP.Timeout.Milliseconds()),
+		Reads:     t.Effect == runtimev1.Effect_EFFECT_READ, Repeatable: t.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT,
 	}
 }
 
@@ -144,8 +145,16 @@ func outcomeOfAnswer(a session.Action, resp *brokerv1.InvokeResponse) outcome {
 	return outcome{event: ev, result: r, evidence: "answered with " + answerOf(resp.HttpStatus, resp.Failed) + ", body " + resp.BodyDigest}
 }
 
-// bodyText is what a model may read of a body.
+// bodyText is what a model may read of a body. That there is more is said first, where
+// no bound cuts it off.
 func bodyText(resp *brokerv1.InvokeResponse) string {
+	if resp.Unread != "" {
+		return "[not all of it: " + resp.Unread + "]\n" + textOf(resp)
+	}
+	return textOf(resp)
+}
+
+func textOf(resp *brokerv1.InvokeResponse) string {
 	kind, _, err := mime.ParseMediaType(resp.ContentType)
 	textual := err != nil || strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "json") ||
 		strings.HasSuffix(kind, "xml") || strings.HasSuffix(kind, "yaml") || kind == "application/x-www-form-urlencoded"

@@ -61,7 +61,7 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 		request = &brokerv1.InvokeRequest{Capability: token, ActionId: look.ID.String(), Arguments: look.Arguments,
 			MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes, Tool: &brokerv1.HttpTool{
 				Ref: tool.Ref, Destination: tool.HTTP.Destination, Method: http.MethodGet, Path: tool.HTTP.Lookup.Path,
-				Credential: tool.HTTP.Credential, TimeoutMs: int32(tool.HTTP.Timeout.Milliseconds()),
+				Credential: tool.HTTP.Credential, TimeoutMs: int32(tool.HTTP.Timeout.Milliseconds()), Reads: true, Repeatable: true,
 			}}
 		return nil
 	})
@@ -136,7 +136,8 @@ func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failur
 	return execution.SeenNothing, outcome{}
 }
 
-// shows reports what an answer shows, and whether it shows anything.
+// shows reports what an answer shows, and whether it shows anything. What is not found
+// in a part of a list, or of an answer, may be in the rest: that shows nothing. INV-5.
 func shows(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse) (there, sure bool) {
 	switch status := resp.HttpStatus; {
 	case status == http.StatusNotFound || status == http.StatusGone:
@@ -154,5 +155,5 @@ func shows(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse) (ther
 	}
 	mark = placeholders.ReplaceAllStringFunc(mark, func(p string) string { return fmt.Sprint(values[strings.Trim(p, "{}")]) })
 	there = strings.Contains(string(resp.Body), mark)
-	return there, there || !resp.Truncated
+	return there, there || !resp.Truncated && resp.Unread == ""
 }

@@ -37,7 +37,11 @@ type Config struct {
 	Bindings map[string]Binding
 	// Methods that are allowed; empty means Methods.
 	Methods []string
-	Client  *http.Client // see package egress
+	// Retries of what may be sent again, beyond the first sending.
+	Retries int
+	// Paging of what is listed there; nil: an answer is one page.
+	Paging *Paging
+	Client *http.Client // see package egress
 }
 
 // Destination is a place that the broker's file names.
@@ -77,6 +81,7 @@ type Request struct {
 	http       *http.Request
 	timeout    time.Duration
 	maxBytes   int
+	class      class
 	Repeatable bool // the upstream makes a repetition under the same key harmless
 }
 
@@ -126,8 +131,7 @@ func (d *Destination) Prepare(c Call) (*Request, error) {
 	if r.http, err = d.request(c); err != nil {
 		return nil, err
 	}
-	safe := t.GetMethod() == http.MethodGet || t.GetMethod() == http.MethodHead
-	r.Repeatable = safe || t.GetIdempotencyHeader() != ""
+	r.class, r.Repeatable = classOf(t)
 	return r, r.idempotency(t.GetIdempotencyHeader(), c.IdempotencyKey)
 }
 
@@ -182,9 +186,11 @@ func newHTTP(method string, u *url.URL, content []byte) (*http.Request, error) {
 }
 
 // Wire is the request as it will leave, without its body and its credential.
-func (r *Request) Wire() *consul.Request {
-	w := &consul.Request{Method: r.http.Method, Path: r.http.URL.EscapedPath(), Header: r.http.Header.Clone()}
-	w.Header.Set("Host", r.http.URL.Host)
+func (r *Request) Wire() *consul.Request { return r.wire(r.http) }
+
+func (r *Request) wire(req *http.Request) *consul.Request {
+	w := &consul.Request{Method: req.Method, Path: req.URL.EscapedPath(), Header: req.Header.Clone()}
+	w.Header.Set("Host", req.URL.Host)
 	if r.binding != nil {
 		w.Sealed = []string{r.binding.Header}
 	}
@@ -209,12 +215,12 @@ func (r *Request) idempotency(header, key string) error {
 
 // inject puts the credential into its header. What would go out with a
 // placeholder fails closed.
-func (r *Request) inject(v secret.Value) error {
+func (r *Request) inject(h http.Header, v secret.Value) error {
 	switch {
 	case r.binding == nil && v.IsZero():
 		return nil
 	case r.binding == nil || v.IsZero():
 		return protocol.Errorf(protocol.CodePolicyDenied, "credential and binding of destination %s do not meet: nothing was sent", r.d.cfg.Name)
 	}
-	return r.binding.Put(r.http.Header, v, "destination "+r.d.cfg.Name)
+	return r.binding.Put(h, v, "destination "+r.d.cfg.Name)
 }

@@ -80,7 +80,7 @@ func TestRequestIsFilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := r.Send(t.Context(), credential(t))
+	a, err := r.Send(t.Context(), Pass{Credential: credential(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestRequestIsFilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Send(t.Context(), credential(t)); err != nil {
+	if _, err := r.Send(t.Context(), Pass{Credential: credential(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if got.URL.RequestURI() != "/api/v1/forecast/Bern?unit=c" {
@@ -217,7 +217,7 @@ func TestAnswerIsRedacted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := r.Send(t.Context(), credential(t))
+			a, err := r.Send(t.Context(), Pass{Credential: credential(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -251,7 +251,7 @@ func send(t *testing.T, d *Destination, ctx context.Context) (*Answer, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r.Send(ctx, credential(t))
+	return r.Send(ctx, Pass{Credential: credential(t)})
 }
 
 // INV-5: what may have happened is unknown; what never left is NotSent.
@@ -309,7 +309,7 @@ func TestInjectFailsClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Send(t.Context(), tc.v); !errors.As(err, &sent) || protocol.CodeOf(err) != protocol.CodePolicyDenied {
+		if _, err := r.Send(t.Context(), Pass{Credential: tc.v}); !errors.As(err, &sent) || protocol.CodeOf(err) != protocol.CodePolicyDenied {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -320,7 +320,7 @@ func TestInjectFailsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Send(t.Context(), secret.Value{}); err != nil || asked != 1 {
+	if _, err := r.Send(t.Context(), Pass{}); err != nil || asked != 1 {
 		t.Errorf("without a credential: %v", err)
 	}
 }

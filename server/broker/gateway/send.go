@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
+	"time"
 
+	"bivouac/consul"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
 	"bivouac/server/broker/egress"
@@ -26,6 +29,12 @@ type Answer struct {
 	Digest    string // of Body
 	// Failed says that the answer itself is a no, whatever its status.
 	Failed bool
+	// Unread says why Body is not all that the upstream has; empty: nothing says that
+	// there is more.
+	Unread string
+
+	next  string        // what its Link header says follows
+	retry time.Duration // what its Retry-After header asks for
 }
 
 // NotSent wraps an error after which it is certain that no byte of the request
@@ -35,34 +44,85 @@ type NotSent struct{ Err error }
 func (e *NotSent) Error() string { return e.Err.Error() }
 func (e *NotSent) Unwrap() error { return e.Err }
 
-// Send sends the request once. Errors are NotSent, or mean that the outcome is
-// not known. The answer is redacted of the credential, and of the values that it
-// had before.
-func (r *Request) Send(ctx context.Context, credential secret.Value, before ...secret.Value) (*Answer, error) {
-	if err := r.inject(credential); err != nil {
+// Pass is what a call needs beside its template.
+type Pass struct {
+	Credential secret.Value
+	// Before are other values that answers are redacted of.
+	Before []secret.Value
+	// LeavesFunc is asked about every request but the first before it leaves: the same
+	// again, or a page. Nil allows them.
+	LeavesFunc func(*consul.Request) error
+	// RenewFunc gives another credential in the place of one that the upstream refused
+	// (401), for a call that may be sent again; nil: there is none.
+	RenewFunc func(context.Context) (secret.Value, error)
+}
+
+// sending is one call with its tries and its pages.
+type sending struct {
+	r       *Request
+	pass    Pass
+	flow    context.Context // without the tool's own time
+	renewed bool
+	waited  time.Duration
+}
+
+// Send sends the request, and again only what its class lets be sent again. Errors
+// are NotSent, or mean that the outcome is not known. The answer is redacted of the
+// credential, and of the values that it had before.
+func (r *Request) Send(flow context.Context, p Pass) (*Answer, error) {
+	ctx, cancel := context.WithTimeoutCause(flow, r.timeout, protocol.Errorf(protocol.CodeDeadlineExceeded, "the tool's time of %s is over", r.timeout))
+	defer cancel()
+	s := &sending{r: r, pass: p, flow: flow}
+	first, err := s.answer(ctx, r.http)
+	if err != nil {
+		return nil, err
+	}
+	return s.whole(ctx, first)
+}
+
+// once sends a request, and not again.
+func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, error) {
+	r := s.r
+	req, err := fresh(ctx, request)
+	if err == nil {
+		err = r.inject(req.Header, s.pass.Credential)
+	}
+	if err != nil {
 		return nil, &NotSent{err}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, protocol.Errorf(protocol.CodeDeadlineExceeded, "the tool's time of %s is over", r.timeout))
-	defer cancel()
 	var connected atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
-	res, err := r.d.cfg.Client.Do(r.http.WithContext(ctx))
+	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
+	res, err := r.d.cfg.Client.Do(req)
 	if err != nil {
 		return nil, r.failed(ctx, err, connected.Load())
 	}
 	defer res.Body.Close()
-	redactor := secret.NewRedactor(append([]secret.Value{credential}, before...)...)
+	redactor := secret.NewRedactor(append([]secret.Value{s.pass.Credential}, s.pass.Before...)...)
 	if e := res.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		// What cannot be read cannot be redacted.
 		return nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "destination %s answered with status %d in encoding %q, which was not asked for and is not read",
 			r.d.cfg.Name, res.StatusCode, redactor.Text(e))
 	}
-	a := &Answer{Status: res.StatusCode, ContentType: clean(redactor.Text(res.Header.Get("Content-Type")))}
+	a := &Answer{Status: res.StatusCode, ContentType: clean(redactor.Text(res.Header.Get("Content-Type"))), retry: retryAfter(res.Header, time.Now())}
+	if a.next = nextLink(res.Header); redactor.Found(a.next) {
+		a.next = "" // it would put the credential where it does not belong
+	}
 	if err := a.read(res.Body, redactor, r.maxBytes); err != nil {
 		return nil, r.failed(ctx, err, true)
 	}
 	a.Digest = canonical.Digest(a.Body)
 	return a, nil
+}
+
+// fresh is a request that was not sent yet, with its whole body.
+func fresh(ctx context.Context, of *http.Request) (*http.Request, error) {
+	req := of.Clone(ctx)
+	if of.GetBody == nil {
+		return req, nil
+	}
+	var err error
+	req.Body, err = of.GetBody()
+	return req, err
 }
 
 // failed tells "never left" from "may have happened".

@@ -611,7 +611,12 @@ type HttpTool struct {
 	IdempotencyHeader string   `protobuf:"bytes,7,opt,name=idempotency_header,json=idempotencyHeader,proto3" json:"idempotency_header,omitempty"`
 	TimeoutMs         int32    `protobuf:"varint,8,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// Set: a tool of an MCP server. Method, path, body and header are empty then.
-	Mcp           *McpCall `protobuf:"bytes,9,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	Mcp *McpCall `protobuf:"bytes,9,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	// Nothing changes by it (effect R0): pages of its answer may be followed, and a
+	// broker may send it again by itself.
+	Reads bool `protobuf:"varint,10,opt,name=reads,proto3" json:"reads,omitempty"`
+	// Its definition says that it is idempotent.
+	Repeatable    bool `protobuf:"varint,11,opt,name=repeatable,proto3" json:"repeatable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -707,6 +712,20 @@ func (x *HttpTool) GetMcp() *McpCall {
 		return x.Mcp
 	}
 	return nil
+}
+
+func (x *HttpTool) GetReads() bool {
+	if x != nil {
+		return x.Reads
+	}
+	return false
+}
+
+func (x *HttpTool) GetRepeatable() bool {
+	if x != nil {
+		return x.Repeatable
+	}
+	return false
 }
 
 // McpCall is what a definition says of an MCP server's tool.
@@ -880,7 +899,10 @@ type InvokeResponse struct {
 	BodyDigest string `protobuf:"bytes,6,opt,name=body_digest,json=bodyDigest,proto3" json:"body_digest,omitempty"`
 	// The call was answered, and the answer says that it failed: an MCP server's
 	// isError or error. Statuses from 400 on fail without it.
-	Failed        bool `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	Failed bool `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Why the body is not all that the upstream has: pages that were not read. Empty:
+	// nothing says that there is more.
+	Unread        string `protobuf:"bytes,8,opt,name=unread,proto3" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,6 +984,13 @@ func (x *InvokeResponse) GetFailed() bool {
 		return x.Failed
 	}
 	return false
+}
+
+func (x *InvokeResponse) GetUnread() string {
+	if x != nil {
+		return x.Unread
+	}
+	return ""
 }
 
 type LookupActionRequest struct {
@@ -3979,7 +4008,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12:\n" +
 	"\arequest\x18\x03 \x01(\v2 .bivouac.runtime.v1.ModelRequestR\arequest\"L\n" +
 	"\x11CallModelResponse\x127\n" +
-	"\x05event\x18\x01 \x01(\v2!.bivouac.runtime.v1.ModelResponseR\x05event\"\x9a\x02\n" +
+	"\x05event\x18\x01 \x01(\v2!.bivouac.runtime.v1.ModelResponseR\x05event\"\xd0\x02\n" +
 	"\bHttpTool\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x16\n" +
@@ -3992,7 +4021,12 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x12idempotency_header\x18\a \x01(\tR\x11idempotencyHeader\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\b \x01(\x05R\ttimeoutMs\x12,\n" +
-	"\x03mcp\x18\t \x01(\v2\x1a.bivouac.broker.v1.McpCallR\x03mcp\"x\n" +
+	"\x03mcp\x18\t \x01(\v2\x1a.bivouac.broker.v1.McpCallR\x03mcp\x12\x14\n" +
+	"\x05reads\x18\n" +
+	" \x01(\bR\x05reads\x12\x1e\n" +
+	"\n" +
+	"repeatable\x18\v \x01(\bR\n" +
+	"repeatable\"x\n" +
 	"\aMcpCall\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12#\n" +
 	"\rschema_digest\x18\x02 \x01(\tR\fschemaDigest\x12\x14\n" +
@@ -4008,7 +4042,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04tool\x18\x03 \x01(\v2\x1b.bivouac.broker.v1.HttpToolR\x04tool\x12\x1c\n" +
 	"\targuments\x18\x04 \x01(\tR\targuments\x12'\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12(\n" +
-	"\x10max_output_bytes\x18\x06 \x01(\x05R\x0emaxOutputBytes\"\xde\x01\n" +
+	"\x10max_output_bytes\x18\x06 \x01(\x05R\x0emaxOutputBytes\"\xf6\x01\n" +
 	"\x0eInvokeResponse\x12\x1f\n" +
 	"\vhttp_status\x18\x01 \x01(\x05R\n" +
 	"httpStatus\x12!\n" +
@@ -4019,7 +4053,8 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"body_bytes\x18\x05 \x01(\x03R\tbodyBytes\x12\x1f\n" +
 	"\vbody_digest\x18\x06 \x01(\tR\n" +
 	"bodyDigest\x12\x16\n" +
-	"\x06failed\x18\a \x01(\bR\x06failed\"2\n" +
+	"\x06failed\x18\a \x01(\bR\x06failed\x12\x16\n" +
+	"\x06unread\x18\b \x01(\tR\x06unread\"2\n" +
 	"\x13LookupActionRequest\x12\x1b\n" +
 	"\taction_id\x18\x01 \x01(\tR\bactionId\"\xdc\x01\n" +
 	"\x14LookupActionResponse\x122\n" +
