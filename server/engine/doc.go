@@ -45,7 +45,7 @@
 //
 // It ends: deadlines.go when it takes too long, cancel.go when its person says so. usage.go
 // and slice.go settle what it used, cleanup.go removes what it needed, traces.go and meter.go
-// tell who watches, explain.go tells a person why it waits.
+// tell who watches, explain.go tells a person why it waits, explain_ended.go what to try after it.
 //
 // Authority: principals.go and grants.go give it, grant_reach.go says what one lets its agent do, foundation.go is what stands on it, revoke.go
 // takes it back, floors.go is what this replica knows of that, probe.go proves it.

@@ -121,7 +121,9 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 			x.WaitingFor += " with " + t.Reason + ": " + t.Message
 		}
 		x.WaitingFor += "\n" + usageSentence(t)
-		err = explainDenials(tx, t, &x)
+		if x.Remedies, err = remediesOf(tx, t); err == nil {
+			err = explainDenials(tx, t, &x)
+		}
 	}
 	return x, err
 }

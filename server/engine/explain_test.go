@@ -3,6 +3,7 @@ package engine_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac/consul/refused"
 	"bivouac/edge/protocol"
@@ -71,6 +72,52 @@ func TestExplainNamesWhoDenied(t *testing.T) {
 			t.Errorf("the model saw %v", res)
 		}
 	})
+}
+
+// A turn that ended for a reason that somebody can mend says by which commands, with its
+// agent's name in them; one that went well, or that a person denied, has none.
+func TestExplainSaysWhatToTryAfterTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer et.Answer
+		revoke bool // while it runs
+		reason string
+		try    []string
+	}{
+		"no key":       {et.Fail(protocol.Errorf(protocol.CodeUnauthenticated, "the provider refused the key")), false, "model_auth", []string{"bivouac doctor", "bivouac credential set", "bivouac grant create --agent assistant"}},
+		"no provider":  {et.Fail(protocol.Errorf(protocol.CodeDeadlineExceeded, "no answer")), false, "model_unavailable", []string{"bivouac doctor", "bivouac-broker doctor"}},
+		"no authority": {et.Calls(write), true, "grant_revoked", []string{"bivouac grant create --agent assistant", "bivouac chat --new --agent assistant"}},
+		"all well":     {et.Text("hello"), false, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *et.World, _ *et.Runner) {
+				g, err := w.Engine.CreateGrant(ctx(), w.Me(), engine.NewGrant{Agent: "assistant", Credentials: []string{"weather-token"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.Broker.Say(et.Script(c.answer))
+				turn := w.Submit(w.Session("assistant"), "hello")
+				w.Settle()
+				if c.revoke {
+					if _, err := w.Engine.RevokeGrant(ctx(), w.Me(), g.ID, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.Sleep(time.Minute)
+				if got := w.Turn(turn.ID); got.Reason != c.reason {
+					t.Fatalf("the turn is %s with %q", got.State, got.Reason)
+				}
+				x, err := w.Engine.Explain(ctx(), w.Me(), turn.ID.String())
+				if err != nil || len(x.Remedies) != len(c.try) {
+					t.Fatalf("%q, %v", x.Remedies, err)
+				}
+				for i, want := range c.try {
+					if !strings.HasPrefix(x.Remedies[i], want) {
+						t.Errorf("%q, want %q", x.Remedies[i], want)
+					}
+				}
+			})
+		})
+	}
 }
 
 // The internal digest of a file is shown with its own arguments, not with the

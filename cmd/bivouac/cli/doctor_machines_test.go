@@ -62,15 +62,15 @@ func TestTroubleIsSaid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &apiv1.Event{Type: "tool.finished", Data: `{"status":"` + status + `","tool":"sandbox.shell"}`, Payload: base64.StdEncoding.EncodeToString(b)}
+		return &apiv1.Event{Type: "tool.finished", Data: `{"status":"` + status + `","code":"timeout","tool":"sandbox.shell"}`, Payload: base64.StdEncoding.EncodeToString(b)}
 	}
 	for name, c := range map[string]struct {
 		events []*apiv1.Event
 		want   []string
 	}{
 		"all well":        {[]*apiv1.Event{event("ok", "done")}, nil},
-		"a failure":       {[]*apiv1.Event{event("ok", "done"), event("failed", "no")}, []string{"1 tool call failed: bivouac events trn_1"}},
-		"two failures":    {[]*apiv1.Event{event("failed", "no"), event("failed", "no")}, []string{"2 tool calls failed"}},
+		"a failure":       {[]*apiv1.Event{event("ok", "done"), event("failed", "no such file\nsecond")}, []string{"1 tool call failed, and bivouac events trn_1", "sandbox.shell (timeout): no such file\\nsecond"}},
+		"two failures":    {[]*apiv1.Event{event("failed", "no"), event("failed", "no")}, []string{"2 tool calls failed", "sandbox.shell (timeout): no"}},
 		"no go":           {[]*apiv1.Event{event("ok", "exit code 127\nsh: 1: go: not found\n")}, []string{"the sandbox has no go:", "toolchain"}},
 		"no npm":          {[]*apiv1.Event{event("ok", "bash: line 1: npm: command not found")}, []string{"the sandbox has no npm:"}},
 		"something else":  {[]*apiv1.Event{event("ok", "404 page not found")}, nil},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -161,4 +162,12 @@ func showEvent(w io.Writer, e *apiv1.Event) {
 		}
 	}
 	fmt.Fprintf(w, "%5d  %s  %-20s %-30s %s\n", e.GetSeq(), e.GetAt().AsTime().Local().Format("15:04:05.000"), e.GetType(), ref, clip(e.GetData(), 160))
+	var d struct {
+		Status string `json:"status"`
+	}
+	if e.GetType() == "tool.finished" && json.Unmarshal([]byte(e.GetData()), &d) == nil && d.Status != "ok" {
+		if why := whyOf(e); why != "" {
+			fmt.Fprintf(w, "       why%s\n", why)
+		}
+	}
 }

@@ -102,7 +102,7 @@ type follower struct {
 	tools  map[string]string // by call
 	names  map[string]string // of machines, once one was named
 	denied map[string]string // who denied, by action
-	failed int               // tool calls
+	failed []string          // tool calls, and why
 	absent string            // a program that a sandbox did not have
 	stuck  string            // what was said of the model, while nothing else happens
 	quiet  quiet

@@ -12,11 +12,16 @@ import (
 // another begins a session in place of one that takes no more.
 const another = "begin another one: bivouac chat --new, or bivouac run"
 
+// asked is what to look at where no model answered.
+const asked = "bivouac doctor says whether the provider of the route can be reached, and bivouac-broker doctor where the broker runs; then send it again"
+
 // nextOf are what a person can do after a turn that ended for a reason, where its
 // message does not say it.
 var nextOf = map[string]string{
 	"model_not_found":    "see the route of model in bivouac agents show " + agentName + ": broker.hcl must have a route of that name (restart bivouac-broker, or bivouac dev, after a change: bivouac doctor says whether one is due), and its provider the model that the route names",
 	"model_auth":         "where the provider refused its key, set it anew: bivouac credential set NAME; where the message names a grant, the agent needs another: bivouac grant create --agent " + agentName + "; bivouac doctor says of each route whether its provider can be reached and took the last key",
+	"model_unavailable":  asked,
+	"model_failed":       asked,
 	"not_placed":         "why each machine did not take it, and what would change that: bivouac edge list, bivouac doctor",
 	"session_revoked":    another,
 	"session_closed":     another,

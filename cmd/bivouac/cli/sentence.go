@@ -32,7 +32,7 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		if d["status"] == "ok" {
 			return ""
 		}
-		f.failed++
+		f.failed = append(f.failed, tool+because(d["code"])+whyOf(e))
 		if by := f.denied[e.GetActionId()]; by != "" {
 			return tool + " did not run: denied by " + by
 		}
@@ -150,16 +150,33 @@ func (f *follower) noteAbsent(e *apiv1.Event) {
 // trouble is what a person should know of a turn's tools before taking its result.
 func (f *follower) trouble() string {
 	var said []string
-	switch {
-	case f.failed == 1:
-		said = append(said, "1 tool call failed: bivouac events "+f.turn)
-	case f.failed > 1:
-		said = append(said, fmt.Sprintf("%d tool calls failed: bivouac events %s", f.failed, f.turn))
+	if n := len(f.failed); n > 0 {
+		calls := "1 tool call"
+		if n > 1 {
+			calls = fmt.Sprintf("%d tool calls", n)
+		}
+		said = append(said, calls+" failed, and bivouac events "+f.turn+" shows all that happened:")
+		for _, one := range f.failed[max(0, n-maxSaid):] {
+			said = append(said, "  "+one)
+		}
 	}
 	if f.absent != "" {
 		said = append(said, "the sandbox has no "+plain(f.absent)+": a toolchain block in the machine's edge.hcl shows it one (bivouac-edge join --toolchain name=/path writes it)")
 	}
 	return strings.Join(said, "\n")
+}
+
+// maxSaid is how many failed calls are named, the newest.
+const maxSaid = 5
+
+// whyOf is what the model read of a call that failed, on one line.
+func whyOf(e *apiv1.Event) string {
+	var r runtimev1.ToolResult
+	b, err := base64.StdEncoding.DecodeString(e.GetPayload())
+	if err != nil || proto.Unmarshal(b, &r) != nil || r.GetText() == "" {
+		return "" // erased, or nothing was said
+	}
+	return ": " + clip(strings.TrimSpace(r.GetText()), 300)
 }
 
 // prepares is the action that reads what a write would replace.
