@@ -33,6 +33,10 @@ func (v *Vault) Issue(ctx context.Context, u authority.Use, from *issued.From) (
 	switch from.Engine {
 	case issued.Database:
 		return i.database(ctx)
+	case issued.PKI:
+		return i.certificate(ctx)
+	case issued.Transit:
+		return i.signer(ctx)
 	}
 	return issued.Credential{}, protocol.Errorf(protocol.CodeInternal, "credential %q: nothing is issued from %q", u.Credential, from.Engine)
 }
@@ -109,7 +113,7 @@ func (i issue) failed(ctx context.Context, err error) error {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, which+"the server has no engine at %s/; its admin enables it: vault secrets enable -path=%s %s", i.c.Name, i.from.Mount, i.from.Mount, i.from.Engine)
 	case k == client.Invalid || k == client.Absent:
 		i.v.log.WarnContext(ctx, "an engine refuses to issue a credential", "credential", i.c.Name, "from", i.from.String(), "error", err)
-		return protocol.Errorf(protocol.CodeFailedPrecondition, which+"the %s is missing, or made for something else; its admin looks: vault read %s", i.c.Name, i.from, i.from.RolePath())
+		return protocol.Errorf(protocol.CodeFailedPrecondition, which+"the %s is missing, or made for something else (the broker's log has the server's words); its admin looks: vault read %s", i.c.Name, i.from, i.from.RolePath())
 	case broken(err):
 		i.v.log.WarnContext(ctx, "an engine issued no credential", "credential", i.c.Name, "from", i.from.String(), "error", err)
 		e := protocol.Errorf(protocol.CodeUnavailable, which+"the %s failed inside (the broker's log has its words); what it stands for may be away, or its configuration wrong: vault read %s", i.c.Name, i.from, i.from.RolePath())

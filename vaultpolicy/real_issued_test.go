@@ -96,6 +96,11 @@ func (x *site) issuing(t *testing.T, from *issued.From) *issues {
 func (i *issues) issue(t *testing.T) (issued.Credential, error) {
 	t.Helper()
 	c, err := i.v.Issue(t.Context(), authoritytest.Use(i.grant, i.sealed, issuedName), i.from)
+	if err == nil && c.SignFunc != nil { // it is used by being asked
+		if _, err = c.SignFunc(t.Context(), []byte("a text")); err != nil {
+			c = issued.Credential{}
+		}
+	}
 	i.hidden = append(i.hidden, c.Hidden()...)
 	if err != nil && (!c.IsZero() || c.ReturnFunc != nil) {
 		t.Error("something is issued beside an error")

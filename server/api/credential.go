@@ -48,9 +48,11 @@ func (s credentials) ListCredentials(ctx context.Context, _ *apiv1.ListCredentia
 	}
 	out := &apiv1.ListCredentialsResponse{}
 	for _, c := range list {
-		out.Credentials = append(out.Credentials, &apiv1.Credential{
-			Name: c.GetName(), UpdatedAt: at(time.UnixMicro(c.GetUpdatedUs())), UsedBy: c.GetUsedBy(),
-		})
+		row := &apiv1.Credential{Name: c.GetName(), UsedBy: c.GetUsedBy()}
+		if c.GetUpdatedUs() != 0 { // else it is issued for each action
+			row.UpdatedAt = at(time.UnixMicro(c.GetUpdatedUs()))
+		}
+		out.Credentials = append(out.Credentials, row)
 	}
 	return out, nil
 }

@@ -97,8 +97,8 @@ func New(cfg Config, p Ports) (*Broker, error) {
 		p.Elapsed = lease.Boottime
 	}
 	issuer, _ := p.Authority.(Issuer)
-	if name := cfg.firstIssued(); name != "" && issuer == nil {
-		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "the credential %q is issued by an engine, and what holds the grants has none", name)
+	if n := len(cfg.issued()); n > 0 && issuer == nil {
+		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "%d credential(s) are issued by engines, and what holds the grants has none", n)
 	}
 	rootKey, ok := p.Root.Root().PublicKey.(ed25519.PublicKey)
 	if !ok {

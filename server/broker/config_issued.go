@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"strings"
+
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/issued"
 )
@@ -15,7 +17,7 @@ func (k *check) issued(c Config) {
 				k.bad(cr.Range, "%w", err)
 			}
 			if cr.From != nil {
-				k.from(c, cr)
+				k.from(c, d, cr)
 			}
 		}
 		for block, name := range map[string]string{"egress": d.Egress.credential(), "mcp": d.MCP.credential()} {
@@ -32,9 +34,15 @@ func (k *check) issued(c Config) {
 }
 
 // from is one credential that is issued.
-func (k *check) from(c Config, cr Credential) {
+func (k *check) from(c Config, d Destination, cr Credential) {
 	for _, p := range cr.From.Problems() {
 		k.bad(cr.From.Range, "credential %q: %w", cr.Name, p)
+	}
+	if _, bound := cr.From.Binding(); d.MCP != nil && !bound {
+		k.bad(cr.From.Range, "credential %q: an MCP server gets one value in Authorization: from %q with these fields is for http tools", cr.Name, cr.From.Engine)
+	}
+	if cr.From.Engine == issued.PKI && !strings.HasPrefix(d.URL, "https://") {
+		k.bad(cr.From.Range, "credential %q: a client certificate needs a destination with https", cr.Name)
 	}
 	if c.Vault == nil {
 		k.bad(cr.From.Range, "credential %q: from %q needs a vault block in this file: the keyring stores values and issues nothing", cr.Name, cr.From.Engine)
@@ -46,26 +54,23 @@ func (k *check) from(c Config, cr Credential) {
 
 // isStored refuses a name that an engine issues: a value under it would never be used.
 func (c Config) isStored(name string) error {
-	for _, d := range c.Destinations {
-		for _, cr := range d.Credentials {
-			if cr.Name == name && cr.From != nil {
-				return protocol.Errorf(protocol.CodeFailedPrecondition, "the credential %q is issued for each action by the %s (broker.hcl): nothing is stored under its name; grant it with: bivouac grant create --credential %s", name, cr.From, name)
-			}
-		}
+	if from := c.issued()[name]; from != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the credential %q is issued for each action by the %s (broker.hcl): nothing is stored under its name; grant it with: bivouac grant create --credential %s", name, from, name)
 	}
 	return nil
 }
 
-// firstIssued is a credential that an engine issues; empty: there is none.
-func (c Config) firstIssued() string {
+// issued are the credentials that an engine issues, by name.
+func (c Config) issued() map[string]*issued.From {
+	out := map[string]*issued.From{}
 	for _, d := range c.Destinations {
 		for _, cr := range d.Credentials {
 			if cr.From != nil {
-				return cr.Name
+				out[cr.Name] = cr.From
 			}
 		}
 	}
-	return ""
+	return out
 }
 
 func (e *Egress) credential() string {

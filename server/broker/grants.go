@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -136,6 +137,12 @@ func (s authorityService) ListCredentials(ctx context.Context, in *brokerv1.List
 	for _, c := range list {
 		out.Credentials = append(out.Credentials, &brokerv1.Credential{Name: c.Name, UpdatedUs: c.UpdatedAt.UnixMicro(), UsedBy: s.usedBy(c.Name)})
 	}
+	for name, from := range s.cfg.issued() {
+		if from.For(tenant) { // it is set for each action, and so at no time
+			out.Credentials = append(out.Credentials, &brokerv1.Credential{Name: name, UsedBy: append(s.usedBy(name), "from "+from.String())})
+		}
+	}
+	slices.SortFunc(out.Credentials, func(a, b *brokerv1.Credential) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out, nil
 }
 

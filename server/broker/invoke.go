@@ -94,8 +94,13 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	if name := r.tool.GetCredential(); name != "" {
 		before = b.retired.use(r.claims.Tenant, name, credential.Value)
 	}
+	carrier, done, err := b.destinations[r.destination()].carrier(r.tool.GetCredential(), credential)
+	if err != nil {
+		return nil, b.notAnswered(id, first, &gateway.NotSent{Err: err})
+	}
+	defer done()
 	answer, err := ready.Send(ctx, gateway.Pass{
-		Credential: credential.Value, Before: append(before, credential.Hidden()...),
+		Credential: credential.Value, Before: append(before, credential.Hidden()...), Carrier: carrier,
 		LeavesFunc: func(w *consul.Request) error { return b.leaves(ctx, r, w) },
 	})
 	if err != nil {

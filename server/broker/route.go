@@ -30,6 +30,8 @@ type outlet struct {
 	boundaries []string
 	// issued are the credentials that an engine issues, by name.
 	issued map[string]*issued.From
+	// reach is the way there, for a connection with a certificate of its own.
+	reach egress.Config
 	// packages is the way of sandboxed code; nil where there is none.
 	packages *forward.Upstream
 	bounds   Egress
@@ -95,19 +97,26 @@ func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error
 	if err != nil {
 		return nil, err
 	}
-	client, err := egress.NewClient(egress.Config{Name: "destination " + d.Name, Base: base, AllowPrivate: d.AllowPrivate, CA: ca, Network: n})
+	reach := egress.Config{Name: "destination " + d.Name, Base: base, AllowPrivate: d.AllowPrivate, CA: ca, Network: n}
+	client, err := egress.NewClient(reach)
 	if err != nil {
 		return nil, err
 	}
-	bindings, from := map[string]gateway.Binding{}, map[string]*issued.From{}
+	bindings, carried, from := map[string]gateway.Binding{}, map[string][]string{}, map[string]*issued.From{}
 	for _, b := range d.Credentials {
-		bindings[b.Name] = gateway.Binding{Header: b.Header, Format: b.Format}
-		if b.From != nil {
-			from[b.Name], bindings[b.Name] = b.From, b.From.Binding()
+		if b.From == nil {
+			bindings[b.Name] = gateway.Binding{Header: b.Header, Format: b.Format}
+			continue
+		}
+		from[b.Name] = b.From
+		if binding, ok := b.From.Binding(); ok {
+			bindings[b.Name] = binding
+		} else {
+			carried[b.Name] = b.From.Headers()
 		}
 	}
-	out := &outlet{boundaries: d.DataBoundaries, issued: from, Destination: gateway.New(gateway.Config{
-		Name: d.Name, Base: base, Bindings: bindings, Methods: d.Methods, Client: client, Retries: d.retries(), Paging: d.Pages.paging(),
+	out := &outlet{boundaries: d.DataBoundaries, issued: from, reach: reach, Destination: gateway.New(gateway.Config{
+		Name: d.Name, Base: base, Bindings: bindings, Issued: carried, Methods: d.Methods, Client: client, Retries: d.retries(), Paging: d.Pages.paging(),
 	})}
 	if d.MCP != nil {
 		out.mcp = mcp.New(mcp.Config{Name: d.Name, URL: base, Bindings: bindings, Credential: d.MCP.Credential, Bounds: d.MCP.bounds(), Client: client})

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	_ "embed" // the policies
 	"slices"
+	"strconv"
 	"strings"
 
 	"bivouac/edge/protocol"
@@ -32,8 +33,14 @@ var route string
 //go:embed bivouac-use-database.hcl
 var useDatabase string
 
+//go:embed bivouac-use-pki.hcl
+var usePKI string
+
+//go:embed bivouac-use-transit.hcl
+var useTransit string
+
 // useOf engines that issue credentials.
-var useOf = map[string]string{issued.Database: useDatabase}
+var useOf = map[string]string{issued.Database: useDatabase, issued.PKI: usePKI, issued.Transit: useTransit}
 
 // Names of everything of one deployment in a server. The policies as they are have
 // those of the prefix "bivouac"; a second deployment needs another.
@@ -99,8 +106,19 @@ func (n Names) Use(o Opened) string {
 	if o.From == nil {
 		return o.in(n.in(use))
 	}
-	return strings.NewReplacer("MOUNT", o.From.Mount, "ROLE", o.From.Role).Replace(useOf[o.From.Engine])
+	f := o.From
+	_, rules, _ := strings.Cut(useOf[f.Engine], "\npath ") // what stands before it speaks of the words below
+	name := strconv.Quote(f.CommonName)
+	if !f.NamedAlike() {
+		name = ""
+	}
+	return "# " + o.Name + ": " + f.String() + "\npath " + strings.NewReplacer(
+		"MOUNT", f.Mount, "ROLE", f.Role, "PATH", f.Path(), `"NAME"`, name, "TTL", TTLOf(f),
+	).Replace(rules)
 }
+
+// TTLOf a client certificate, in the form in which it is asked for.
+func TTLOf(f *issued.From) string { return strconv.Itoa(int(f.Life().Seconds())) + "s" }
 
 // Routes is the policy with which the broker reads the keys that are bound to
 // routes.

@@ -121,7 +121,11 @@ func (a *app) credentialList() *cobra.Command {
 			return a.list(res, len(res.GetCredentials()), "no credential yet: bivouac credential set NAME stores one", func(w io.Writer) {
 				t := newTable(w, "NAME", "SET", "USED BY")
 				for _, cr := range res.GetCredentials() {
-					t.row(cr.GetName(), ago(cr.GetUpdatedAt()), strings.Join(cr.GetUsedBy(), " "))
+					set := "for each action"
+					if cr.GetUpdatedAt() != nil {
+						set = ago(cr.GetUpdatedAt())
+					}
+					t.row(cr.GetName(), set, strings.Join(cr.GetUsedBy(), " "))
 				}
 				t.flush()
 			})

@@ -49,6 +49,9 @@ type Config struct {
 	Network Network
 	// HeaderTimeout bounds the wait for an answer's beginning. Zero: none.
 	HeaderTimeout time.Duration
+	// Certificate is shown to the destination, on a connection for one request. A
+	// destination that does not ask for it gets no request. Nil: none.
+	Certificate *tls.Certificate
 }
 
 // NewClient makes the HTTP client of one destination. Only its own host and
@@ -59,18 +62,22 @@ func NewClient(cfg Config) (*http.Client, error) {
 		return nil, err
 	}
 	g := &guard{cfg: cfg, network: cfg.Network.withDefaults()}
+	wire := &http.Transport{
+		Proxy:                  nil, // an environment variable is no policy
+		DialContext:            g.dial,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+		TLSHandshakeTimeout:    handshakeTimeout,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConnsPerHost:    32,
+		IdleConnTimeout:        90 * time.Second,
+		ResponseHeaderTimeout:  cfg.HeaderTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	if cfg.Certificate != nil {
+		wire.ForceAttemptHTTP2, wire.DisableKeepAlives, wire.DialTLSContext = false, true, g.dialMutual
+	}
 	return &http.Client{
-		Transport: &http.Transport{
-			Proxy:                  nil, // an environment variable is no policy
-			DialContext:            g.dial,
-			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
-			TLSHandshakeTimeout:    10 * time.Second,
-			ForceAttemptHTTP2:      true,
-			MaxIdleConnsPerHost:    32,
-			IdleConnTimeout:        90 * time.Second,
-			ResponseHeaderTimeout:  cfg.HeaderTimeout,
-			MaxResponseHeaderBytes: 64 << 10,
-		},
+		Transport:     wire,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }

@@ -35,6 +35,9 @@ type Config struct {
 	Base *url.URL
 	// Bindings by credential name.
 	Bindings map[string]Binding
+	// Issued are credentials without a binding, by name, with the headers that they fill:
+	// whoever sends a call carries them (Pass.Carrier).
+	Issued map[string][]string
 	// Methods that are allowed; empty means Methods.
 	Methods []string
 	// Retries of what may be sent again, beyond the first sending.
@@ -67,6 +70,9 @@ func (d *Destination) Credentials() []string {
 	for name := range d.cfg.Bindings {
 		out = append(out, name)
 	}
+	for name := range d.cfg.Issued {
+		out = append(out, name)
+	}
 	slices.Sort(out)
 	return out
 }
@@ -78,6 +84,7 @@ func (d *Destination) Close() { d.cfg.Client.CloseIdleConnections() }
 type Request struct {
 	d          *Destination
 	binding    *Binding
+	issued     []string // headers of a credential without a binding; nil: it has none
 	http       *http.Request
 	timeout    time.Duration
 	maxBytes   int
@@ -103,7 +110,7 @@ func (d *Destination) Admits(t *brokerv1.HttpTool) error {
 			d.cfg.Name, t.GetMethod(), strings.Join(d.cfg.Methods, ", "))
 	}
 	if name := t.GetCredential(); name != "" {
-		if _, bound := d.cfg.Bindings[name]; !bound {
+		if _, bound := d.cfg.Bindings[name]; !bound && d.cfg.Issued[name] == nil {
 			return protocol.Errorf(protocol.CodePolicyDenied,
 				"credential %q is not bound to destination %s in broker.hcl, so it is never sent there", name, d.cfg.Name)
 		}
@@ -127,6 +134,7 @@ func (d *Destination) Prepare(c Call) (*Request, error) {
 	if b, bound := d.cfg.Bindings[t.GetCredential()]; bound {
 		r.binding = &b
 	}
+	r.issued = d.cfg.Issued[t.GetCredential()]
 	var err error
 	if r.http, err = d.request(c); err != nil {
 		return nil, err
@@ -191,10 +199,16 @@ func (r *Request) Wire() *consul.Request { return r.wire(r.http) }
 func (r *Request) wire(req *http.Request) *consul.Request {
 	w := &consul.Request{Method: req.Method, Path: req.URL.EscapedPath(), Header: req.Header.Clone()}
 	w.Header.Set("Host", req.URL.Host)
-	if r.binding != nil {
-		w.Sealed = []string{r.binding.Header}
-	}
+	w.Sealed = r.sealed()
 	return w
+}
+
+// sealed headers hold the credential.
+func (r *Request) sealed() []string {
+	if r.binding != nil {
+		return []string{r.binding.Header}
+	}
+	return r.issued
 }
 
 // idempotency sets the key. A tool that names a header but gets no key would be
@@ -204,7 +218,7 @@ func (r *Request) idempotency(header, key string) error {
 		return nil
 	}
 	switch {
-	case !httpguts.ValidHeaderFieldName(header) || secret.ReservedHeader(header) || (r.binding != nil && strings.EqualFold(header, r.binding.Header)):
+	case !httpguts.ValidHeaderFieldName(header) || secret.ReservedHeader(header) || slices.ContainsFunc(r.sealed(), func(h string) bool { return strings.EqualFold(h, header) }):
 		return invalid("%q is no header for an idempotency key", header)
 	case key == "" || len(key) > 256 || !httpguts.ValidHeaderFieldValue(key):
 		return invalid("the idempotency key is missing or cannot stand in a header")

@@ -49,6 +49,8 @@ type Pass struct {
 	Credential secret.Value
 	// Before are other values that answers are redacted of.
 	Before []secret.Value
+	// Carrier of a credential that has no binding.
+	Carrier Carrier
 	// LeavesFunc is asked about every request but the first before it leaves: the same
 	// again, or a page. Nil allows them.
 	LeavesFunc func(*consul.Request) error
@@ -91,9 +93,15 @@ func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, err
 		return nil, &NotSent{err}
 	}
 	var connected atomic.Bool
+	if err := s.put(ctx, req); err != nil {
+		return nil, &NotSent{err}
+	}
 	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
-	res, err := r.d.cfg.Client.Do(req)
+	res, err := s.client().Do(req)
 	if err != nil {
+		if refused := s.certificateRefused(err); refused != nil {
+			return nil, &NotSent{refused}
+		}
 		return nil, r.failed(ctx, err, connected.Load())
 	}
 	defer res.Body.Close()

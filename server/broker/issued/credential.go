@@ -2,9 +2,14 @@ package issued
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
+	"net/http"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
@@ -18,6 +23,10 @@ type Credential struct {
 	// User and Password of a database. The user's name is no secret.
 	User     string
 	Password secret.Value
+	// Certificate of a client, with its key.
+	Certificate *tls.Certificate
+	// SignFunc signs with a key that stays where it is.
+	SignFunc func(ctx context.Context, text []byte) (signature []byte, err error)
 	// ReturnFunc gives it back to who issued it; nil: it ends by itself.
 	ReturnFunc func(ctx context.Context)
 }
@@ -39,7 +48,9 @@ func Login(user, password string) (c Credential, err error) {
 }
 
 // IsZero reports that there is none.
-func (c Credential) IsZero() bool { return c.Value.IsZero() }
+func (c Credential) IsZero() bool {
+	return c.Value.IsZero() && c.Certificate == nil && c.SignFunc == nil
+}
 
 // Return gives it back, now that the action is over.
 func (c Credential) Return(ctx context.Context) {
@@ -53,7 +64,38 @@ func (c Credential) Hidden() []secret.Value {
 	return slices.DeleteFunc([]secret.Value{c.Value, c.Password}, secret.Value.IsZero)
 }
 
-// Binding of what its engine issues: a user and password travel as Basic (RFC 7617).
-func (f *From) Binding() secret.Binding {
-	return secret.Binding{Header: "Authorization", Format: "Basic {value}"}
+// Binding of what travels as one value: a user and password, as Basic (RFC 7617).
+// Everything else has none: Put puts it into requests.
+func (f *From) Binding() (b secret.Binding, ok bool) {
+	if f.Engine != Database || f.UsernameHeader != "" {
+		return b, false
+	}
+	return secret.Binding{Header: "Authorization", Format: "Basic {value}"}, true
+}
+
+// Put makes a request one that carries what was issued. What cannot be put there fails
+// closed: the request must not be sent.
+func (f *From) Put(ctx context.Context, r *http.Request, c Credential, whose string) error {
+	missing := protocol.Errorf(protocol.CodePolicyDenied, "the credential of %s is not what its %s issues: nothing was sent", whose, f.Engine)
+	switch f.Engine {
+	case PKI: // it is in the connection
+		if c.Certificate == nil {
+			return missing
+		}
+		return nil
+	case Transit:
+		if c.SignFunc == nil {
+			return missing
+		}
+		return f.sign(ctx, r, c, time.Now())
+	}
+	if c.User == "" || c.Password.IsZero() || f.UsernameHeader == "" {
+		return missing
+	}
+	if !httpguts.ValidHeaderFieldValue(c.User) || !httpguts.ValidHeaderFieldValue(c.Password.Reveal()) {
+		return protocol.Errorf(protocol.CodePolicyDenied, "the credential of %s cannot stand in a header: nothing was sent", whose)
+	}
+	r.Header.Set(f.UsernameHeader, c.User)
+	r.Header.Set(f.PasswordHeader, c.Password.Reveal())
+	return nil
 }

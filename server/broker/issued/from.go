@@ -1,6 +1,7 @@
 package issued
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -17,6 +18,10 @@ import (
 const (
 	// Database makes a user of a database for the action.
 	Database = "database"
+	// PKI signs a client certificate for a key that the broker makes.
+	PKI = "pki"
+	// Transit signs each request with a key that never leaves the server.
+	Transit = "transit"
 )
 
 // From is the block of a credential that says which engine issues it.
@@ -29,14 +34,42 @@ type From struct {
 	// Tenants, by id, whose grants may use it. Default: those of the vault block.
 	Tenants []string `hcl:"tenants,optional"`
 
+	// UsernameHeader and PasswordHeader carry the two of a database user. Default: both
+	// in Authorization, as Basic (RFC 7617).
+	UsernameHeader string `hcl:"username_header,optional"`
+	PasswordHeader string `hcl:"password_header,optional"`
+
+	// CommonName of a client certificate (pki), in which {agent} and {principal} may
+	// stand for whose action it is.
+	CommonName string `hcl:"common_name,optional"`
+	// TTL of a client certificate. Default "2m".
+	TTL string `hcl:"ttl,optional"`
+	// KeyType of a client certificate: "ec" (default, P-256), "rsa" (2048) or "ed25519".
+	KeyType string `hcl:"key_type,optional"`
+
+	// Key of transit, which signs, with an Algorithm of RFC 9421. Default "ed25519".
+	Key       string `hcl:"key,optional"`
+	Algorithm string `hcl:"algorithm,optional"`
+	// KeyID by which the upstream knows the key. Default: the name of Key.
+	KeyID string `hcl:"key_id,optional"`
+
 	Range hcl.Range `hcl:",def_range"`
 }
 
 // uses of fields by engines: what one needs, and what it may have beside mount and
 // tenants, which all may.
 var uses = map[string]struct{ needs, takes string }{
-	Database: {"role", "role"},
+	Database: {"role", "role username_header password_header"},
+	PKI:      {"role common_name", "role common_name ttl key_type"},
+	Transit:  {"key", "key algorithm key_id"},
 }
+
+// Key types of certificates.
+const (
+	KeyEC      = "ec"
+	KeyRSA     = "rsa"
+	KeyEd25519 = "ed25519"
+)
 
 // Known engines.
 func Known() []string { return slices.Sorted(maps.Keys(uses)) }
@@ -47,8 +80,12 @@ func (f *From) WithDefaults() *From {
 		return nil
 	}
 	out := *f
-	if out.Mount == "" {
-		out.Mount = f.Engine
+	out.Mount = cmp.Or(out.Mount, f.Engine)
+	switch f.Engine {
+	case PKI:
+		out.TTL, out.KeyType = cmp.Or(out.TTL, "2m"), cmp.Or(out.KeyType, KeyEC)
+	case Transit:
+		out.Algorithm, out.KeyID = cmp.Or(out.Algorithm, Ed25519), cmp.Or(out.KeyID, out.Key)
 	}
 	return &out
 }
@@ -97,13 +134,23 @@ func (f *From) Problems() (out []error) {
 			bad("tenants: %w", err)
 		}
 	}
+	switch f.Engine {
+	case Database:
+		f.database(bad)
+	case PKI:
+		f.certificate(bad)
+	case Transit:
+		f.signature(bad)
+	}
 	return out
 }
 
 // given says which fields a file has, of those that not every engine takes.
 func (f *From) given() map[string]bool {
 	return map[string]bool{
-		"role": f.Role != "",
+		"role": f.Role != "", "username_header": f.UsernameHeader != "", "password_header": f.PasswordHeader != "",
+		"common_name": f.CommonName != "", "ttl": f.TTL != "", "key_type": f.KeyType != "",
+		"key": f.Key != "", "algorithm": f.Algorithm != "", "key_id": f.KeyID != "",
 	}
 }
 
@@ -113,13 +160,46 @@ func (f *From) For(t protocol.TenantID) bool {
 }
 
 // Path of the engine that a credential is asked of.
-func (f *From) Path() string { return f.Mount + "/creds/" + f.Role }
+func (f *From) Path() string {
+	switch {
+	case f.Engine == PKI:
+		return f.Mount + "/sign/" + f.Role
+	case f.Engine == Transit && f.Algorithm == HMACSHA256:
+		return f.Mount + "/hmac/" + f.Key + "/sha2-256"
+	case f.Engine == Transit:
+		return f.Mount + "/sign/" + f.Key
+	}
+	return f.Mount + "/creds/" + f.Role
+}
 
 // RolePath is where an admin reads what it issues.
-func (f *From) RolePath() string { return f.Mount + "/roles/" + f.Role }
+func (f *From) RolePath() string {
+	if f.Engine == Transit {
+		return f.Mount + "/keys/" + f.Key
+	}
+	return f.Mount + "/roles/" + f.Role
+}
 
 // String says it as people do: "database role reports-ro at database/".
-func (f *From) String() string { return f.Engine + " role " + f.Role + " at " + f.Mount + "/" }
+func (f *From) String() string {
+	if f.Engine == Transit {
+		return "transit key " + f.Key + " at " + f.Mount + "/"
+	}
+	return f.Engine + " role " + f.Role + " at " + f.Mount + "/"
+}
+
+// Headers that what is issued travels in; a certificate in none.
+func (f *From) Headers() []string {
+	switch {
+	case f.Engine == PKI:
+		return []string{}
+	case f.Engine == Transit:
+		return []string{"Signature", "Signature-Input", "Content-Digest"}
+	case f.UsernameHeader != "":
+		return []string{f.UsernameHeader, f.PasswordHeader}
+	}
+	return []string{"Authorization"}
+}
 
 // Named is what each name of a credential stands for in one file: an engine's, or,
 // with nil, a value that is stored.

@@ -1,0 +1,83 @@
+package issued
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"bivouac/server/broker/secret"
+)
+
+// Bounds of a client certificate's life. Its connection is made at once; it must
+// outlive what the clocks of two machines differ.
+const (
+	minTTL = 30 * time.Second
+	maxTTL = 15 * time.Minute
+)
+
+var (
+	commonNameForm = regexp.MustCompile(`^[A-Za-z0-9@_. -]{1,64}$`)
+	placeholder    = regexp.MustCompile(`\{[^{}]*\}`)
+	keyIDForm      = regexp.MustCompile(`^[A-Za-z0-9@_./:#?=&%~ -]{1,256}$`)
+)
+
+func (f *From) database(bad func(string, ...any)) {
+	u, p := f.UsernameHeader, f.PasswordHeader
+	if (u == "") != (p == "") {
+		bad("username_header and password_header belong together")
+	}
+	for _, h := range []string{u, p} {
+		if h != "" && (!httpguts.ValidHeaderFieldName(h) || secret.ReservedHeader(h)) {
+			bad("%q is no header that may carry a credential", h)
+		}
+	}
+	if u != "" && strings.EqualFold(u, p) {
+		bad("username_header and password_header must be two")
+	}
+}
+
+func (f *From) certificate(bad func(string, ...any)) {
+	for _, p := range placeholder.FindAllString(f.CommonName, -1) {
+		if p != "{agent}" && p != "{principal}" {
+			bad("common_name: %s stands for nothing: there are {agent} and {principal}", p)
+		}
+	}
+	if f.CommonName != "" && !commonNameForm.MatchString(placeholder.ReplaceAllString(f.CommonName, "x")) {
+		bad("common_name %q: up to 64 letters, digits, dots, hyphens, underscores, spaces and @", f.CommonName)
+	}
+	if d, err := time.ParseDuration(f.TTL); err != nil || d < minTTL || d > maxTTL || d%time.Second != 0 {
+		bad("ttl %q: whole seconds, from %q to %q", f.TTL, minTTL, maxTTL)
+	}
+	if types := []string{KeyEC, KeyRSA, KeyEd25519}; !slices.Contains(types, f.KeyType) {
+		bad("key_type %q: use one of %s", f.KeyType, strings.Join(types, ", "))
+	}
+}
+
+func (f *From) signature(bad func(string, ...any)) {
+	if f.Key != "" && !roleForm.MatchString(f.Key) {
+		bad("key %q is no name of a key: letters, digits, dots, hyphens and underscores", f.Key)
+	}
+	if !slices.Contains(Algorithms, f.Algorithm) {
+		bad("algorithm %q: use one of %s (RFC 9421)", f.Algorithm, strings.Join(Algorithms, ", "))
+	}
+	if f.KeyID != "" && !keyIDForm.MatchString(f.KeyID) {
+		bad("key_id %q cannot stand in a header", f.KeyID)
+	}
+}
+
+// Life of a client certificate that was checked.
+func (f *From) Life() time.Duration {
+	d, _ := time.ParseDuration(f.TTL)
+	return d
+}
+
+// NameFor an agent's action: the common name with whose it is.
+func (f *From) NameFor(agent, principal string) string {
+	return strings.NewReplacer("{agent}", agent, "{principal}", principal).Replace(f.CommonName)
+}
+
+// Named reports that the common name is the same for everybody.
+func (f *From) NamedAlike() bool { return !placeholder.MatchString(f.CommonName) }
