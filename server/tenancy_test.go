@@ -281,6 +281,9 @@ var crossings = []crossing{
 	{method: "TurnService.CancelTurn", deletes: true, call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
 		return do(c.Turns.CancelTurn, &apiv1.CancelTurnRequest{TurnId: t.waiting})(ctx)
 	}},
+	{method: "GrantService.RotateGrant", call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
+		return do(c.Grants.RotateGrant, &apiv1.RotateGrantRequest{GrantId: t.grant})(ctx)
+	}},
 	{method: "GrantService.RevokeGrant", deletes: true, call: func(ctx context.Context, c *client.Client, t things) (proto.Message, error) {
 		return do(c.Grants.RevokeGrant, &apiv1.RevokeGrantRequest{GrantId: t.grant, Reason: canary})(ctx)
 	}},

@@ -144,7 +144,13 @@ func (v *Vault) writeEnd(ctx context.Context, e entry) error {
 			return err
 		}
 	}
+	for _, accessor := range []string{r.old, r.next.accessor, e.pending.accessor} { // it was being renewed
+		if err := v.endOther(ctx, e.grant.ID, accessor); err != nil {
+			return err
+		}
+	}
 	r.entry, r.state, r.sealed = e, stateRevoked, nil
+	r.renewal = renewal{part: e.inForce}
 	if err := v.writeRecord(ctx, r); err != nil {
 		return err
 	}

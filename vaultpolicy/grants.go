@@ -130,7 +130,7 @@ const metaGrant = "grant_id"
 
 // enlist seals the grant and writes its entry, which must be the first one.
 func (v *Vault) enlist(ctx context.Context, g authority.Grant, token secret.Value, accessor string) ([]byte, error) {
-	sealed, err := v.seal(ctx, opened{g, token})
+	sealed, err := v.seal(ctx, opened{grant: g, token: token})
 	if err != nil {
 		return nil, err
 	}

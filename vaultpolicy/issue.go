@@ -108,7 +108,7 @@ func (i issue) failed(ctx context.Context, err error) error {
 	const which = "the credential %q is not issued: "
 	switch k := client.KindOf(err); {
 	case k == client.Refused:
-		return i.v.refused(ctx, i.use.Grant, i.c, err)
+		return i.v.refused(ctx, i.use, i.c, err)
 	case k == client.Unmounted:
 		return protocol.Errorf(protocol.CodeFailedPrecondition, which+"the server has no engine at %s/; its admin enables it: vault secrets enable -path=%s %s", i.c.Name, i.from.Mount, i.from.Mount, i.from.Engine)
 	case k == client.Invalid || k == client.Absent:

@@ -22,7 +22,7 @@ func (v *Vault) Mint(ctx context.Context, u authority.Use) (secret.Value, error)
 	if err != nil {
 		return secret.Value{}, err
 	}
-	return v.value(ctx, action, c, func(err error) error { return v.refused(ctx, u.Grant, c, err) })
+	return v.value(ctx, action, c, func(err error) error { return v.refused(ctx, u, c, err) })
 }
 
 // actionOf a use: the batch token with which its one request is made, where the grant
@@ -38,14 +38,23 @@ func (v *Vault) actionOf(ctx context.Context, u authority.Use, c policies.Creden
 	if err := v.listed(ctx, o.grant); err != nil {
 		return secret.Value{}, err
 	}
+	if err := v.counts(ctx, o); err != nil {
+		return secret.Value{}, err
+	}
 	return v.action(ctx, o, c)
 }
 
 // refused says what a refusal of an action's token is about: its grant ended, or a
 // right is missing.
-func (v *Vault) refused(ctx context.Context, id protocol.GrantID, c policies.Credential, err error) error {
+func (v *Vault) refused(ctx context.Context, u authority.Use, c policies.Credential, err error) error {
+	id := u.Grant
 	if e := v.recheck(ctx, id); e != nil {
 		return e
+	}
+	if o, e := v.open(ctx, u); e == nil {
+		if e := v.counts(ctx, o); e != nil { // it was renewed in this moment
+			return e
+		}
 	}
 	return protocol.Errorf(protocol.CodeFailedPrecondition,
 		"grant %s lives, but the server refuses it the credential %q: the policy %s is missing or changed (%w); bivouac vault check says so, bivouac vault setup --apply mends it", id, c.Name, v.names.UsePolicy(c), err)
@@ -91,6 +100,9 @@ func (v *Vault) action(ctx context.Context, o opened, c policies.Credential) (se
 	switch client.KindOf(err) {
 	case client.Refused, client.Invalid:
 		if e := v.recheck(ctx, o.grant.ID); e != nil {
+			return secret.Value{}, e
+		}
+		if e := v.counts(ctx, o); e != nil { // it was renewed in this moment
 			return secret.Value{}, e
 		}
 		return secret.Value{}, protocol.Errorf(protocol.CodeFailedPrecondition,

@@ -27,12 +27,19 @@ const maxSealed = 64 << 10
 type opened struct {
 	grant authority.Grant
 	token secret.Value
+	// part is the rotation that made it, and accessor that of its token; empty in the
+	// first of a grant.
+	part     authority.Rotation
+	accessor string
 }
 
 // plain is its form.
 type plain struct {
 	Grant authority.Grant `json:"grant"`
 	Token string          `json:"token"`
+
+	Part     authority.Rotation `json:"part,omitempty"`
+	Accessor string             `json:"accessor,omitempty"`
 }
 
 // personKey is the transit key of a person. Deleting it makes every grant of theirs
@@ -46,7 +53,7 @@ func bind(id protocol.GrantID) string {
 
 // seal encrypts a grant with the key of its person, which the first one makes.
 func (v *Vault) seal(ctx context.Context, o opened) ([]byte, error) {
-	text, err := json.Marshal(plain{o.grant, o.token.Reveal()})
+	text, err := json.Marshal(plain{o.grant, o.token.Reveal(), o.part, o.accessor})
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +107,7 @@ func (v *Vault) open(ctx context.Context, u authority.Use) (opened, error) {
 	if err != nil {
 		return opened{}, foreign
 	}
-	o := opened{p.Grant, token}
+	o := opened{p.Grant, token, p.Part, p.Accessor}
 	v.openGrants.put(digest, o)
 	return o, nil
 }

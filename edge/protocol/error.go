@@ -92,6 +92,10 @@ const DetailSliceBoot Detail = "slice_of_another_boot"
 // know that before the server does.
 const DetailGrantEnded Detail = "grant_ended"
 
+// DetailGrantRotated: the grant lives, and what the request carries is an older secret
+// part of it. Nothing was sent; with the newer part it may be asked again.
+const DetailGrantRotated Detail = "grant_rotated"
+
 // DetailUnreachable: the peer was not reached over any transport, so nobody was asked.
 const DetailUnreachable Detail = "unreachable"
 

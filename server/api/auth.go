@@ -66,6 +66,7 @@ var changesAuthority = map[string]bool{
 	apiv1connect.RunnerAdminServiceDeleteBindingProcedure:   true,
 	apiv1connect.GrantServiceCreateGrantProcedure:           true,
 	apiv1connect.GrantServiceRevokeGrantProcedure:           true,
+	apiv1connect.GrantServiceRotateGrantProcedure:           true,
 	apiv1connect.CredentialServicePutCredentialProcedure:    true,
 	apiv1connect.CredentialServiceDeleteCredentialProcedure: true,
 }

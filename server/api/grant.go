@@ -51,7 +51,7 @@ func (s grants) GetGrant(ctx context.Context, r *apiv1.GetGrantRequest) (*apiv1.
 	if err != nil {
 		return nil, err
 	}
-	out := &apiv1.GetGrantResponse{Machines: reach.Machines, Sessions: int32(reach.Sessions), Running: int32(reach.Running), Receipt: reach.Grant.Receipt}
+	out := &apiv1.GetGrantResponse{Machines: reach.Machines, Sessions: int32(reach.Sessions), Running: int32(reach.Running), Receipt: reach.Grant.Receipt, RotationReceipt: reach.Grant.RotationReceipt}
 	for _, c := range reach.Credentials {
 		out.Credentials = append(out.Credentials, &apiv1.CredentialReach{Name: c.Name, Tools: c.Tools, Destinations: c.Destinations})
 	}
@@ -84,6 +84,24 @@ func (s grants) RevokeGrant(ctx context.Context, r *apiv1.RevokeGrantRequest) (*
 			Name: l.Name, Probe: l.Probe, Gone: l.Gone, Detail: l.Detail, TookUs: l.Took.Microseconds(),
 		})
 	}
+	return out, err
+}
+
+func (s grants) RotateGrant(ctx context.Context, r *apiv1.RotateGrantRequest) (*apiv1.RotateGrantResponse, error) {
+	id, err := protocol.ParseID[protocol.GrantKind](r.GetGrantId())
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.Engine.RotateGrant(ctx, callerOf(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	out := &apiv1.RotateGrantResponse{Receipt: done.Receipt, Sessions: done.Sessions}
+	err = s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
+		names, err := principalNames(tx)
+		out.Grant = grantOut(done.Grant, names[done.Grant.Principal])
+		return err
+	})
 	return out, err
 }
 

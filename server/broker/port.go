@@ -22,6 +22,7 @@ type Authority interface {
 
 // Grants are the renewable authority of principals to agents.
 type Grants interface {
+	Rotations
 	// CreateGrant returns the grant sealed: ciphertext that only this port opens.
 	// The same grant again is the same grant.
 	CreateGrant(ctx context.Context, g authority.Grant) (sealed []byte, err error)

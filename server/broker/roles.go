@@ -35,6 +35,8 @@ var mayCall = map[string][]identity.Role{
 	brokerv1connect.AuthorityServiceCreateGrantProcedure:      serversOnly,
 	brokerv1connect.AuthorityServiceListGrantsProcedure:       serversOnly,
 	brokerv1connect.AuthorityServiceRevokeGrantProcedure:      serversOnly,
+	brokerv1connect.AuthorityServiceRotateGrantProcedure:      serversOnly,
+	brokerv1connect.AuthorityServiceSettleRotationProcedure:   serversOnly,
 	brokerv1connect.AuthorityServicePutCredentialProcedure:    serversOnly,
 	brokerv1connect.AuthorityServiceListCredentialsProcedure:  serversOnly,
 	brokerv1connect.AuthorityServiceDeleteCredentialProcedure: serversOnly,

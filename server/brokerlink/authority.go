@@ -21,6 +21,20 @@ func (l *Link) RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.
 		&brokerv1.RevokeGrantRequest{GrantId: id.String()})
 }
 
+// RotateGrant returns the grant sealed with a new secret part, beside the old one.
+func (l *Link) RotateGrant(ctx context.Context, id protocol.GrantID, rotation string) ([]byte, error) {
+	res, err := ask(ctx, l, quickCall, (*peers).authorityService, brokerv1connect.AuthorityServiceClient.RotateGrant,
+		&brokerv1.RotateGrantRequest{GrantId: id.String(), Rotation: rotation})
+	return res.GetSealed(), err
+}
+
+// SettleRotation ends every secret part of a grant but that of the rotation.
+func (l *Link) SettleRotation(ctx context.Context, id protocol.GrantID, rotation string) error {
+	_, err := ask(ctx, l, quickCall, (*peers).authorityService, brokerv1connect.AuthorityServiceClient.SettleRotation,
+		&brokerv1.SettleRotationRequest{GrantId: id.String(), Rotation: rotation})
+	return err
+}
+
 // PutCredential relays ciphertext; the server cannot read it. INV-17.
 func (l *Link) PutCredential(ctx context.Context, tenant protocol.TenantID, name string, sealed []byte) error {
 	_, err := ask(ctx, l, quickCall, (*peers).authorityService, brokerv1connect.AuthorityServiceClient.PutCredential,

@@ -31,6 +31,8 @@ func (e *Engine) tickCleanup(ctx context.Context) (bool, error) {
 			return e.cleanAttempt(ctx, c)
 		case policy.CleanupSessions:
 			return true, e.cleanSessions(ctx, c)
+		case policy.CleanupRotation:
+			return true, e.cleanRotation(ctx, c)
 		}
 		return true, e.cleaned(ctx, c, "", protocol.Errorf(protocol.CodeInternal, "nothing cleans up a %s", c.Kind))
 	})

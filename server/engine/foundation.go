@@ -216,7 +216,7 @@ func explainGrant(tx *store.Tx, id protocol.GrantID) (Explanation, error) {
 	}
 	if g.RevokedAt.IsZero() {
 		return Explanation{State: "ACTIVE", Waited: tx.Now.Sub(g.CreatedAt), WaitingFor: "nothing: it is in force",
-			Remedies: []string{"bivouac revoke " + g.ID.String(), "bivouac tools effective --agent " + g.Agent}}, nil
+			Remedies: []string{"bivouac revoke " + g.ID.String(), "bivouac tools effective --agent " + g.Agent}}.renewed(g), nil
 	}
 	x := Explanation{State: "REVOKED", Waited: tx.Now.Sub(g.RevokedAt),
 		WaitingFor: "nothing: it was revoked at " + g.RevokedAt.UTC().Format(time.RFC3339)}
@@ -226,6 +226,17 @@ func explainGrant(tx *store.Tx, id protocol.GrantID) (Explanation, error) {
 	ended, err := endedUnder(tx, g)
 	x.WaitingFor += "; " + ended.String()
 	return x, err
+}
+
+// renewed adds what became of the last renewal of a grant's secret part.
+func (x Explanation) renewed(g policy.Grant) Explanation {
+	switch {
+	case g.Rotation != "":
+		x.WaitingFor += "; its secret part is being renewed since " + g.RotationAt.UTC().Format(time.RFC3339)
+	case !g.RotatedAt.IsZero():
+		x.WaitingFor += "; its secret part was renewed at " + g.RotatedAt.UTC().Format(time.RFC3339)
+	}
+	return x
 }
 
 // explainTurnsEnd adds to an attempt that ended with its turn why that did.

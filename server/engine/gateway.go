@@ -76,6 +76,9 @@ func (e *Engine) startCall(c *gatewayCall) bool {
 	id := c.action.ID
 	started := e.cfg.Ops.Start(invokeOp(id), func(ctx context.Context) {
 		resp, err := e.cfg.Broker.Invoke(ctx, c.request)
+		if protocol.DetailOf(err) == protocol.DetailGrantRotated {
+			resp, err = e.callAgain(ctx, c, err)
+		}
 		if ctx.Err() != nil && err != nil {
 			e.calls.forget(id)
 			return

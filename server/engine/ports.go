@@ -47,6 +47,9 @@ type Slices interface {
 type Authority interface {
 	CreateGrant(ctx context.Context, req *brokerv1.CreateGrantRequest) ([]byte, error)
 	RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error)
+	// RotateGrant makes another secret part of a grant, SettleRotation ends the older.
+	RotateGrant(ctx context.Context, id protocol.GrantID, rotation string) (sealed []byte, err error)
+	SettleRotation(ctx context.Context, id protocol.GrantID, rotation string) error
 	Probe(ctx context.Context, capability string, grant protocol.GrantID) (*brokerv1.ProbeResponse, error)
 	SignReceipt(ctx context.Context, receipt []byte) (string, error)
 	Ledgers

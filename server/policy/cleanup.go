@@ -11,6 +11,7 @@ const (
 	CleanupAttempt  = "attempt"  // the machine has to say that it is gone
 	CleanupSlice    = "slice"    // the broker has to close it
 	CleanupSessions = "sessions" // those that stand on an authority that was taken back
+	CleanupRotation = "rotation" // the older secret part of a grant that is being renewed
 )
 
 // Cleanup is a durable request made in the transaction that ended what needed

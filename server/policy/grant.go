@@ -20,4 +20,12 @@ type Grant struct {
 	RevokedWhy  string // as whoever revoked it said
 	// Receipt is the broker's signature over what ended with it: JWS, compact.
 	Receipt string
+	// Rotation names the renewal of Sealed that is under way, and RotationAt when it
+	// began; empty: none is.
+	Rotation   protocol.CleanupID
+	RotationAt time.Time
+	// RotatedAt is when Sealed was renewed last, and RotationReceipt the broker's
+	// signature over that.
+	RotatedAt       time.Time
+	RotationReceipt string
 }

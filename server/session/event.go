@@ -39,6 +39,7 @@ const (
 	SandboxMoved    EventType = "sandbox.moved"
 	LateResult      EventType = "attempt.evidence"
 	CheckpointTaken EventType = "turn.checkpoint"
+	GrantRotated    EventType = "grant.rotated" // whose secret part was renewed; the session goes on
 )
 
 // Event is one durable fact of a session before the store gives it a sequence

@@ -5,10 +5,12 @@ import (
 	"bivouac/server/policy"
 )
 
-const grantColumns = `g.id, g.tenant, g.principal, g.agent, g.credentials, g.sealed, g.created_at, g.revoked_at, g.revoked_why, g.receipt`
+const grantColumns = `g.id, g.tenant, g.principal, g.agent, g.credentials, g.sealed, g.created_at, g.revoked_at, g.revoked_why, g.receipt,
+	g.rotation, g.rotation_at, g.rotated_at, g.rotation_receipt`
 
 func scanGrant(r scanner) (g policy.Grant, err error) {
-	err = r.Scan(&g.ID, &g.Tenant, &g.Principal, &g.Agent, document(&g.Credentials), blob(&g.Sealed), at(&g.CreatedAt), at(&g.RevokedAt), &g.RevokedWhy, &g.Receipt)
+	err = r.Scan(&g.ID, &g.Tenant, &g.Principal, &g.Agent, document(&g.Credentials), blob(&g.Sealed), at(&g.CreatedAt), at(&g.RevokedAt), &g.RevokedWhy, &g.Receipt,
+		&g.Rotation, at(&g.RotationAt), at(&g.RotatedAt), &g.RotationReceipt)
 	return g, err
 }
 

@@ -113,6 +113,27 @@ func (p *port) RevokeGrant(ctx context.Context, id protocol.GrantID) (*brokerv1.
 	})
 }
 
+func (p *port) RotateGrant(ctx context.Context, id protocol.GrantID, rotation string) ([]byte, error) {
+	return ask(ctx, p, "rotate grant", shortCall, func(b *broker, answer func([]byte, error)) {
+		if !b.grants[id] {
+			answer(nil, protocol.Errorf(protocol.CodeConflict, "grant %s was revoked", id))
+			return
+		}
+		answer([]byte("sealed "+id.String()+" "+rotation), nil)
+	})
+}
+
+func (p *port) SettleRotation(ctx context.Context, id protocol.GrantID, _ string) error {
+	_, err := ask(ctx, p, "settle rotation", shortCall, func(b *broker, answer func(bool, error)) {
+		if !b.grants[id] {
+			answer(false, protocol.Errorf(protocol.CodeConflict, "grant %s was revoked", id))
+			return
+		}
+		answer(true, nil)
+	})
+	return err
+}
+
 func (p *port) LastHead(ctx context.Context, t protocol.TenantID) (*brokerv1.LastHeadResponse, error) {
 	return ask(ctx, p, "last head", shortCall, func(b *broker, answer func(*brokerv1.LastHeadResponse, error)) { answer(b.lastHead(t), nil) })
 }

@@ -61,7 +61,7 @@ one back with bivouac revoke.`,
 		}),
 	}
 	list.Flags().BoolVar(&all, "all", false, "also revoked ones")
-	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list, a.grantShow(), a.revokeCommand())
+	return group(&cobra.Command{Use: "grant", Short: "What agents may use in your name"}, create, list, a.grantShow(), a.grantRotate(), a.revokeCommand())
 }
 
 // grantCommandFor is the command for the one agent that there is, or for one to be named.
@@ -83,7 +83,8 @@ func (a *app) grantShow() *cobra.Command {
 		Short: "What a grant lets its agent do, or how it ended",
 		Long: `Shows where each credential of a grant goes, by the agent's newest definition, on which
 machines the agent may act, and what would end with the grant. Of one that has ended: why,
-wherever it was revoked, and with --receipt the signed receipt over what ended with it.`,
+wherever it was revoked, and with --receipt the signed receipt over what ended with it.
+Of one in force whose secret part was renewed, --receipt is of the last time.`,
 		Example: "  bivouac grant show grt_01…\n  bivouac grant show grt_01… --receipt end.jws",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
@@ -91,16 +92,20 @@ wherever it was revoked, and with --receipt the signed receipt over what ended w
 			if err != nil {
 				return err
 			}
-			if receipt != "" && res.GetGrant().GetRevokedAt() == nil {
-				return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is in force: only an end has a receipt; bivouac revoke %s ends it", args[0], args[0])
+			signed := res.GetReceipt()
+			if res.GetGrant().GetRevokedAt() == nil {
+				signed = res.GetRotationReceipt()
 			}
-			if err := a.keepReceipt(receipt, res.GetReceipt()); err != nil {
+			if receipt != "" && signed == "" && res.GetGrant().GetRevokedAt() == nil {
+				return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is in force: only an end and a rotation have a receipt; bivouac revoke %s ends it", args[0], args[0])
+			}
+			if err := a.keepReceipt(receipt, signed); err != nil {
 				return err
 			}
 			return a.print(res, func(w io.Writer) { showGrant(w, res) })
 		}),
 	}
-	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt of its end into this file")
+	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt of its end, or of its last rotation, into this file")
 	return cmd
 }
 
@@ -115,6 +120,7 @@ func showGrant(w io.Writer, r *apiv1.GetGrantResponse) {
 		fmt.Fprintf(w, "\nwhat ended with it: bivouac explain %s\n", g.GetId())
 		return
 	}
+	showRotation(w, g)
 	if len(r.GetCredentials()) == 0 {
 		fmt.Fprintln(w, "it gives no credential")
 	} else {

@@ -39,6 +39,8 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		return strings.TrimSpace(tool+" ended: "+plain(d["status"])) + because(d["code"]) + f.mend(e, d["code"])
 	case "tool.unknown":
 		return "nobody knows whether " + tool + " happened: bivouac unknown"
+	case "grant.rotated":
+		return "the secret part of " + plain(d["grant"]) + " was renewed"
 	case "approval.decided":
 		return "the approval is " + strings.ToLower(plain(d["state"])) + f.decidedBy(ctx, e, d["state"])
 	case "owner.requested":

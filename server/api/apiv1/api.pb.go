@@ -6344,7 +6344,11 @@ type Grant struct {
 	CreatedAt   *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	RevokedAt   *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
 	// Of a revoked one: what whoever revoked it said.
-	RevokedWhy    string `protobuf:"bytes,9,opt,name=revoked_why,json=revokedWhy,proto3" json:"revoked_why,omitempty"`
+	RevokedWhy string `protobuf:"bytes,9,opt,name=revoked_why,json=revokedWhy,proto3" json:"revoked_why,omitempty"`
+	// When its secret part was renewed last; none: it is the first.
+	RotatedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=rotated_at,json=rotatedAt,proto3" json:"rotated_at,omitempty"`
+	// Since when it is being renewed; none: it is not.
+	RotatingSince *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=rotating_since,json=rotatingSince,proto3" json:"rotating_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6442,6 +6446,20 @@ func (x *Grant) GetRevokedWhy() string {
 	return ""
 }
 
+func (x *Grant) GetRotatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RotatedAt
+	}
+	return nil
+}
+
+func (x *Grant) GetRotatingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RotatingSince
+	}
+	return nil
+}
+
 type GetGrantRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
@@ -6497,9 +6515,11 @@ type GetGrantResponse struct {
 	Sessions int32 `protobuf:"varint,4,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Running  int32 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
 	// Of a revoked one: the first signed receipt, JWS, compact; empty: none was signed.
-	Receipt       string `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Receipt string `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	// Of the last rotation, likewise.
+	RotationReceipt string `protobuf:"bytes,7,opt,name=rotation_receipt,json=rotationReceipt,proto3" json:"rotation_receipt,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetGrantResponse) Reset() {
@@ -6570,6 +6590,13 @@ func (x *GetGrantResponse) GetRunning() int32 {
 func (x *GetGrantResponse) GetReceipt() string {
 	if x != nil {
 		return x.Receipt
+	}
+	return ""
+}
+
+func (x *GetGrantResponse) GetRotationReceipt() string {
+	if x != nil {
+		return x.RotationReceipt
 	}
 	return ""
 }
@@ -6818,6 +6845,112 @@ func (x *ListGrantsResponse) GetGrants() []*Grant {
 	return nil
 }
 
+type RotateGrantRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateGrantRequest) Reset() {
+	*x = RotateGrantRequest{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateGrantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateGrantRequest) ProtoMessage() {}
+
+func (x *RotateGrantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateGrantRequest.ProtoReflect.Descriptor instead.
+func (*RotateGrantRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+}
+
+func (x *RotateGrantRequest) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+type RotateGrantResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Grant *Grant                 `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// Signed receipt over it: JWS, compact; empty: the broker did not sign one.
+	Receipt string `protobuf:"bytes,2,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	// Sessions that stand on the grant and go on; each has the event grant.rotated.
+	Sessions      []string `protobuf:"bytes,3,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateGrantResponse) Reset() {
+	*x = RotateGrantResponse{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateGrantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateGrantResponse) ProtoMessage() {}
+
+func (x *RotateGrantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateGrantResponse.ProtoReflect.Descriptor instead.
+func (*RotateGrantResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+}
+
+func (x *RotateGrantResponse) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *RotateGrantResponse) GetReceipt() string {
+	if x != nil {
+		return x.Receipt
+	}
+	return ""
+}
+
+func (x *RotateGrantResponse) GetSessions() []string {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
 type RevokeGrantRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
@@ -6828,7 +6961,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6840,7 +6973,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[103]
+	mi := &file_bivouac_v1_api_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6853,7 +6986,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{103}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -6886,7 +7019,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6898,7 +7031,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[104]
+	mi := &file_bivouac_v1_api_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6911,7 +7044,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{104}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RevokeGrantResponse) GetGrant() *Grant {
@@ -6960,7 +7093,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6972,7 +7105,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[105]
+	mi := &file_bivouac_v1_api_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6985,7 +7118,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{105}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Ended) GetSessions() []string {
@@ -7022,7 +7155,7 @@ type RevocationLayer struct {
 
 func (x *RevocationLayer) Reset() {
 	*x = RevocationLayer{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7034,7 +7167,7 @@ func (x *RevocationLayer) String() string {
 func (*RevocationLayer) ProtoMessage() {}
 
 func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[106]
+	mi := &file_bivouac_v1_api_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7047,7 +7180,7 @@ func (x *RevocationLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevocationLayer.ProtoReflect.Descriptor instead.
 func (*RevocationLayer) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{106}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RevocationLayer) GetName() string {
@@ -7093,7 +7226,7 @@ type GetSealRecipientRequest struct {
 
 func (x *GetSealRecipientRequest) Reset() {
 	*x = GetSealRecipientRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7105,7 +7238,7 @@ func (x *GetSealRecipientRequest) String() string {
 func (*GetSealRecipientRequest) ProtoMessage() {}
 
 func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[107]
+	mi := &file_bivouac_v1_api_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7118,7 +7251,7 @@ func (x *GetSealRecipientRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientRequest.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{107}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
 }
 
 type GetSealRecipientResponse struct {
@@ -7133,7 +7266,7 @@ type GetSealRecipientResponse struct {
 
 func (x *GetSealRecipientResponse) Reset() {
 	*x = GetSealRecipientResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7145,7 +7278,7 @@ func (x *GetSealRecipientResponse) String() string {
 func (*GetSealRecipientResponse) ProtoMessage() {}
 
 func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[108]
+	mi := &file_bivouac_v1_api_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7158,7 +7291,7 @@ func (x *GetSealRecipientResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSealRecipientResponse.ProtoReflect.Descriptor instead.
 func (*GetSealRecipientResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{108}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *GetSealRecipientResponse) GetRecipient() string {
@@ -7192,7 +7325,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7204,7 +7337,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[109]
+	mi := &file_bivouac_v1_api_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7217,7 +7350,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{109}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *PutCredentialRequest) GetName() string {
@@ -7242,7 +7375,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7254,7 +7387,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[110]
+	mi := &file_bivouac_v1_api_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7267,7 +7400,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{110}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
 }
 
 type ListCredentialsRequest struct {
@@ -7278,7 +7411,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7290,7 +7423,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[111]
+	mi := &file_bivouac_v1_api_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7303,7 +7436,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{111}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
 }
 
 type ListCredentialsResponse struct {
@@ -7315,7 +7448,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7327,7 +7460,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[112]
+	mi := &file_bivouac_v1_api_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7340,7 +7473,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{112}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -7361,7 +7494,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7373,7 +7506,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[113]
+	mi := &file_bivouac_v1_api_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7386,7 +7519,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{113}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Credential) GetName() string {
@@ -7419,7 +7552,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7431,7 +7564,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[114]
+	mi := &file_bivouac_v1_api_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7444,7 +7577,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{114}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *DeleteCredentialRequest) GetName() string {
@@ -7462,7 +7595,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[115]
+	mi := &file_bivouac_v1_api_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7474,7 +7607,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[115]
+	mi := &file_bivouac_v1_api_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7487,7 +7620,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{115}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{117}
 }
 
 type DiagnoseRequest struct {
@@ -7498,7 +7631,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[116]
+	mi := &file_bivouac_v1_api_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7510,7 +7643,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[116]
+	mi := &file_bivouac_v1_api_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7523,7 +7656,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{116}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{118}
 }
 
 type DiagnoseResponse struct {
@@ -7535,7 +7668,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[117]
+	mi := &file_bivouac_v1_api_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7547,7 +7680,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[117]
+	mi := &file_bivouac_v1_api_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7560,7 +7693,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{117}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -7590,7 +7723,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[118]
+	mi := &file_bivouac_v1_api_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7602,7 +7735,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[118]
+	mi := &file_bivouac_v1_api_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7615,7 +7748,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{118}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Finding) GetWhere() string {
@@ -7668,7 +7801,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	mi := &file_bivouac_v1_api_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7680,7 +7813,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	mi := &file_bivouac_v1_api_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7693,7 +7826,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{119}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{121}
 }
 
 type GetLedgerResponse struct {
@@ -7715,7 +7848,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[120]
+	mi := &file_bivouac_v1_api_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7727,7 +7860,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[120]
+	mi := &file_bivouac_v1_api_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7740,7 +7873,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{120}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -7795,7 +7928,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[121]
+	mi := &file_bivouac_v1_api_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7807,7 +7940,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[121]
+	mi := &file_bivouac_v1_api_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7820,7 +7953,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{121}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -7839,7 +7972,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[122]
+	mi := &file_bivouac_v1_api_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7851,7 +7984,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[122]
+	mi := &file_bivouac_v1_api_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7864,7 +7997,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{122}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -8396,7 +8529,7 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x14ListCleanupsResponse\x12/\n" +
 	"\bcleanups\x18\x01 \x03(\v2\x13.bivouac.v1.CleanupR\bcleanups\x12\x1f\n" +
 	"\vnext_cursor\x18\x02 \x01(\tR\n" +
-	"nextCursor\"\xc6\x02\n" +
+	"nextCursor\"\xc4\x03\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12!\n" +
@@ -8409,16 +8542,21 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"revoked_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\x12\x1f\n" +
 	"\vrevoked_why\x18\t \x01(\tR\n" +
-	"revokedWhy\",\n" +
+	"revokedWhy\x129\n" +
+	"\n" +
+	"rotated_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\trotatedAt\x12A\n" +
+	"\x0erotating_since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rrotatingSince\",\n" +
 	"\x0fGetGrantRequest\x12\x19\n" +
-	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"\xe6\x01\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"\x91\x02\n" +
 	"\x10GetGrantResponse\x12'\n" +
 	"\x05grant\x18\x01 \x01(\v2\x11.bivouac.v1.GrantR\x05grant\x12=\n" +
 	"\vcredentials\x18\x02 \x03(\v2\x1b.bivouac.v1.CredentialReachR\vcredentials\x12\x1a\n" +
 	"\bmachines\x18\x03 \x03(\tR\bmachines\x12\x1a\n" +
 	"\bsessions\x18\x04 \x01(\x05R\bsessions\x12\x18\n" +
 	"\arunning\x18\x05 \x01(\x05R\arunning\x12\x18\n" +
-	"\areceipt\x18\x06 \x01(\tR\areceipt\"_\n" +
+	"\areceipt\x18\x06 \x01(\tR\areceipt\x12)\n" +
+	"\x10rotation_receipt\x18\a \x01(\tR\x0frotationReceipt\"_\n" +
 	"\x0fCredentialReach\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05tools\x18\x02 \x03(\tR\x05tools\x12\"\n" +
@@ -8431,7 +8569,13 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\x11ListGrantsRequest\x12'\n" +
 	"\x0finclude_revoked\x18\x01 \x01(\bR\x0eincludeRevoked\"?\n" +
 	"\x12ListGrantsResponse\x12)\n" +
-	"\x06grants\x18\x01 \x03(\v2\x11.bivouac.v1.GrantR\x06grants\"G\n" +
+	"\x06grants\x18\x01 \x03(\v2\x11.bivouac.v1.GrantR\x06grants\"/\n" +
+	"\x12RotateGrantRequest\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\"t\n" +
+	"\x13RotateGrantResponse\x12'\n" +
+	"\x05grant\x18\x01 \x01(\v2\x11.bivouac.v1.GrantR\x05grant\x12\x18\n" +
+	"\areceipt\x18\x02 \x01(\tR\areceipt\x12\x1a\n" +
+	"\bsessions\x18\x03 \x03(\tR\bsessions\"G\n" +
 	"\x12RevokeGrantRequest\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xdf\x01\n" +
@@ -8547,12 +8691,13 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\n" +
 	"PutBinding\x12\x1d.bivouac.v1.PutBindingRequest\x1a\x1e.bivouac.v1.PutBindingResponse\"\x00\x12V\n" +
 	"\rDeleteBinding\x12 .bivouac.v1.DeleteBindingRequest\x1a!.bivouac.v1.DeleteBindingResponse\"\x00\x12S\n" +
-	"\fListCleanups\x12\x1f.bivouac.v1.ListCleanupsRequest\x1a .bivouac.v1.ListCleanupsResponse\"\x002\xca\x02\n" +
+	"\fListCleanups\x12\x1f.bivouac.v1.ListCleanupsRequest\x1a .bivouac.v1.ListCleanupsResponse\"\x002\x9c\x03\n" +
 	"\fGrantService\x12P\n" +
 	"\vCreateGrant\x12\x1e.bivouac.v1.CreateGrantRequest\x1a\x1f.bivouac.v1.CreateGrantResponse\"\x00\x12M\n" +
 	"\n" +
 	"ListGrants\x12\x1d.bivouac.v1.ListGrantsRequest\x1a\x1e.bivouac.v1.ListGrantsResponse\"\x00\x12G\n" +
 	"\bGetGrant\x12\x1b.bivouac.v1.GetGrantRequest\x1a\x1c.bivouac.v1.GetGrantResponse\"\x00\x12P\n" +
+	"\vRotateGrant\x12\x1e.bivouac.v1.RotateGrantRequest\x1a\x1f.bivouac.v1.RotateGrantResponse\"\x00\x12P\n" +
 	"\vRevokeGrant\x12\x1e.bivouac.v1.RevokeGrantRequest\x1a\x1f.bivouac.v1.RevokeGrantResponse\"\x002\x8b\x03\n" +
 	"\x11CredentialService\x12_\n" +
 	"\x10GetSealRecipient\x12#.bivouac.v1.GetSealRecipientRequest\x1a$.bivouac.v1.GetSealRecipientResponse\"\x00\x12V\n" +
@@ -8577,7 +8722,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 123)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 125)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -8682,44 +8827,46 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*CreateGrantResponse)(nil),      // 100: bivouac.v1.CreateGrantResponse
 	(*ListGrantsRequest)(nil),        // 101: bivouac.v1.ListGrantsRequest
 	(*ListGrantsResponse)(nil),       // 102: bivouac.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),       // 103: bivouac.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),      // 104: bivouac.v1.RevokeGrantResponse
-	(*Ended)(nil),                    // 105: bivouac.v1.Ended
-	(*RevocationLayer)(nil),          // 106: bivouac.v1.RevocationLayer
-	(*GetSealRecipientRequest)(nil),  // 107: bivouac.v1.GetSealRecipientRequest
-	(*GetSealRecipientResponse)(nil), // 108: bivouac.v1.GetSealRecipientResponse
-	(*PutCredentialRequest)(nil),     // 109: bivouac.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),    // 110: bivouac.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),   // 111: bivouac.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),  // 112: bivouac.v1.ListCredentialsResponse
-	(*Credential)(nil),               // 113: bivouac.v1.Credential
-	(*DeleteCredentialRequest)(nil),  // 114: bivouac.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil), // 115: bivouac.v1.DeleteCredentialResponse
-	(*DiagnoseRequest)(nil),          // 116: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 117: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 118: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 119: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 120: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 121: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 122: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 123: google.protobuf.Timestamp
+	(*RotateGrantRequest)(nil),       // 103: bivouac.v1.RotateGrantRequest
+	(*RotateGrantResponse)(nil),      // 104: bivouac.v1.RotateGrantResponse
+	(*RevokeGrantRequest)(nil),       // 105: bivouac.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),      // 106: bivouac.v1.RevokeGrantResponse
+	(*Ended)(nil),                    // 107: bivouac.v1.Ended
+	(*RevocationLayer)(nil),          // 108: bivouac.v1.RevocationLayer
+	(*GetSealRecipientRequest)(nil),  // 109: bivouac.v1.GetSealRecipientRequest
+	(*GetSealRecipientResponse)(nil), // 110: bivouac.v1.GetSealRecipientResponse
+	(*PutCredentialRequest)(nil),     // 111: bivouac.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),    // 112: bivouac.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),   // 113: bivouac.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),  // 114: bivouac.v1.ListCredentialsResponse
+	(*Credential)(nil),               // 115: bivouac.v1.Credential
+	(*DeleteCredentialRequest)(nil),  // 116: bivouac.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil), // 117: bivouac.v1.DeleteCredentialResponse
+	(*DiagnoseRequest)(nil),          // 118: bivouac.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),         // 119: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 120: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 121: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 122: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 123: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 124: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 125: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	123, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	123, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	125, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	125, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	123, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	123, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	123, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	125, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	125, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	125, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	123, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	123, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	125, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	125, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -8730,158 +8877,163 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	66,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
 	29,  // 23: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 24: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	123, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	125, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 26: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	123, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	125, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 28: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 29: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
 	37,  // 30: bivouac.v1.WatchEventsResponse.staging:type_name -> bivouac.v1.Staging
-	123, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	123, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	125, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	125, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
 	40,  // 33: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
 	43,  // 34: bivouac.v1.ListApprovalsResponse.owner_questions:type_name -> bivouac.v1.OwnerQuestion
-	123, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
-	123, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
+	125, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	125, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
 	40,  // 37: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
 	40,  // 38: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	123, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	125, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
 	52,  // 40: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
 	52,  // 41: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
 	52,  // 42: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
 	67,  // 43: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
 	66,  // 44: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
 	65,  // 45: bivouac.v1.McpToolsResponse.tools:type_name -> bivouac.v1.McpTool
-	123, // 46: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	125, // 46: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
 	68,  // 47: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	68,  // 48: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
 	68,  // 49: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	68,  // 50: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
 	79,  // 51: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	123, // 52: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	123, // 53: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	125, // 52: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	125, // 53: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
 	81,  // 54: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	123, // 55: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	125, // 55: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
 	80,  // 56: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
 	80,  // 57: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
 	81,  // 58: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	123, // 59: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	123, // 60: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	125, // 59: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	125, // 60: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
 	0,   // 61: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
 	92,  // 62: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	123, // 63: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	123, // 64: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	95,  // 65: bivouac.v1.GetGrantResponse.grant:type_name -> bivouac.v1.Grant
-	98,  // 66: bivouac.v1.GetGrantResponse.credentials:type_name -> bivouac.v1.CredentialReach
-	95,  // 67: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
-	95,  // 68: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
-	95,  // 69: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
-	106, // 70: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
-	105, // 71: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
-	113, // 72: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	123, // 73: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	118, // 74: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	123, // 75: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 76: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 77: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 78: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 79: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 80: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 81: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 82: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 83: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 84: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 85: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 86: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 87: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 88: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 89: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	38,  // 90: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	41,  // 91: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	44,  // 92: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	46,  // 93: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	48,  // 94: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	50,  // 95: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	53,  // 96: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	55,  // 97: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	57,  // 98: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	59,  // 99: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	61,  // 100: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	63,  // 101: bivouac.v1.AgentService.McpTools:input_type -> bivouac.v1.McpToolsRequest
-	69,  // 102: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	71,  // 103: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	73,  // 104: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	75,  // 105: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	77,  // 106: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	82,  // 107: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	84,  // 108: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	86,  // 109: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	88,  // 110: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	90,  // 111: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	93,  // 112: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	99,  // 113: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	101, // 114: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	96,  // 115: bivouac.v1.GrantService.GetGrant:input_type -> bivouac.v1.GetGrantRequest
-	103, // 116: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	107, // 117: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	109, // 118: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	111, // 119: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	114, // 120: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	116, // 121: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	119, // 122: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	121, // 123: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 124: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 125: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 126: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 127: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 128: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 129: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 130: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 131: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 132: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 133: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 134: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 135: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 136: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 137: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	39,  // 138: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	42,  // 139: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	45,  // 140: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	47,  // 141: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	49,  // 142: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	51,  // 143: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	54,  // 144: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	56,  // 145: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	58,  // 146: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	60,  // 147: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	62,  // 148: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	64,  // 149: bivouac.v1.AgentService.McpTools:output_type -> bivouac.v1.McpToolsResponse
-	70,  // 150: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	72,  // 151: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	74,  // 152: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	76,  // 153: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	78,  // 154: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	83,  // 155: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	85,  // 156: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	87,  // 157: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	89,  // 158: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	91,  // 159: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	94,  // 160: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	100, // 161: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	102, // 162: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	97,  // 163: bivouac.v1.GrantService.GetGrant:output_type -> bivouac.v1.GetGrantResponse
-	104, // 164: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	108, // 165: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	110, // 166: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	112, // 167: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	115, // 168: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	117, // 169: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	120, // 170: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	122, // 171: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	124, // [124:172] is the sub-list for method output_type
-	76,  // [76:124] is the sub-list for method input_type
-	76,  // [76:76] is the sub-list for extension type_name
-	76,  // [76:76] is the sub-list for extension extendee
-	0,   // [0:76] is the sub-list for field type_name
+	125, // 63: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	125, // 64: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	125, // 65: bivouac.v1.Grant.rotated_at:type_name -> google.protobuf.Timestamp
+	125, // 66: bivouac.v1.Grant.rotating_since:type_name -> google.protobuf.Timestamp
+	95,  // 67: bivouac.v1.GetGrantResponse.grant:type_name -> bivouac.v1.Grant
+	98,  // 68: bivouac.v1.GetGrantResponse.credentials:type_name -> bivouac.v1.CredentialReach
+	95,  // 69: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	95,  // 70: bivouac.v1.ListGrantsResponse.grants:type_name -> bivouac.v1.Grant
+	95,  // 71: bivouac.v1.RotateGrantResponse.grant:type_name -> bivouac.v1.Grant
+	95,  // 72: bivouac.v1.RevokeGrantResponse.grant:type_name -> bivouac.v1.Grant
+	108, // 73: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
+	107, // 74: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
+	115, // 75: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
+	125, // 76: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	120, // 77: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	125, // 78: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 79: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 80: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 81: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 82: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 83: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 84: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 85: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 86: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 87: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 88: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 89: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 90: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 91: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 92: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	38,  // 93: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	41,  // 94: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	44,  // 95: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	46,  // 96: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	48,  // 97: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	50,  // 98: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	53,  // 99: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	55,  // 100: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	57,  // 101: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	59,  // 102: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	61,  // 103: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	63,  // 104: bivouac.v1.AgentService.McpTools:input_type -> bivouac.v1.McpToolsRequest
+	69,  // 105: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	71,  // 106: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	73,  // 107: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	75,  // 108: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	77,  // 109: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	82,  // 110: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	84,  // 111: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	86,  // 112: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	88,  // 113: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	90,  // 114: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	93,  // 115: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	99,  // 116: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	101, // 117: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	96,  // 118: bivouac.v1.GrantService.GetGrant:input_type -> bivouac.v1.GetGrantRequest
+	103, // 119: bivouac.v1.GrantService.RotateGrant:input_type -> bivouac.v1.RotateGrantRequest
+	105, // 120: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	109, // 121: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	111, // 122: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	113, // 123: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	116, // 124: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	118, // 125: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	121, // 126: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	123, // 127: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 128: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 129: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 130: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 131: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 132: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 133: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 134: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 135: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 136: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 137: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 138: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 139: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 140: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 141: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	39,  // 142: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	42,  // 143: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	45,  // 144: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	47,  // 145: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	49,  // 146: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	51,  // 147: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	54,  // 148: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	56,  // 149: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	58,  // 150: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	60,  // 151: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	62,  // 152: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	64,  // 153: bivouac.v1.AgentService.McpTools:output_type -> bivouac.v1.McpToolsResponse
+	70,  // 154: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	72,  // 155: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	74,  // 156: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	76,  // 157: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	78,  // 158: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	83,  // 159: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	85,  // 160: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	87,  // 161: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	89,  // 162: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	91,  // 163: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	94,  // 164: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	100, // 165: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	102, // 166: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	97,  // 167: bivouac.v1.GrantService.GetGrant:output_type -> bivouac.v1.GetGrantResponse
+	104, // 168: bivouac.v1.GrantService.RotateGrant:output_type -> bivouac.v1.RotateGrantResponse
+	106, // 169: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	110, // 170: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	112, // 171: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	114, // 172: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	117, // 173: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	119, // 174: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	122, // 175: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	124, // 176: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	128, // [128:177] is the sub-list for method output_type
+	79,  // [79:128] is the sub-list for method input_type
+	79,  // [79:79] is the sub-list for extension type_name
+	79,  // [79:79] is the sub-list for extension extendee
+	0,   // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -8901,7 +9053,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   123,
+			NumMessages:   125,
 			NumExtensions: 0,
 			NumServices:   12,
 		},

@@ -63,6 +63,7 @@ var idempotent = map[string]bool{
 	apiv1connect.GrantServiceListGrantsProcedure:            true,
 	apiv1connect.GrantServiceGetGrantProcedure:              true,
 	apiv1connect.GrantServiceRevokeGrantProcedure:           true,
+	apiv1connect.GrantServiceRotateGrantProcedure:           false, // each time is another renewal
 	apiv1connect.CredentialServiceGetSealRecipientProcedure: true,
 	apiv1connect.CredentialServicePutCredentialProcedure:    true,
 	apiv1connect.CredentialServiceListCredentialsProcedure:  true,

@@ -109,3 +109,30 @@ func Revoked(id protocol.GrantID, how string) error {
 	e.Detail = protocol.DetailGrantEnded
 	return e
 }
+
+// Rotation names one renewal of a grant's secret part: whoever asks for it chooses it.
+type Rotation string
+
+var rotationForm = regexp.MustCompile(`^[a-z0-9_]{8,64}$`)
+
+// Check refuses what cannot name a rotation.
+func (r Rotation) Check() error {
+	if !rotationForm.MatchString(string(r)) {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "%q names no rotation: 8 to 64 lower-case letters, digits and underscores", string(r))
+	}
+	return nil
+}
+
+// Rotated is the refusal of an older secret part of a grant that lives. It is told
+// apart, so that whoever holds the newer one asks again with it.
+func Rotated(id protocol.GrantID) error {
+	e := protocol.Errorf(protocol.CodePermissionDenied, "the secret part of grant %s was renewed, and this is an older one: renew it once more with bivouac grant rotate %s", id, id)
+	e.Detail = protocol.DetailGrantRotated
+	return e
+}
+
+// Unknown is the refusal to settle a rotation that was never begun, or that another
+// took the place of.
+func (r Rotation) Unknown(id protocol.GrantID) error {
+	return protocol.Errorf(protocol.CodeConflict, "grant %s has no secret part of the rotation %s: begin it again with bivouac grant rotate %s", id, r, id)
+}

@@ -42,6 +42,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		"GrantsAreSealed": grantsAreSealed, "RevokedGrantsMintNothing": revoked, "MintOnlyWhatWasGranted": mintOnly,
 		"GrantIsIdempotent": idempotent, "CredentialsAreSealed": credentials, "TenantsAreApart": tenants, "EverythingIsDurable": durable,
 		"EndsAreTold": endsAreTold, "RevokedOutside": revokedOutside,
+		"RotatedGrants": rotated, "WhatIsNotRotated": notRotated,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := open(t)

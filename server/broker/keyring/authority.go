@@ -25,34 +25,49 @@ func (k *Keyring) CreateGrant(_ context.Context, g authority.Grant) ([]byte, err
 		return nil, err
 	}
 	g.CreatedAt, g.RevokedAt = now(), time.Time{}
+	made := listed{Grant: g}
 	err := k.update(func(c *content) error {
 		if i := indexGrant(c.Grants, g.ID); i >= 0 {
 			if !c.Grants[i].SameAs(g) {
 				return protocol.Errorf(protocol.CodeConflict, "grant %s exists with other content", g.ID)
 			}
 			if !c.Grants[i].RevokedAt.IsZero() {
-				return protocol.Errorf(protocol.CodeConflict, "grant %s was revoked: make a new one", g.ID)
+				return wasRevoked(g.ID)
 			}
-			g = c.Grants[i]
+			made = c.Grants[i]
 			return nil
 		}
 		old := now().Add(-revokedTTL)
-		c.Grants = slices.DeleteFunc(c.Grants, func(g authority.Grant) bool { return !g.RevokedAt.IsZero() && g.RevokedAt.Before(old) })
-		c.Grants = append(c.Grants, g)
+		c.Grants = slices.DeleteFunc(c.Grants, func(l listed) bool { return !l.RevokedAt.IsZero() && l.RevokedAt.Before(old) })
+		c.Grants = append(c.Grants, made)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	plain, err := json.Marshal(g)
+	return k.sealGrant(made.Grant, made.Part)
+}
+
+func wasRevoked(id protocol.GrantID) error {
+	return protocol.Errorf(protocol.CodeConflict, "grant %s was revoked: make a new one", id)
+}
+
+// part is what is inside of a sealed grant.
+type part struct {
+	authority.Grant
+	Part authority.Rotation `json:"part,omitempty"`
+}
+
+func (k *Keyring) sealGrant(g authority.Grant, of authority.Rotation) ([]byte, error) {
+	plain, err := json.Marshal(part{g, of})
 	if err != nil {
 		return nil, err
 	}
 	return k.grants.Seal(nil, nil, plain, grantContext), nil
 }
 
-func indexGrant(gs []authority.Grant, id protocol.GrantID) int {
-	return slices.IndexFunc(gs, func(g authority.Grant) bool { return g.ID == id })
+func indexGrant(all []listed, id protocol.GrantID) int {
+	return slices.IndexFunc(all, func(l listed) bool { return l.ID == id })
 }
 
 // Grants of a tenant, oldest first, revoked ones too.
@@ -60,7 +75,7 @@ func (k *Keyring) Grants(_ context.Context, tenant protocol.TenantID) ([]authori
 	var out []authority.Grant
 	for _, g := range k.content.Load().Grants {
 		if g.Tenant == tenant {
-			out = append(out, g)
+			out = append(out, g.Grant)
 		}
 	}
 	return out, nil
@@ -71,9 +86,9 @@ func (k *Keyring) Grants(_ context.Context, tenant protocol.TenantID) ([]authori
 func (k *Keyring) RevokeGrant(_ context.Context, id protocol.GrantID) (authority.Grant, error) {
 	var out authority.Grant
 	old := k.content.Load()
-	if i, listed := old.byGrant[id]; !listed {
+	if i, known := old.byGrant[id]; !known {
 		return out, protocol.Errorf(protocol.CodeNotFound, "the broker has no grant %s", id)
-	} else if out = old.Grants[i]; !out.RevokedAt.IsZero() {
+	} else if out = old.Grants[i].Grant; !out.RevokedAt.IsZero() {
 		return out, nil
 	}
 	err := k.update(func(c *content) error {
@@ -84,7 +99,7 @@ func (k *Keyring) RevokeGrant(_ context.Context, id protocol.GrantID) (authority
 		if c.Grants[i].RevokedAt.IsZero() {
 			c.Grants[i].RevokedAt = now()
 		}
-		out = c.Grants[i]
+		out = c.Grants[i].Grant
 		return nil
 	})
 	return out, err
@@ -115,7 +130,7 @@ func (k *Keyring) Mint(_ context.Context, u authority.Use) (secret.Value, error)
 	if err != nil {
 		return secret.Value{}, protocol.Errorf(protocol.CodePermissionDenied, "the sealed grant was not made by this broker")
 	}
-	var sealed authority.Grant
+	var sealed part
 	if err := json.Unmarshal(plain, &sealed); err != nil {
 		return secret.Value{}, protocol.Errorf(protocol.CodePermissionDenied, "the sealed grant cannot be read")
 	}
@@ -129,6 +144,9 @@ func (k *Keyring) Mint(_ context.Context, u authority.Use) (secret.Value, error)
 	}
 	if err := listed.Allows(u); err != nil {
 		return secret.Value{}, err
+	}
+	if !listed.counts(sealed.Part) {
+		return secret.Value{}, authority.Rotated(sealed.ID)
 	}
 	return c.value(u.Tenant, u.Credential)
 }

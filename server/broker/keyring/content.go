@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 
 const (
 	contentVersion = 1
+	// rotatedVersion has secret parts of grants: a broker that does not know them would
+	// take old ones for good, and must not open it.
+	rotatedVersion = 2
 	rootTTL        = 10 * 365 * 24 * time.Hour
 )
 
@@ -35,7 +39,7 @@ type content struct {
 	Seal        string             `json:"seal_identity"`
 	GrantKey    []byte             `json:"grant_key"`
 	Servers     []server           `json:"servers"`
-	Grants      []authority.Grant  `json:"grants"`
+	Grants      []listed           `json:"grants"`
 	Credentials []storedCredential `json:"credentials"`
 
 	byGrant map[protocol.GrantID]int // index into Grants
@@ -50,16 +54,29 @@ func (c *content) index() {
 }
 
 // grant finds a listed grant that is alive.
-func (c *content) grant(id protocol.GrantID) (authority.Grant, error) {
-	i, listed := c.byGrant[id]
-	if !listed {
-		return authority.Grant{}, protocol.Errorf(protocol.CodePermissionDenied, "grant %s is not known to this broker", id)
+func (c *content) grant(id protocol.GrantID) (listed, error) {
+	i, known := c.byGrant[id]
+	if !known {
+		return listed{}, protocol.Errorf(protocol.CodePermissionDenied, "grant %s is not known to this broker", id)
 	}
 	g := c.Grants[i]
 	if !g.RevokedAt.IsZero() {
 		return g, authority.Revoked(id, "")
 	}
 	return g, nil
+}
+
+// listed is a grant, and which secret parts of it count: the name of the rotation that
+// made the one in force, empty for the first, and of one that is not settled.
+type listed struct {
+	authority.Grant
+	Part    authority.Rotation `json:"part,omitempty"`
+	Pending authority.Rotation `json:"pending,omitempty"`
+}
+
+// counts reports a secret part that opens the grant.
+func (l listed) counts(part authority.Rotation) bool {
+	return part == l.Part || part != "" && part == l.Pending
 }
 
 // server that was enrolled: its key may come back for a new certificate.
@@ -136,6 +153,10 @@ func serial() *big.Int {
 
 // seal encrypts the content for the identity file.
 func (c *content) seal(to age.Recipient) ([]byte, error) {
+	c.Version = contentVersion
+	if slices.ContainsFunc(c.Grants, func(l listed) bool { return l.Part != "" || l.Pending != "" }) {
+		c.Version = rotatedVersion
+	}
 	plain, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -167,8 +188,8 @@ func unseal(sealed []byte, with age.Identity) (*content, error) {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "its content cannot be read")
 	}
 	switch {
-	case c.Version != contentVersion:
-		return nil, protocol.Errorf(protocol.CodeIncompatible, "it has version %d, this broker reads %d: use the broker that wrote it", c.Version, contentVersion)
+	case c.Version < contentVersion || c.Version > rotatedVersion:
+		return nil, protocol.Errorf(protocol.CodeIncompatible, "it has version %d, this broker reads %d to %d: use the broker that wrote it", c.Version, contentVersion, rotatedVersion)
 	case len(c.RootSeed) != ed25519.SeedSize || len(c.ReceiptSeed) != ed25519.SeedSize || len(c.GrantKey) != 32 || c.BrokerID == "":
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "keys are missing in it")
 	}

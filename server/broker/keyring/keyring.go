@@ -176,7 +176,9 @@ func (k *Keyring) update(change func(*content) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := k.content.Load().clone()
-	if err := change(next); err != nil {
+	if err := change(next); errors.Is(err, errUnchanged) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	sealed, err := next.seal(k.id.Recipient())
@@ -190,6 +192,9 @@ func (k *Keyring) update(change func(*content) error) error {
 	k.content.Store(next)
 	return nil
 }
+
+// errUnchanged is a change that finds everything as it shall be.
+var errUnchanged = errors.New("unchanged")
 
 func (c *content) clone() *content {
 	next := *c

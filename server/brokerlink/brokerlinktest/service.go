@@ -160,6 +160,30 @@ func (b authorityService) RevokeGrant(ctx context.Context, r *brokerv1.RevokeGra
 	return &brokerv1.RevokeGrantResponse{RevokedUs: g.RevokedUs, FlowsZeroUs: g.RevokedUs}, nil
 }
 
+func (b authorityService) RotateGrant(ctx context.Context, r *brokerv1.RotateGrantRequest) (*brokerv1.RotateGrantResponse, error) {
+	return &brokerv1.RotateGrantResponse{Sealed: []byte("sealed " + r.GetGrantId() + " " + r.GetRotation())}, b.living(ctx, r.GetGrantId())
+}
+
+func (b authorityService) SettleRotation(ctx context.Context, r *brokerv1.SettleRotationRequest) (*brokerv1.SettleRotationResponse, error) {
+	return &brokerv1.SettleRotationResponse{}, b.living(ctx, r.GetGrantId())
+}
+
+// living refuses what concerns a grant that is not there or was revoked.
+func (b authorityService) living(ctx context.Context, id string) error {
+	if _, err := onlyServers(ctx); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch g := b.grants[id]; {
+	case g == nil:
+		return protocol.ToConnect(protocol.Errorf(protocol.CodeNotFound, "no grant %s", id))
+	case g.RevokedUs != 0:
+		return protocol.ToConnect(protocol.Errorf(protocol.CodeConflict, "grant %s was revoked", id))
+	}
+	return nil
+}
+
 func (b authorityService) PutCredential(ctx context.Context, r *brokerv1.PutCredentialRequest) (*brokerv1.PutCredentialResponse, error) {
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err

@@ -57,6 +57,8 @@ type Broker struct {
 	byKey   map[string]*brokerv1.InvokeResponse
 	effects []Effect
 	revoked map[protocol.GrantID]time.Time
+	parts   map[protocol.GrantID]parts // of grants that were renewed
+	step    func(string)               // before each step of a rotation
 	// disowned are held elsewhere by now.
 	disowned map[protocol.GrantID]bool
 	drawn    map[string]int64 // by slice, over boots
@@ -88,7 +90,7 @@ func NewBroker(keys capability.KeyFunc, presenter string) *Broker {
 	return &Broker{Pool: "default", Keys: keys, Presenter: presenter, Floors: func() []policy.Floor { return nil },
 		boot: "boot-1", since: time.Now(), tools: map[string]ToolFunc{}, lose: map[string]*loss{}, looks: map[string]ToolFunc{},
 		log: map[protocol.ActionID]*logged{}, byKey: map[string]*brokerv1.InvokeResponse{},
-		revoked: map[protocol.GrantID]time.Time{}, disowned: map[protocol.GrantID]bool{}, heads: map[protocol.TenantID]ledger.Head{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
+		revoked: map[protocol.GrantID]time.Time{}, parts: map[protocol.GrantID]parts{}, disowned: map[protocol.GrantID]bool{}, heads: map[protocol.TenantID]ledger.Head{}, drawn: map[string]int64{}, largest: map[string]int64{}, used: map[string]use{}}
 }
 
 // Say sets what the model answers.
@@ -276,6 +278,11 @@ func (b *Broker) standing(c capability.Claims) error {
 	defer b.mu.Unlock()
 	if _, revoked := b.revoked[c.Grant]; revoked {
 		return refuse("grant")
+	}
+	if p, renewed := b.parts[c.Grant]; renewed && c.Action != "" && !p.open(c.SealedGrant) {
+		err := protocol.Errorf(protocol.CodePermissionDenied, "the secret part of grant %s was renewed", c.Grant)
+		err.Detail = protocol.DetailGrantRotated
+		return err
 	}
 	if c.SliceBoot != b.boot {
 		err := protocol.Errorf(protocol.CodeUnavailable, "the budget slice is of another boot of the broker")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"strings"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -34,6 +35,88 @@ func (b *Broker) RevokeGrant(_ context.Context, id protocol.GrantID) (*brokerv1.
 	now := time.Now()
 	b.revoked[id] = now
 	return &brokerv1.RevokeGrantResponse{RevokedUs: now.UnixMicro(), FlowsZeroUs: now.UnixMicro()}, nil
+}
+
+// parts of a grant that were sealed and count: the one in force, and one that is not
+// settled.
+type parts struct{ now, next string }
+
+func sealedAs(id protocol.GrantID, part string) string {
+	return strings.TrimSuffix("sealed:"+id.String()+":"+part, ":")
+}
+
+func (p parts) open(sealed []byte) bool { return string(sealed) == p.now || string(sealed) == p.next }
+
+// RotateGrant seals a second part by name, beside the first.
+func (b *Broker) RotateGrant(_ context.Context, id protocol.GrantID, rotation string) (sealed []byte, err error) {
+	err = b.rotating("rotate", id, func(p *parts) error {
+		sealed = []byte(sealedAs(id, rotation))
+		if p.now != string(sealed) {
+			p.next = string(sealed)
+		}
+		return nil
+	})
+	return sealed, err
+}
+
+// SettleRotation refuses every other part from now on.
+func (b *Broker) SettleRotation(_ context.Context, id protocol.GrantID, rotation string) error {
+	return b.rotating("settle", id, func(p *parts) error {
+		switch sealedAs(id, rotation) {
+		case p.now:
+		case p.next:
+			p.now, p.next = p.next, ""
+		default:
+			return protocol.Errorf(protocol.CodeConflict, "grant %s has no secret part of %s", id, rotation)
+		}
+		return nil
+	})
+}
+
+func (b *Broker) rotating(step string, id protocol.GrantID, change func(*parts) error) error {
+	b.mu.Lock()
+	before := b.step
+	b.mu.Unlock()
+	if before != nil {
+		before(step)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, revoked := b.revoked[id]
+	switch {
+	case b.down:
+		return unreachable()
+	case b.disowned[id]:
+		return protocol.Errorf(protocol.CodeNotFound, "the broker has no grant %s", id)
+	case revoked:
+		return protocol.Errorf(protocol.CodeConflict, "grant %s was revoked", id)
+	}
+	p, renewed := b.parts[id]
+	if !renewed {
+		p.now = sealedAs(id, "")
+	}
+	err := change(&p)
+	if err == nil {
+		b.parts[id] = p
+	}
+	return err
+}
+
+// OnRotation is called before each step of a rotation, "rotate" and "settle".
+func (b *Broker) OnRotation(f func(step string)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.step = f
+}
+
+// Opens reports that a sealed grant is one whose part counts.
+func (b *Broker) Opens(id protocol.GrantID, sealed []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p, renewed := b.parts[id]; renewed {
+		return p.open(sealed)
+	}
+	return string(sealed) == sealedAs(id, "")
 }
 
 // Disown forgets a grant, as a broker does whose grants are held elsewhere now.

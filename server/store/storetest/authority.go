@@ -91,6 +91,62 @@ func grants(t *testing.T, s *store.Store) {
 	})
 }
 
+// rotations of one grant are one at a time, with a cleanup that goes on with each; a
+// revoked grant has none. INV-18.
+func rotations(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	begin := func() (g policy.Grant, err error) {
+		err = s.Update(t.Context(), x.user(), func(tx *store.Tx) (err error) {
+			g, err = tx.BeginRotation(x.Grant, id[protocol.CleanupID](), tx.Now.Add(time.Hour))
+			return err
+		})
+		return g, err
+	}
+	get := func() (g policy.Grant) {
+		view(t, s, x.user(), func(tx *store.Tx) (err error) { g, err = tx.Grant(x.Grant); return err })
+		return g
+	}
+	debt := func() (n int) {
+		view(t, s, loop, func(tx *store.Tx) (err error) { n, err = tx.CleanupDebt(); return err })
+		return n
+	}
+	owed := debt()
+	first, err := begin()
+	if err != nil || first.Rotation == "" || first.RotationAt.IsZero() || debt() != owed+1 {
+		t.Fatalf("%+v %v, %d owed", first, err, debt())
+	}
+	again, err := begin()
+	if err != nil || again.Rotation != first.Rotation || debt() != owed+1 {
+		t.Errorf("a second one beside it: %+v %v, %d owed", again, err, debt())
+	}
+	keep := func(r protocol.CleanupID) error {
+		return attempt(s, func(tx *store.Tx) error { return tx.KeepRotated(x.Grant, r, []byte("new")) })
+	}
+	for _, other := range []protocol.CleanupID{id[protocol.CleanupID](), ""} {
+		wantCode(t, "another's part", keep(other), protocol.CodeConflict)
+	}
+	if err := keep(first.Rotation); err != nil {
+		t.Fatal(err)
+	}
+	if g := get(); string(g.Sealed) != "new" || g.RotatedAt.IsZero() || g.Rotation != first.Rotation {
+		t.Errorf("kept: %+v", g)
+	}
+	update(t, s, loop, func(tx *store.Tx) error { return tx.EndRotation(x.Grant, first.Rotation, "signed") })
+	wantCode(t, "it is over", attempt(s, func(tx *store.Tx) error { return tx.EndRotation(x.Grant, first.Rotation, "") }), protocol.CodeNotFound)
+	if g := get(); g.Rotation != "" || !g.RotationAt.IsZero() || g.RotationReceipt != "signed" || string(g.Sealed) != "new" {
+		t.Errorf("over: %+v", g)
+	}
+	next, err := begin()
+	if err != nil || next.Rotation == first.Rotation {
+		t.Fatalf("the next one: %+v %v", next, err)
+	}
+	update(t, s, x.user(), func(tx *store.Tx) error { _, err := tx.RevokeGrant(x.Grant, ""); return err })
+	wantCode(t, "a part of what was revoked", keep(next.Rotation), protocol.CodeConflict)
+	update(t, s, loop, func(tx *store.Tx) error { return tx.EndRotation(x.Grant, next.Rotation, "") })
+	_, err = begin()
+	wantCode(t, "a revoked grant", err, protocol.CodeConflict)
+}
+
 // floors rise only, and every change has a new sequence. INV-13.
 func floors(t *testing.T, s *store.Store) {
 	x := build(t, s, "red")

@@ -49,6 +49,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"join codes", joinCodes},
 		{"grants", grants},
 		{"floors", floors},
+		{"rotations", rotations},
 		{"slices", slicesOfBudget},
 		{"cleanups", cleanups},
 		{"artifacts", artifacts},

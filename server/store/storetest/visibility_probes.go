@@ -351,6 +351,23 @@ var authorityProbes = map[string]probe{
 		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
 	}},
 	"RevokeGrant": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.RevokeGrant(x.Grant, "")) }},
+	"BeginRotation": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.BeginRotation(x.Grant, id[protocol.CleanupID](), tx.Now))
+	}},
+	"KeepRotated": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		r, err := begun(tx, x)
+		if err != nil {
+			return false, err
+		}
+		return did(tx.KeepRotated(x.Grant, r, []byte("new")))
+	}},
+	"EndRotation": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		r, err := begun(tx, x)
+		if err != nil {
+			return false, err
+		}
+		return did(tx.EndRotation(x.Grant, r, "r"))
+	}},
 	"KeepReceipt": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.KeepReceipt(x.Grant, "r")) }},
 	"AddFloor": {by: ofTenant, run: func(tx *store.Tx, x *side) (bool, error) {
 		return got(tx.AddFloor(policy.Floor{Kind: policy.FloorGrant, ID: x.Grant.String(), Minimum: 1}))
@@ -419,4 +436,13 @@ var authorityProbes = map[string]probe{
 		return got(tx.SessionArtifact(x.Session, x.Artifact))
 	}},
 	"Artifact": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Artifact(x.Artifact)) }},
+}
+
+// begun is a rotation that a loop may go on with; nobody else gets as far.
+func begun(tx *store.Tx, x *side) (protocol.CleanupID, error) {
+	if !tx.Caller().Internal() {
+		return "", nil
+	}
+	g, err := tx.BeginRotation(x.Grant, id[protocol.CleanupID](), tx.Now)
+	return g.Rotation, err
 }

@@ -164,6 +164,9 @@ const (
 	GrantServiceListGrantsProcedure = "/bivouac.v1.GrantService/ListGrants"
 	// GrantServiceGetGrantProcedure is the fully-qualified name of the GrantService's GetGrant RPC.
 	GrantServiceGetGrantProcedure = "/bivouac.v1.GrantService/GetGrant"
+	// GrantServiceRotateGrantProcedure is the fully-qualified name of the GrantService's RotateGrant
+	// RPC.
+	GrantServiceRotateGrantProcedure = "/bivouac.v1.GrantService/RotateGrant"
 	// GrantServiceRevokeGrantProcedure is the fully-qualified name of the GrantService's RevokeGrant
 	// RPC.
 	GrantServiceRevokeGrantProcedure = "/bivouac.v1.GrantService/RevokeGrant"
@@ -1693,6 +1696,8 @@ type GrantServiceClient interface {
 	ListGrants(context.Context, *apiv1.ListGrantsRequest) (*apiv1.ListGrantsResponse, error)
 	// One grant with what it lets its agent do, or how it ended.
 	GetGrant(context.Context, *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error)
+	// Renews the secret part of a grant without ending it: what stands on it goes on.
+	RotateGrant(context.Context, *apiv1.RotateGrantRequest) (*apiv1.RotateGrantResponse, error)
 	// One action through all layers; the receipt says what each took.
 	RevokeGrant(context.Context, *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error)
 }
@@ -1726,6 +1731,12 @@ func NewGrantServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(grantServiceMethods.ByName("GetGrant")),
 			connect.WithClientOptions(opts...),
 		),
+		rotateGrant: connect.NewClient[apiv1.RotateGrantRequest, apiv1.RotateGrantResponse](
+			httpClient,
+			baseURL+GrantServiceRotateGrantProcedure,
+			connect.WithSchema(grantServiceMethods.ByName("RotateGrant")),
+			connect.WithClientOptions(opts...),
+		),
 		revokeGrant: connect.NewClient[apiv1.RevokeGrantRequest, apiv1.RevokeGrantResponse](
 			httpClient,
 			baseURL+GrantServiceRevokeGrantProcedure,
@@ -1740,6 +1751,7 @@ type grantServiceClient struct {
 	createGrant *connect.Client[apiv1.CreateGrantRequest, apiv1.CreateGrantResponse]
 	listGrants  *connect.Client[apiv1.ListGrantsRequest, apiv1.ListGrantsResponse]
 	getGrant    *connect.Client[apiv1.GetGrantRequest, apiv1.GetGrantResponse]
+	rotateGrant *connect.Client[apiv1.RotateGrantRequest, apiv1.RotateGrantResponse]
 	revokeGrant *connect.Client[apiv1.RevokeGrantRequest, apiv1.RevokeGrantResponse]
 }
 
@@ -1770,6 +1782,15 @@ func (c *grantServiceClient) GetGrant(ctx context.Context, req *apiv1.GetGrantRe
 	return nil, err
 }
 
+// RotateGrant calls bivouac.v1.GrantService.RotateGrant.
+func (c *grantServiceClient) RotateGrant(ctx context.Context, req *apiv1.RotateGrantRequest) (*apiv1.RotateGrantResponse, error) {
+	response, err := c.rotateGrant.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RevokeGrant calls bivouac.v1.GrantService.RevokeGrant.
 func (c *grantServiceClient) RevokeGrant(ctx context.Context, req *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error) {
 	response, err := c.revokeGrant.CallUnary(ctx, connect.NewRequest(req))
@@ -1785,6 +1806,8 @@ type GrantServiceHandler interface {
 	ListGrants(context.Context, *apiv1.ListGrantsRequest) (*apiv1.ListGrantsResponse, error)
 	// One grant with what it lets its agent do, or how it ended.
 	GetGrant(context.Context, *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error)
+	// Renews the secret part of a grant without ending it: what stands on it goes on.
+	RotateGrant(context.Context, *apiv1.RotateGrantRequest) (*apiv1.RotateGrantResponse, error)
 	// One action through all layers; the receipt says what each took.
 	RevokeGrant(context.Context, *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error)
 }
@@ -1814,6 +1837,12 @@ func NewGrantServiceHandler(svc GrantServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(grantServiceMethods.ByName("GetGrant")),
 		connect.WithHandlerOptions(opts...),
 	)
+	grantServiceRotateGrantHandler := connect.NewUnaryHandlerSimple(
+		GrantServiceRotateGrantProcedure,
+		svc.RotateGrant,
+		connect.WithSchema(grantServiceMethods.ByName("RotateGrant")),
+		connect.WithHandlerOptions(opts...),
+	)
 	grantServiceRevokeGrantHandler := connect.NewUnaryHandlerSimple(
 		GrantServiceRevokeGrantProcedure,
 		svc.RevokeGrant,
@@ -1828,6 +1857,8 @@ func NewGrantServiceHandler(svc GrantServiceHandler, opts ...connect.HandlerOpti
 			grantServiceListGrantsHandler.ServeHTTP(w, r)
 		case GrantServiceGetGrantProcedure:
 			grantServiceGetGrantHandler.ServeHTTP(w, r)
+		case GrantServiceRotateGrantProcedure:
+			grantServiceRotateGrantHandler.ServeHTTP(w, r)
 		case GrantServiceRevokeGrantProcedure:
 			grantServiceRevokeGrantHandler.ServeHTTP(w, r)
 		default:
@@ -1849,6 +1880,10 @@ func (UnimplementedGrantServiceHandler) ListGrants(context.Context, *apiv1.ListG
 
 func (UnimplementedGrantServiceHandler) GetGrant(context.Context, *apiv1.GetGrantRequest) (*apiv1.GetGrantResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.GrantService.GetGrant is not implemented"))
+}
+
+func (UnimplementedGrantServiceHandler) RotateGrant(context.Context, *apiv1.RotateGrantRequest) (*apiv1.RotateGrantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.v1.GrantService.RotateGrant is not implemented"))
 }
 
 func (UnimplementedGrantServiceHandler) RevokeGrant(context.Context, *apiv1.RevokeGrantRequest) (*apiv1.RevokeGrantResponse, error) {

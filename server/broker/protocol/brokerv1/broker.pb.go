@@ -2381,6 +2381,191 @@ func (x *RevokeGrantResponse) GetPending() string {
 	return ""
 }
 
+type RotateGrantRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	GrantId string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// Key of the rotation, of the server's choice.
+	Rotation      string `protobuf:"bytes,2,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateGrantRequest) Reset() {
+	*x = RotateGrantRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateGrantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateGrantRequest) ProtoMessage() {}
+
+func (x *RotateGrantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateGrantRequest.ProtoReflect.Descriptor instead.
+func (*RotateGrantRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RotateGrantRequest) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+func (x *RotateGrantRequest) GetRotation() string {
+	if x != nil {
+		return x.Rotation
+	}
+	return ""
+}
+
+type RotateGrantResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sealed        []byte                 `protobuf:"bytes,1,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateGrantResponse) Reset() {
+	*x = RotateGrantResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateGrantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateGrantResponse) ProtoMessage() {}
+
+func (x *RotateGrantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateGrantResponse.ProtoReflect.Descriptor instead.
+func (*RotateGrantResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RotateGrantResponse) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+type SettleRotationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GrantId       string                 `protobuf:"bytes,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	Rotation      string                 `protobuf:"bytes,2,opt,name=rotation,proto3" json:"rotation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleRotationRequest) Reset() {
+	*x = SettleRotationRequest{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleRotationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleRotationRequest) ProtoMessage() {}
+
+func (x *SettleRotationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleRotationRequest.ProtoReflect.Descriptor instead.
+func (*SettleRotationRequest) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SettleRotationRequest) GetGrantId() string {
+	if x != nil {
+		return x.GrantId
+	}
+	return ""
+}
+
+func (x *SettleRotationRequest) GetRotation() string {
+	if x != nil {
+		return x.Rotation
+	}
+	return ""
+}
+
+type SettleRotationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleRotationResponse) Reset() {
+	*x = SettleRotationResponse{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleRotationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleRotationResponse) ProtoMessage() {}
+
+func (x *SettleRotationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleRotationResponse.ProtoReflect.Descriptor instead.
+func (*SettleRotationResponse) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
+}
+
 type PutCredentialRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
@@ -2392,7 +2577,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2589,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2602,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PutCredentialRequest) GetTenantId() string {
@@ -2449,7 +2634,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2646,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2659,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
 }
 
 type ListCredentialsRequest struct {
@@ -2486,7 +2671,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2683,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2696,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListCredentialsRequest) GetTenantId() string {
@@ -2530,7 +2715,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2727,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2740,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -2577,7 +2762,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2774,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2787,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Credential) GetName() string {
@@ -2636,7 +2821,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2833,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2846,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteCredentialRequest) GetTenantId() string {
@@ -2686,7 +2871,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2698,7 +2883,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2711,7 +2896,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
 }
 
 type EnrollServerRequest struct {
@@ -2725,7 +2910,7 @@ type EnrollServerRequest struct {
 
 func (x *EnrollServerRequest) Reset() {
 	*x = EnrollServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +2922,7 @@ func (x *EnrollServerRequest) String() string {
 func (*EnrollServerRequest) ProtoMessage() {}
 
 func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +2935,7 @@ func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerRequest.ProtoReflect.Descriptor instead.
 func (*EnrollServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EnrollServerRequest) GetCode() string {
@@ -2778,7 +2963,7 @@ type EnrollServerResponse struct {
 
 func (x *EnrollServerResponse) Reset() {
 	*x = EnrollServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2975,7 @@ func (x *EnrollServerResponse) String() string {
 func (*EnrollServerResponse) ProtoMessage() {}
 
 func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2988,7 @@ func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerResponse.ProtoReflect.Descriptor instead.
 func (*EnrollServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EnrollServerResponse) GetServerId() string {
@@ -2836,7 +3021,7 @@ type RenewServerRequest struct {
 
 func (x *RenewServerRequest) Reset() {
 	*x = RenewServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +3033,7 @@ func (x *RenewServerRequest) String() string {
 func (*RenewServerRequest) ProtoMessage() {}
 
 func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +3046,7 @@ func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerRequest.ProtoReflect.Descriptor instead.
 func (*RenewServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RenewServerRequest) GetNames() []string {
@@ -2880,7 +3065,7 @@ type RenewServerResponse struct {
 
 func (x *RenewServerResponse) Reset() {
 	*x = RenewServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3077,7 @@ func (x *RenewServerResponse) String() string {
 func (*RenewServerResponse) ProtoMessage() {}
 
 func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3090,7 @@ func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerResponse.ProtoReflect.Descriptor instead.
 func (*RenewServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RenewServerResponse) GetCertificateChain() []byte {
@@ -2924,7 +3109,7 @@ type CertifySigningKeyRequest struct {
 
 func (x *CertifySigningKeyRequest) Reset() {
 	*x = CertifySigningKeyRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3121,7 @@ func (x *CertifySigningKeyRequest) String() string {
 func (*CertifySigningKeyRequest) ProtoMessage() {}
 
 func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3134,7 @@ func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyRequest.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CertifySigningKeyRequest) GetPublicKey() []byte {
@@ -2971,7 +3156,7 @@ type CertifySigningKeyResponse struct {
 
 func (x *CertifySigningKeyResponse) Reset() {
 	*x = CertifySigningKeyResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2983,7 +3168,7 @@ func (x *CertifySigningKeyResponse) String() string {
 func (*CertifySigningKeyResponse) ProtoMessage() {}
 
 func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2996,7 +3181,7 @@ func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyResponse.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CertifySigningKeyResponse) GetStatement() string {
@@ -3032,7 +3217,7 @@ type CertifyRunnerRequest struct {
 
 func (x *CertifyRunnerRequest) Reset() {
 	*x = CertifyRunnerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3044,7 +3229,7 @@ func (x *CertifyRunnerRequest) String() string {
 func (*CertifyRunnerRequest) ProtoMessage() {}
 
 func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3057,7 +3242,7 @@ func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerRequest.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CertifyRunnerRequest) GetRunnerId() string {
@@ -3092,7 +3277,7 @@ type CertifyRunnerResponse struct {
 
 func (x *CertifyRunnerResponse) Reset() {
 	*x = CertifyRunnerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3104,7 +3289,7 @@ func (x *CertifyRunnerResponse) String() string {
 func (*CertifyRunnerResponse) ProtoMessage() {}
 
 func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3117,7 +3302,7 @@ func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerResponse.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CertifyRunnerResponse) GetCertificateChain() []byte {
@@ -3151,7 +3336,7 @@ type SignReceiptRequest struct {
 
 func (x *SignReceiptRequest) Reset() {
 	*x = SignReceiptRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3348,7 @@ func (x *SignReceiptRequest) String() string {
 func (*SignReceiptRequest) ProtoMessage() {}
 
 func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3361,7 @@ func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptRequest.ProtoReflect.Descriptor instead.
 func (*SignReceiptRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SignReceiptRequest) GetReceipt() []byte {
@@ -3195,7 +3380,7 @@ type SignReceiptResponse struct {
 
 func (x *SignReceiptResponse) Reset() {
 	*x = SignReceiptResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3392,7 @@ func (x *SignReceiptResponse) String() string {
 func (*SignReceiptResponse) ProtoMessage() {}
 
 func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3405,7 @@ func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptResponse.ProtoReflect.Descriptor instead.
 func (*SignReceiptResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SignReceiptResponse) GetJws() string {
@@ -3239,7 +3424,7 @@ type LastHeadRequest struct {
 
 func (x *LastHeadRequest) Reset() {
 	*x = LastHeadRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3436,7 @@ func (x *LastHeadRequest) String() string {
 func (*LastHeadRequest) ProtoMessage() {}
 
 func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3449,7 @@ func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastHeadRequest.ProtoReflect.Descriptor instead.
 func (*LastHeadRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *LastHeadRequest) GetTenantId() string {
@@ -3287,7 +3472,7 @@ type LastHeadResponse struct {
 
 func (x *LastHeadResponse) Reset() {
 	*x = LastHeadResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +3484,7 @@ func (x *LastHeadResponse) String() string {
 func (*LastHeadResponse) ProtoMessage() {}
 
 func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3497,7 @@ func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastHeadResponse.ProtoReflect.Descriptor instead.
 func (*LastHeadResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LastHeadResponse) GetSize() int64 {
@@ -3350,7 +3535,7 @@ type SignHeadRequest struct {
 
 func (x *SignHeadRequest) Reset() {
 	*x = SignHeadRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3547,7 @@ func (x *SignHeadRequest) String() string {
 func (*SignHeadRequest) ProtoMessage() {}
 
 func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3560,7 @@ func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignHeadRequest.ProtoReflect.Descriptor instead.
 func (*SignHeadRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SignHeadRequest) GetHead() []byte {
@@ -3408,7 +3593,7 @@ type SignHeadResponse struct {
 
 func (x *SignHeadResponse) Reset() {
 	*x = SignHeadResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3605,7 @@ func (x *SignHeadResponse) String() string {
 func (*SignHeadResponse) ProtoMessage() {}
 
 func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3618,7 @@ func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignHeadResponse.ProtoReflect.Descriptor instead.
 func (*SignHeadResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SignHeadResponse) GetJws() string {
@@ -3456,7 +3641,7 @@ type FeedRequest struct {
 
 func (x *FeedRequest) Reset() {
 	*x = FeedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3468,7 +3653,7 @@ func (x *FeedRequest) String() string {
 func (*FeedRequest) ProtoMessage() {}
 
 func (x *FeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3481,7 +3666,7 @@ func (x *FeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedRequest.ProtoReflect.Descriptor instead.
 func (*FeedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FeedRequest) GetCursor() int64 {
@@ -3519,7 +3704,7 @@ type FeedResponse struct {
 
 func (x *FeedResponse) Reset() {
 	*x = FeedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3531,7 +3716,7 @@ func (x *FeedResponse) String() string {
 func (*FeedResponse) ProtoMessage() {}
 
 func (x *FeedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3544,7 +3729,7 @@ func (x *FeedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedResponse.ProtoReflect.Descriptor instead.
 func (*FeedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *FeedResponse) GetStoreReadUs() int64 {
@@ -3596,7 +3781,7 @@ type Floor struct {
 
 func (x *Floor) Reset() {
 	*x = Floor{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +3793,7 @@ func (x *Floor) String() string {
 func (*Floor) ProtoMessage() {}
 
 func (x *Floor) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +3806,7 @@ func (x *Floor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Floor.ProtoReflect.Descriptor instead.
 func (*Floor) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Floor) GetSeq() int64 {
@@ -3660,7 +3845,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3672,7 +3857,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3685,7 +3870,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{58}
 }
 
 type DiagnoseResponse struct {
@@ -3697,7 +3882,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3709,7 +3894,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3722,7 +3907,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -3750,7 +3935,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3762,7 +3947,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3775,7 +3960,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Finding) GetCheck() string {
@@ -3823,7 +4008,7 @@ type ReportEndedRequest struct {
 
 func (x *ReportEndedRequest) Reset() {
 	*x = ReportEndedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3835,7 +4020,7 @@ func (x *ReportEndedRequest) String() string {
 func (*ReportEndedRequest) ProtoMessage() {}
 
 func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3848,7 +4033,7 @@ func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEndedRequest.ProtoReflect.Descriptor instead.
 func (*ReportEndedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ReportEndedRequest) GetGrants() []*EndedGrant {
@@ -3870,7 +4055,7 @@ type EndedGrant struct {
 
 func (x *EndedGrant) Reset() {
 	*x = EndedGrant{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3882,7 +4067,7 @@ func (x *EndedGrant) String() string {
 func (*EndedGrant) ProtoMessage() {}
 
 func (x *EndedGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3895,7 +4080,7 @@ func (x *EndedGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedGrant.ProtoReflect.Descriptor instead.
 func (*EndedGrant) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *EndedGrant) GetGrantId() string {
@@ -3930,7 +4115,7 @@ type ReportEndedResponse struct {
 
 func (x *ReportEndedResponse) Reset() {
 	*x = ReportEndedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3942,7 +4127,7 @@ func (x *ReportEndedResponse) String() string {
 func (*ReportEndedResponse) ProtoMessage() {}
 
 func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3955,7 +4140,7 @@ func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEndedResponse.ProtoReflect.Descriptor instead.
 func (*ReportEndedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{59}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReportEndedResponse) GetSettled() []string {
@@ -4170,7 +4355,16 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\fflows_closed\x18\x02 \x01(\x05R\vflowsClosed\x12(\n" +
 	"\x10last_admitted_us\x18\x03 \x01(\x03R\x0elastAdmittedUs\x12\"\n" +
 	"\rflows_zero_us\x18\x04 \x01(\x03R\vflowsZeroUs\x12\x18\n" +
-	"\apending\x18\x05 \x01(\tR\apending\"_\n" +
+	"\apending\x18\x05 \x01(\tR\apending\"K\n" +
+	"\x12RotateGrantRequest\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x1a\n" +
+	"\brotation\x18\x02 \x01(\tR\brotation\"-\n" +
+	"\x13RotateGrantResponse\x12\x16\n" +
+	"\x06sealed\x18\x01 \x01(\fR\x06sealed\"N\n" +
+	"\x15SettleRotationRequest\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x1a\n" +
+	"\brotation\x18\x02 \x01(\tR\brotation\"\x18\n" +
+	"\x16SettleRotationResponse\"_\n" +
 	"\x14PutCredentialRequest\x12\x1b\n" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -4294,12 +4488,14 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x05Probe\x12\x1f.bivouac.broker.v1.ProbeRequest\x1a .bivouac.broker.v1.ProbeResponse\"\x00\x12L\n" +
 	"\x05Reach\x12\x1f.bivouac.broker.v1.ReachRequest\x1a .bivouac.broker.v1.ReachResponse\"\x00\x12U\n" +
 	"\bMcpTools\x12\".bivouac.broker.v1.McpToolsRequest\x1a#.bivouac.broker.v1.McpToolsResponse\"\x00\x12U\n" +
-	"\bDiagnose\x12\".bivouac.broker.v1.DiagnoseRequest\x1a#.bivouac.broker.v1.DiagnoseResponse\"\x002\xf0\x04\n" +
+	"\bDiagnose\x12\".bivouac.broker.v1.DiagnoseRequest\x1a#.bivouac.broker.v1.DiagnoseResponse\"\x002\xb9\x06\n" +
 	"\x10AuthorityService\x12^\n" +
 	"\vCreateGrant\x12%.bivouac.broker.v1.CreateGrantRequest\x1a&.bivouac.broker.v1.CreateGrantResponse\"\x00\x12[\n" +
 	"\n" +
 	"ListGrants\x12$.bivouac.broker.v1.ListGrantsRequest\x1a%.bivouac.broker.v1.ListGrantsResponse\"\x00\x12^\n" +
-	"\vRevokeGrant\x12%.bivouac.broker.v1.RevokeGrantRequest\x1a&.bivouac.broker.v1.RevokeGrantResponse\"\x00\x12d\n" +
+	"\vRevokeGrant\x12%.bivouac.broker.v1.RevokeGrantRequest\x1a&.bivouac.broker.v1.RevokeGrantResponse\"\x00\x12^\n" +
+	"\vRotateGrant\x12%.bivouac.broker.v1.RotateGrantRequest\x1a&.bivouac.broker.v1.RotateGrantResponse\"\x00\x12g\n" +
+	"\x0eSettleRotation\x12(.bivouac.broker.v1.SettleRotationRequest\x1a).bivouac.broker.v1.SettleRotationResponse\"\x00\x12d\n" +
 	"\rPutCredential\x12'.bivouac.broker.v1.PutCredentialRequest\x1a(.bivouac.broker.v1.PutCredentialResponse\"\x00\x12j\n" +
 	"\x0fListCredentials\x12).bivouac.broker.v1.ListCredentialsRequest\x1a*.bivouac.broker.v1.ListCredentialsResponse\"\x00\x12m\n" +
 	"\x10DeleteCredential\x12*.bivouac.broker.v1.DeleteCredentialRequest\x1a+.bivouac.broker.v1.DeleteCredentialResponse\"\x002\xb7\x05\n" +
@@ -4328,7 +4524,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -4362,44 +4558,48 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*ListGrantsResponse)(nil),        // 29: bivouac.broker.v1.ListGrantsResponse
 	(*RevokeGrantRequest)(nil),        // 30: bivouac.broker.v1.RevokeGrantRequest
 	(*RevokeGrantResponse)(nil),       // 31: bivouac.broker.v1.RevokeGrantResponse
-	(*PutCredentialRequest)(nil),      // 32: bivouac.broker.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 33: bivouac.broker.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),    // 34: bivouac.broker.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 35: bivouac.broker.v1.ListCredentialsResponse
-	(*Credential)(nil),                // 36: bivouac.broker.v1.Credential
-	(*DeleteCredentialRequest)(nil),   // 37: bivouac.broker.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil),  // 38: bivouac.broker.v1.DeleteCredentialResponse
-	(*EnrollServerRequest)(nil),       // 39: bivouac.broker.v1.EnrollServerRequest
-	(*EnrollServerResponse)(nil),      // 40: bivouac.broker.v1.EnrollServerResponse
-	(*RenewServerRequest)(nil),        // 41: bivouac.broker.v1.RenewServerRequest
-	(*RenewServerResponse)(nil),       // 42: bivouac.broker.v1.RenewServerResponse
-	(*CertifySigningKeyRequest)(nil),  // 43: bivouac.broker.v1.CertifySigningKeyRequest
-	(*CertifySigningKeyResponse)(nil), // 44: bivouac.broker.v1.CertifySigningKeyResponse
-	(*CertifyRunnerRequest)(nil),      // 45: bivouac.broker.v1.CertifyRunnerRequest
-	(*CertifyRunnerResponse)(nil),     // 46: bivouac.broker.v1.CertifyRunnerResponse
-	(*SignReceiptRequest)(nil),        // 47: bivouac.broker.v1.SignReceiptRequest
-	(*SignReceiptResponse)(nil),       // 48: bivouac.broker.v1.SignReceiptResponse
-	(*LastHeadRequest)(nil),           // 49: bivouac.broker.v1.LastHeadRequest
-	(*LastHeadResponse)(nil),          // 50: bivouac.broker.v1.LastHeadResponse
-	(*SignHeadRequest)(nil),           // 51: bivouac.broker.v1.SignHeadRequest
-	(*SignHeadResponse)(nil),          // 52: bivouac.broker.v1.SignHeadResponse
-	(*FeedRequest)(nil),               // 53: bivouac.broker.v1.FeedRequest
-	(*FeedResponse)(nil),              // 54: bivouac.broker.v1.FeedResponse
-	(*Floor)(nil),                     // 55: bivouac.broker.v1.Floor
-	(*DiagnoseRequest)(nil),           // 56: bivouac.broker.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),          // 57: bivouac.broker.v1.DiagnoseResponse
-	(*Finding)(nil),                   // 58: bivouac.broker.v1.Finding
-	(*ReportEndedRequest)(nil),        // 59: bivouac.broker.v1.ReportEndedRequest
-	(*EndedGrant)(nil),                // 60: bivouac.broker.v1.EndedGrant
-	(*ReportEndedResponse)(nil),       // 61: bivouac.broker.v1.ReportEndedResponse
-	(*runtimev1.ModelRequest)(nil),    // 62: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 63: bivouac.runtime.v1.ModelResponse
+	(*RotateGrantRequest)(nil),        // 32: bivouac.broker.v1.RotateGrantRequest
+	(*RotateGrantResponse)(nil),       // 33: bivouac.broker.v1.RotateGrantResponse
+	(*SettleRotationRequest)(nil),     // 34: bivouac.broker.v1.SettleRotationRequest
+	(*SettleRotationResponse)(nil),    // 35: bivouac.broker.v1.SettleRotationResponse
+	(*PutCredentialRequest)(nil),      // 36: bivouac.broker.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 37: bivouac.broker.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),    // 38: bivouac.broker.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 39: bivouac.broker.v1.ListCredentialsResponse
+	(*Credential)(nil),                // 40: bivouac.broker.v1.Credential
+	(*DeleteCredentialRequest)(nil),   // 41: bivouac.broker.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil),  // 42: bivouac.broker.v1.DeleteCredentialResponse
+	(*EnrollServerRequest)(nil),       // 43: bivouac.broker.v1.EnrollServerRequest
+	(*EnrollServerResponse)(nil),      // 44: bivouac.broker.v1.EnrollServerResponse
+	(*RenewServerRequest)(nil),        // 45: bivouac.broker.v1.RenewServerRequest
+	(*RenewServerResponse)(nil),       // 46: bivouac.broker.v1.RenewServerResponse
+	(*CertifySigningKeyRequest)(nil),  // 47: bivouac.broker.v1.CertifySigningKeyRequest
+	(*CertifySigningKeyResponse)(nil), // 48: bivouac.broker.v1.CertifySigningKeyResponse
+	(*CertifyRunnerRequest)(nil),      // 49: bivouac.broker.v1.CertifyRunnerRequest
+	(*CertifyRunnerResponse)(nil),     // 50: bivouac.broker.v1.CertifyRunnerResponse
+	(*SignReceiptRequest)(nil),        // 51: bivouac.broker.v1.SignReceiptRequest
+	(*SignReceiptResponse)(nil),       // 52: bivouac.broker.v1.SignReceiptResponse
+	(*LastHeadRequest)(nil),           // 53: bivouac.broker.v1.LastHeadRequest
+	(*LastHeadResponse)(nil),          // 54: bivouac.broker.v1.LastHeadResponse
+	(*SignHeadRequest)(nil),           // 55: bivouac.broker.v1.SignHeadRequest
+	(*SignHeadResponse)(nil),          // 56: bivouac.broker.v1.SignHeadResponse
+	(*FeedRequest)(nil),               // 57: bivouac.broker.v1.FeedRequest
+	(*FeedResponse)(nil),              // 58: bivouac.broker.v1.FeedResponse
+	(*Floor)(nil),                     // 59: bivouac.broker.v1.Floor
+	(*DiagnoseRequest)(nil),           // 60: bivouac.broker.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),          // 61: bivouac.broker.v1.DiagnoseResponse
+	(*Finding)(nil),                   // 62: bivouac.broker.v1.Finding
+	(*ReportEndedRequest)(nil),        // 63: bivouac.broker.v1.ReportEndedRequest
+	(*EndedGrant)(nil),                // 64: bivouac.broker.v1.EndedGrant
+	(*ReportEndedResponse)(nil),       // 65: bivouac.broker.v1.ReportEndedResponse
+	(*runtimev1.ModelRequest)(nil),    // 66: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 67: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	62, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	63, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	66, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	67, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
 	9,  // 4: bivouac.broker.v1.HttpTool.mcp:type_name -> bivouac.broker.v1.McpCall
 	8,  // 5: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
 	0,  // 6: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
@@ -4410,11 +4610,11 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	21, // 11: bivouac.broker.v1.ReachResponse.egress:type_name -> bivouac.broker.v1.Reach
 	24, // 12: bivouac.broker.v1.McpToolsResponse.tools:type_name -> bivouac.broker.v1.McpTool
 	25, // 13: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
-	36, // 14: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
-	55, // 15: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
+	40, // 14: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
+	59, // 15: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
 	1,  // 16: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	58, // 17: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
-	60, // 18: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
+	62, // 17: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	64, // 18: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
 	2,  // 19: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
 	6,  // 20: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
 	10, // 21: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
@@ -4423,48 +4623,52 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	17, // 24: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
 	19, // 25: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
 	22, // 26: bivouac.broker.v1.BrokerService.McpTools:input_type -> bivouac.broker.v1.McpToolsRequest
-	56, // 27: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	60, // 27: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
 	26, // 28: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
 	28, // 29: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
 	30, // 30: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	32, // 31: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	34, // 32: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	37, // 33: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	39, // 34: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	41, // 35: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	43, // 36: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	45, // 37: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	47, // 38: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	49, // 39: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
-	51, // 40: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
-	53, // 41: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	59, // 42: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
-	3,  // 43: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 44: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	11, // 45: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	13, // 46: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	15, // 47: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	18, // 48: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	20, // 49: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	23, // 50: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
-	57, // 51: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
-	27, // 52: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	29, // 53: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	31, // 54: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	33, // 55: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	35, // 56: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	38, // 57: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	40, // 58: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	42, // 59: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	44, // 60: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	46, // 61: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	48, // 62: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	50, // 63: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
-	52, // 64: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
-	54, // 65: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	61, // 66: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
-	43, // [43:67] is the sub-list for method output_type
-	19, // [19:43] is the sub-list for method input_type
+	32, // 31: bivouac.broker.v1.AuthorityService.RotateGrant:input_type -> bivouac.broker.v1.RotateGrantRequest
+	34, // 32: bivouac.broker.v1.AuthorityService.SettleRotation:input_type -> bivouac.broker.v1.SettleRotationRequest
+	36, // 33: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	38, // 34: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	41, // 35: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	43, // 36: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	45, // 37: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	47, // 38: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	49, // 39: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	51, // 40: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	53, // 41: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
+	55, // 42: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
+	57, // 43: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	63, // 44: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
+	3,  // 45: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 46: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	11, // 47: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	13, // 48: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	15, // 49: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	18, // 50: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	20, // 51: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	23, // 52: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
+	61, // 53: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	27, // 54: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	29, // 55: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	31, // 56: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	33, // 57: bivouac.broker.v1.AuthorityService.RotateGrant:output_type -> bivouac.broker.v1.RotateGrantResponse
+	35, // 58: bivouac.broker.v1.AuthorityService.SettleRotation:output_type -> bivouac.broker.v1.SettleRotationResponse
+	37, // 59: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	39, // 60: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	42, // 61: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	44, // 62: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	46, // 63: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	48, // 64: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	50, // 65: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	52, // 66: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	54, // 67: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
+	56, // 68: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
+	58, // 69: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	65, // 70: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
+	45, // [45:71] is the sub-list for method output_type
+	19, // [19:45] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
@@ -4481,7 +4685,7 @@ func file_bivouac_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   60,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -70,6 +70,12 @@ const (
 	// AuthorityServiceRevokeGrantProcedure is the fully-qualified name of the AuthorityService's
 	// RevokeGrant RPC.
 	AuthorityServiceRevokeGrantProcedure = "/bivouac.broker.v1.AuthorityService/RevokeGrant"
+	// AuthorityServiceRotateGrantProcedure is the fully-qualified name of the AuthorityService's
+	// RotateGrant RPC.
+	AuthorityServiceRotateGrantProcedure = "/bivouac.broker.v1.AuthorityService/RotateGrant"
+	// AuthorityServiceSettleRotationProcedure is the fully-qualified name of the AuthorityService's
+	// SettleRotation RPC.
+	AuthorityServiceSettleRotationProcedure = "/bivouac.broker.v1.AuthorityService/SettleRotation"
 	// AuthorityServicePutCredentialProcedure is the fully-qualified name of the AuthorityService's
 	// PutCredential RPC.
 	AuthorityServicePutCredentialProcedure = "/bivouac.broker.v1.AuthorityService/PutCredential"
@@ -444,6 +450,11 @@ type AuthorityServiceClient interface {
 	ListGrants(context.Context, *brokerv1.ListGrantsRequest) (*brokerv1.ListGrantsResponse, error)
 	// Refuses the next mint, closes flows, and answers when none is left.
 	RevokeGrant(context.Context, *brokerv1.RevokeGrantRequest) (*brokerv1.RevokeGrantResponse, error)
+	// Makes a second secret part of a living grant beside the one in force. Both
+	// count until SettleRotation; the same rotation again is the same part.
+	RotateGrant(context.Context, *brokerv1.RotateGrantRequest) (*brokerv1.RotateGrantResponse, error)
+	// Ends every secret part of the grant but that of the rotation.
+	SettleRotation(context.Context, *brokerv1.SettleRotationRequest) (*brokerv1.SettleRotationResponse, error)
 	// Credentials arrive sealed to the broker's recipient; the server cannot read them.
 	PutCredential(context.Context, *brokerv1.PutCredentialRequest) (*brokerv1.PutCredentialResponse, error)
 	ListCredentials(context.Context, *brokerv1.ListCredentialsRequest) (*brokerv1.ListCredentialsResponse, error)
@@ -479,6 +490,18 @@ func NewAuthorityServiceClient(httpClient connect.HTTPClient, baseURL string, op
 			connect.WithSchema(authorityServiceMethods.ByName("RevokeGrant")),
 			connect.WithClientOptions(opts...),
 		),
+		rotateGrant: connect.NewClient[brokerv1.RotateGrantRequest, brokerv1.RotateGrantResponse](
+			httpClient,
+			baseURL+AuthorityServiceRotateGrantProcedure,
+			connect.WithSchema(authorityServiceMethods.ByName("RotateGrant")),
+			connect.WithClientOptions(opts...),
+		),
+		settleRotation: connect.NewClient[brokerv1.SettleRotationRequest, brokerv1.SettleRotationResponse](
+			httpClient,
+			baseURL+AuthorityServiceSettleRotationProcedure,
+			connect.WithSchema(authorityServiceMethods.ByName("SettleRotation")),
+			connect.WithClientOptions(opts...),
+		),
 		putCredential: connect.NewClient[brokerv1.PutCredentialRequest, brokerv1.PutCredentialResponse](
 			httpClient,
 			baseURL+AuthorityServicePutCredentialProcedure,
@@ -505,6 +528,8 @@ type authorityServiceClient struct {
 	createGrant      *connect.Client[brokerv1.CreateGrantRequest, brokerv1.CreateGrantResponse]
 	listGrants       *connect.Client[brokerv1.ListGrantsRequest, brokerv1.ListGrantsResponse]
 	revokeGrant      *connect.Client[brokerv1.RevokeGrantRequest, brokerv1.RevokeGrantResponse]
+	rotateGrant      *connect.Client[brokerv1.RotateGrantRequest, brokerv1.RotateGrantResponse]
+	settleRotation   *connect.Client[brokerv1.SettleRotationRequest, brokerv1.SettleRotationResponse]
 	putCredential    *connect.Client[brokerv1.PutCredentialRequest, brokerv1.PutCredentialResponse]
 	listCredentials  *connect.Client[brokerv1.ListCredentialsRequest, brokerv1.ListCredentialsResponse]
 	deleteCredential *connect.Client[brokerv1.DeleteCredentialRequest, brokerv1.DeleteCredentialResponse]
@@ -531,6 +556,24 @@ func (c *authorityServiceClient) ListGrants(ctx context.Context, req *brokerv1.L
 // RevokeGrant calls bivouac.broker.v1.AuthorityService.RevokeGrant.
 func (c *authorityServiceClient) RevokeGrant(ctx context.Context, req *brokerv1.RevokeGrantRequest) (*brokerv1.RevokeGrantResponse, error) {
 	response, err := c.revokeGrant.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RotateGrant calls bivouac.broker.v1.AuthorityService.RotateGrant.
+func (c *authorityServiceClient) RotateGrant(ctx context.Context, req *brokerv1.RotateGrantRequest) (*brokerv1.RotateGrantResponse, error) {
+	response, err := c.rotateGrant.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SettleRotation calls bivouac.broker.v1.AuthorityService.SettleRotation.
+func (c *authorityServiceClient) SettleRotation(ctx context.Context, req *brokerv1.SettleRotationRequest) (*brokerv1.SettleRotationResponse, error) {
+	response, err := c.settleRotation.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -570,6 +613,11 @@ type AuthorityServiceHandler interface {
 	ListGrants(context.Context, *brokerv1.ListGrantsRequest) (*brokerv1.ListGrantsResponse, error)
 	// Refuses the next mint, closes flows, and answers when none is left.
 	RevokeGrant(context.Context, *brokerv1.RevokeGrantRequest) (*brokerv1.RevokeGrantResponse, error)
+	// Makes a second secret part of a living grant beside the one in force. Both
+	// count until SettleRotation; the same rotation again is the same part.
+	RotateGrant(context.Context, *brokerv1.RotateGrantRequest) (*brokerv1.RotateGrantResponse, error)
+	// Ends every secret part of the grant but that of the rotation.
+	SettleRotation(context.Context, *brokerv1.SettleRotationRequest) (*brokerv1.SettleRotationResponse, error)
 	// Credentials arrive sealed to the broker's recipient; the server cannot read them.
 	PutCredential(context.Context, *brokerv1.PutCredentialRequest) (*brokerv1.PutCredentialResponse, error)
 	ListCredentials(context.Context, *brokerv1.ListCredentialsRequest) (*brokerv1.ListCredentialsResponse, error)
@@ -601,6 +649,18 @@ func NewAuthorityServiceHandler(svc AuthorityServiceHandler, opts ...connect.Han
 		connect.WithSchema(authorityServiceMethods.ByName("RevokeGrant")),
 		connect.WithHandlerOptions(opts...),
 	)
+	authorityServiceRotateGrantHandler := connect.NewUnaryHandlerSimple(
+		AuthorityServiceRotateGrantProcedure,
+		svc.RotateGrant,
+		connect.WithSchema(authorityServiceMethods.ByName("RotateGrant")),
+		connect.WithHandlerOptions(opts...),
+	)
+	authorityServiceSettleRotationHandler := connect.NewUnaryHandlerSimple(
+		AuthorityServiceSettleRotationProcedure,
+		svc.SettleRotation,
+		connect.WithSchema(authorityServiceMethods.ByName("SettleRotation")),
+		connect.WithHandlerOptions(opts...),
+	)
 	authorityServicePutCredentialHandler := connect.NewUnaryHandlerSimple(
 		AuthorityServicePutCredentialProcedure,
 		svc.PutCredential,
@@ -627,6 +687,10 @@ func NewAuthorityServiceHandler(svc AuthorityServiceHandler, opts ...connect.Han
 			authorityServiceListGrantsHandler.ServeHTTP(w, r)
 		case AuthorityServiceRevokeGrantProcedure:
 			authorityServiceRevokeGrantHandler.ServeHTTP(w, r)
+		case AuthorityServiceRotateGrantProcedure:
+			authorityServiceRotateGrantHandler.ServeHTTP(w, r)
+		case AuthorityServiceSettleRotationProcedure:
+			authorityServiceSettleRotationHandler.ServeHTTP(w, r)
 		case AuthorityServicePutCredentialProcedure:
 			authorityServicePutCredentialHandler.ServeHTTP(w, r)
 		case AuthorityServiceListCredentialsProcedure:
@@ -652,6 +716,14 @@ func (UnimplementedAuthorityServiceHandler) ListGrants(context.Context, *brokerv
 
 func (UnimplementedAuthorityServiceHandler) RevokeGrant(context.Context, *brokerv1.RevokeGrantRequest) (*brokerv1.RevokeGrantResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.AuthorityService.RevokeGrant is not implemented"))
+}
+
+func (UnimplementedAuthorityServiceHandler) RotateGrant(context.Context, *brokerv1.RotateGrantRequest) (*brokerv1.RotateGrantResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.AuthorityService.RotateGrant is not implemented"))
+}
+
+func (UnimplementedAuthorityServiceHandler) SettleRotation(context.Context, *brokerv1.SettleRotationRequest) (*brokerv1.SettleRotationResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("bivouac.broker.v1.AuthorityService.SettleRotation is not implemented"))
 }
 
 func (UnimplementedAuthorityServiceHandler) PutCredential(context.Context, *brokerv1.PutCredentialRequest) (*brokerv1.PutCredentialResponse, error) {
