@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,8 @@ import (
 	"bivouac/server/broker/secret"
 )
 
-// maxRequest bounds a request; maxReceived what is remembered of them.
+// maxRequest bounds a request; maxReceived what is remembered of them, beside those
+// whose answer goes on.
 const (
 	maxRequest  = 16 << 20
 	maxReceived = 256
@@ -106,7 +108,7 @@ func presented(r *http.Request) (key, header string) {
 	return "", ""
 }
 
-// Received are the newest requests, oldest first.
+// Received are the requests whose answers ended last or go on, oldest first.
 func (p *Provider) Received() []Received {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +124,7 @@ func (p *Provider) remember(r *Received) (ended func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.received) >= maxReceived {
-		p.received = p.received[1:]
+		p.forgetLocked()
 	}
 	r.At = time.Now()
 	p.received = append(p.received, r)
@@ -130,6 +132,19 @@ func (p *Provider) remember(r *Received) (ended func()) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		r.EndedAt = time.Now()
+	}
+}
+
+// forgetLocked drops the request whose answer ended first.
+func (p *Provider) forgetLocked() {
+	first := -1
+	for i, r := range p.received {
+		if !r.EndedAt.IsZero() && (first < 0 || r.EndedAt.Before(p.received[first].EndedAt)) {
+			first = i
+		}
+	}
+	if first >= 0 {
+		p.received = slices.Delete(p.received, first, first+1)
 	}
 }
 

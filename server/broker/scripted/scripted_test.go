@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -253,5 +254,33 @@ func TestKeyFromFile(t *testing.T) {
 	}
 	if _, err := KeyFromFile(path + "x"); protocol.CodeOf(err) != protocol.CodeInvalidArgument {
 		t.Error(err)
+	}
+}
+
+// However many requests come, one whose answer goes on is remembered, and after its end
+// for as long as others that ended then.
+func TestWhatGoesOnIsRemembered(t *testing.T) {
+	p := example(t)
+	has := func() bool {
+		return slices.ContainsFunc(p.Received(), func(r Received) bool { return r.Rule == "long" })
+	}
+	short := func(n int) {
+		for range n {
+			p.remember(&Received{Rule: "short"})()
+		}
+	}
+	ended := p.remember(&Received{Rule: "long"})
+	short(2 * maxReceived)
+	if n := len(p.Received()); !has() || n != maxReceived {
+		t.Errorf("it goes on, and is forgotten: %d are remembered", n)
+	}
+	ended()
+	short(maxReceived / 2)
+	if !has() {
+		t.Error("it is forgotten before those that ended earlier")
+	}
+	short(maxReceived)
+	if has() {
+		t.Error("it is never forgotten")
 	}
 }
