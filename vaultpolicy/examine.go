@@ -48,9 +48,7 @@ func (v *Vault) unknown(ctx context.Context, e entry, how string, tell func(erro
 		tell(err)
 		return
 	}
-	if !v.superseded(ctx, e) {
-		v.gone(ctx, e, how)
-	}
+	v.gone(ctx, e, how)
 }
 
 // badToken reports that a refusal is about the token that was looked up.
@@ -64,7 +62,7 @@ func how(e entry) string {
 	switch {
 	case e.expires.IsZero() || time.Until(e.expires) >= time.Second:
 		return "its token was revoked in the server"
-	case e.fixed:
+	case e.fixed > 0:
 		return "its token's time was over, which had an end of its own"
 	}
 	return "its token's time was over, because no broker renewed it"
@@ -105,10 +103,9 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 		v.gone(ctx, e, off)
 		return
 	}
-	fixed := client.Seconds(a.Data["explicit_max_ttl"]) > 0
-	v.table.prove(e.grant.ID, sent, entity, client.Time(a.Data["expire_time"]), fixed)
-	if ttl := client.Seconds(a.Data["ttl"]); ttl > 0 && ttl < v.period*3/4 {
-		v.renew(ctx, e)
+	v.table.prove(e.grant.ID, sent, entity, client.Time(a.Data["expire_time"]))
+	if ttl := client.Seconds(a.Data["ttl"]); ttl > 0 && ttl < v.period*3/4 && !v.table.futile(e.grant.ID) {
+		v.renew(ctx, e, ttl)
 	}
 }
 
@@ -140,11 +137,16 @@ func (v *Vault) person(ctx context.Context, entity string) (string, error) {
 	return "", nil
 }
 
-// renew keeps a token for another period. What fails is tried at the next look-up.
-func (v *Vault) renew(ctx context.Context, e entry) {
-	_, err := v.write(ctx, "renew grants", "auth/token/renew-accessor", map[string]any{"accessor": e.accessor})
+// renew keeps a token, of which some time is left, for another period. What fails is
+// tried at the next look-up. Whether a renewal still makes it longer is known from no
+// look-up: the role of grants may have an end that the token does not show.
+func (v *Vault) renew(ctx context.Context, e entry, left time.Duration) {
+	a, err := v.write(ctx, "renew grants", "auth/token/renew-accessor", map[string]any{"accessor": e.accessor})
 	if err != nil && ctx.Err() == nil {
 		v.log.WarnContext(ctx, "the token of a grant was not renewed", "grant", e.grant.ID, "expires", e.expires, "error", err)
+	}
+	if err == nil {
+		v.table.lengthened(e.grant.ID, a.Login.TTL > left+time.Second) // the server rounds
 	}
 }
 
@@ -162,7 +164,7 @@ const lagIn = 10 * time.Second
 // lags reports that an absence proves nothing: the grant is new, and who answers is a
 // standby, which may not have heard of it.
 func (v *Vault) lags(ctx context.Context, e entry) bool {
-	if time.Since(e.grant.CreatedAt) > lagIn && time.Since(e.renewedAt) > lagIn {
+	if time.Since(e.grant.CreatedAt) > lagIn {
 		return false
 	}
 	a, err := v.client.Read(ctx, secret.Value{}, "sys/leader")

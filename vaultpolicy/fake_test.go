@@ -268,13 +268,10 @@ func (f *fake) serveToken(path string, me *fakeToken, body map[string]any) (int,
 			if !x.fixed {
 				x.made = time.Now()
 			}
-			return says(nil)
+			return 200, map[string]any{"auth": map[string]any{"accessor": accessor, "lease_duration": int((x.ttl - time.Since(x.made)).Seconds())}}
 		}
-		left, most := x.ttl-time.Since(x.made), 0
-		if x.fixed {
-			most = int(x.ttl.Seconds())
-		}
-		return says(map[string]any{"accessor": accessor, "explicit_max_ttl": most, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
+		left := x.ttl - time.Since(x.made)
+		return says(map[string]any{"accessor": accessor, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
 			"expire_time": time.Now().Add(left).UTC().Format(time.RFC3339Nano)})
 	}
 	return refuse(403, "invalid accessor")

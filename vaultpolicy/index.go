@@ -22,7 +22,6 @@ type record struct {
 	entry
 	state  string
 	sealed []byte // ciphertext; only transit opens it. What a broker has ended has none.
-	renewal
 	// spoiled says that somebody has changed the entry so that it is none.
 	spoiled bool
 	// version of the entry for check-and-set; zero: there is none.
@@ -41,6 +40,11 @@ func (r record) alive() bool {
 	return r.state == stateAlive && r.grant.RevokedAt.IsZero() && !r.spoiled
 }
 
+// says reports that the entry is of a grant as it is known, alive.
+func (r record) says(e entry) bool {
+	return r.alive() && r.grant.SameAs(e.grant) && r.accessor == e.accessor
+}
+
 // folder of a person's grants, for people: vault kv list <grants>/<principal>.
 func (v *Vault) indexPath(kind string, p protocol.PrincipalID, id protocol.GrantID) string {
 	return v.names.Grants + "/" + kind + "/" + p.String() + "/" + id.String()
@@ -56,8 +60,12 @@ func (v *Vault) readRecord(ctx context.Context, p protocol.PrincipalID, id proto
 	if err != nil {
 		return record{}, false, err
 	}
+	version := client.Number(client.Map(a.Data["metadata"])["version"])
+	if version == 0 { // whatever has the store's form has one
+		return record{}, false, v.client.Strange("read", v.indexPath("data", p, id))
+	}
 	r = parseRecord(p, id, client.Map(a.Data["data"]))
-	r.version = client.Number(client.Map(a.Data["metadata"])["version"])
+	r.version = version
 	return r, true, nil
 }
 
@@ -80,10 +88,7 @@ func parseRecord(p protocol.PrincipalID, id protocol.GrantID, d map[string]any) 
 	}
 	sealed, err2 := base64.StdEncoding.DecodeString(client.Text(d["sealed"]))
 	r.sealed = sealed
-	var whole bool
-	r.renewal, whole = parseRenewal(d)
-	r.inForce, r.pending = r.part, r.next
-	r.spoiled = err != nil || err2 != nil || !whole || r.grant.Check() != nil || client.Text(d["principal"]) != p.String()
+	r.spoiled = err != nil || err2 != nil || r.grant.Check() != nil || client.Text(d["principal"]) != p.String()
 	return r
 }
 
@@ -101,7 +106,6 @@ func (r record) body() map[string]any {
 	if r.how != "" {
 		d["how"] = r.how
 	}
-	r.renewal.into(d)
 	return map[string]any{"data": d, "options": map[string]any{"cas": r.version}}
 }
 

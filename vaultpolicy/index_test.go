@@ -165,3 +165,34 @@ func TestOldEntriesAreForgotten(t *testing.T) {
 		}
 	})
 }
+
+// An end that is written into the entry of a grant in use, or that the entry's deletion
+// is, is seen within two polls without any wake-up; an entry of a grant that nobody uses
+// is read with all the others.
+func TestEntryIsReadWithTheLookUp(t *testing.T) {
+	for name, end := range map[string]func(w *world, g authority.Grant){
+		"deleted": func(w *world, g authority.Grant) { w.fake.with(func() { delete(w.fake.kv, w.fake.key(g)) }) },
+		"state":   func(w *world, g authority.Grant) { w.edit(g, map[string]any{"state": "off"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				g, _ := w.grant(t)
+				other, _ := w.grant(t)
+				w.use(t.Context(), 10*time.Second, g, other)
+				end(w, g)
+				errs := w.use(t.Context(), 2*defaultPoll, g, other)
+				codeIs(t, "the grant", errs[0], protocol.CodePermissionDenied)
+				codeIs(t, "the other", errs[1], "")
+				time.Sleep(inUse + sweep)
+				var read int
+				w.fake.with(func() { read = w.fake.asked[strings.Replace(w.fake.key(other), "/", "/data/", 1)] })
+				time.Sleep(2 * sweep)
+				w.fake.with(func() { read = w.fake.asked[strings.Replace(w.fake.key(other), "/", "/data/", 1)] - read })
+				if read < 1 || read > 3 {
+					t.Errorf("the entry of a grant that nobody uses was read %d times in a minute", read)
+				}
+			})
+		})
+	}
+}

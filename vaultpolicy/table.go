@@ -27,19 +27,16 @@ type entry struct {
 	accessor string
 	how      string // it ended
 
-	inForce   authority.Rotation // whose secret part is in force; empty: the first
-	pending   secretPart         // that is made and not in force
-	renewedAt time.Time          // when the token took another's place here
-
 	// Readings of the table's clock; zero: never.
 	asked  time.Duration // last question about it
 	used   time.Duration // since when questions come without a pause
 	proven time.Duration // when the last look-up was sent that found it alive
 	tried  time.Duration // last look-up, whatever it found
+	fixed  time.Duration // last renewal, where it did not move the token's end
+	read   time.Duration // last reading of its entry for itself
 
 	entity  string
 	expires time.Time // as of the last look-up
-	fixed   bool      // no renewal moves that
 
 	own        bool // the accessor is known to be of this grant's token
 	unfinished bool // ended here, perhaps not yet in the server
@@ -169,7 +166,7 @@ func (t *table) put(e entry) bool {
 	if t.grants[e.grant.ID] != nil {
 		return false
 	}
-	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished, inForce: e.inForce, pending: e.pending}
+	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished}
 	return true
 }
 
@@ -247,12 +244,31 @@ func (t *table) settle(x entry) {
 }
 
 // prove takes the answer of a look-up that was sent at a reading of the clock.
-func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, expires time.Time, fixed bool) {
+func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, expires time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.grants[id]; e != nil {
-		e.proven, e.entity, e.expires, e.fixed = max(e.proven, sent), entity, expires, fixed
+		e.proven, e.entity, e.expires = max(e.proven, sent), entity, expires
 	}
+}
+
+// lengthened says whether a renewal moved the end of a grant's token.
+func (t *table) lengthened(id protocol.GrantID, moved bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.grants[id]; e != nil {
+		if e.fixed = t.now(); moved {
+			e.fixed = 0
+		}
+	}
+}
+
+// futile reports that a renewal did nothing a short time ago.
+func (t *table) futile(id protocol.GrantID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.grants[id]
+	return e != nil && e.fixed > 0 && t.now()-e.fixed < sweep
 }
 
 // hear says that the server answered a question about the broker itself.
@@ -281,6 +297,19 @@ func (t *table) whole(started time.Duration) {
 			delete(t.unknown, id) // and may be looked for again
 		}
 	}
+}
+
+// entryDue reports that the entry of a grant in use is to be read now, and takes it as
+// read: every is the time between.
+func (t *table) entryDue(id protocol.GrantID, every time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, now := t.grants[id], t.now()
+	if e == nil || !e.grant.RevokedAt.IsZero() || e.asked == 0 || now-e.asked > inUse || now-e.read < every {
+		return false
+	}
+	e.read = now
+	return true
 }
 
 // due are the grants to look up now: those in use, those that were never looked up,

@@ -31,8 +31,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watchTokens looks grants up: those in use every poll, the others every sweep, and
-// all of them when it is woken.
+// watchTokens looks grants up: those in use every poll and with their entries, the
+// others every sweep, and all of them when it is woken.
 func (v *Vault) watchTokens(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -116,6 +116,9 @@ func (v *Vault) round(ctx context.Context, all bool) error {
 				defer mu.Unlock()
 				odd = err // one of many is enough to say
 			})
+			if v.table.entryDue(e.grant.ID, v.poll) {
+				v.reread(ctx, e)
+			}
 			return nil
 		})
 	}
@@ -184,7 +187,7 @@ func (v *Vault) readIndex(ctx context.Context) error {
 		return err
 	}
 	for _, e := range v.table.unseen(seen) {
-		v.absent(ctx, e)
+		v.reread(ctx, e)
 	}
 	v.table.whole(started)
 	v.tell.Ring()
@@ -269,20 +272,20 @@ func (v *Vault) compare(ctx context.Context, known entry, r record) {
 		v.gone(ctx, known, "its entry in the index says so")
 	case !known.grant.SameAs(r.grant):
 		v.gone(ctx, known, "its entry in the index was changed by hand")
-	case known.accessor != r.accessor && v.renewal(ctx, known, r):
 	case known.accessor != r.accessor:
 		v.gone(ctx, known, "its entry in the index was changed by hand, to name another token")
 	}
 }
 
-// absent makes sure of an entry that a reading of the index did not find.
-func (v *Vault) absent(ctx context.Context, e entry) {
+// reread takes what one entry says by itself: one that a reading of the whole index did
+// not find is made sure of so.
+func (v *Vault) reread(ctx context.Context, e entry) {
 	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
 	switch {
-	case err != nil:
-	case found:
+	case err != nil, found && r.says(e):
+	case found && v.session.Prove(ctx) == nil:
 		v.adopt(ctx, r)
-	case v.lags(ctx, e), v.session.Prove(ctx) != nil:
+	case found, v.lags(ctx, e), v.session.Prove(ctx) != nil:
 	default:
 		v.gone(ctx, e, "its entry in the index was deleted")
 	}
