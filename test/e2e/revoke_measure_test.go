@@ -5,14 +5,11 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,42 +66,6 @@ func open(s *stack.Stack, rule string) (n int) {
 	return n
 }
 
-// ticker is an upstream that notes when it was asked.
-type ticker struct {
-	*httptest.Server
-	mu sync.Mutex // guards at
-	at []time.Time
-}
-
-func newTicker(t *testing.T) *ticker {
-	u := &ticker{}
-	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") == "" {
-			http.Error(w, "no key", http.StatusUnauthorized)
-			return
-		}
-		u.mu.Lock()
-		u.at = append(u.at, time.Now())
-		u.mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"tick":true}`)
-	}))
-	t.Cleanup(u.Close)
-	return u
-}
-
-func (u *ticker) count() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return len(u.at)
-}
-
-func (u *ticker) last() time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return slices.MaxFunc(u.at, time.Time.Compare)
-}
-
 // attemptProcesses are the supervisor of a machine's one attempt and all its
 // descendants, whatever session or group they moved to.
 func attemptProcesses(t *testing.T, e *stack.Edge) []int {
@@ -132,6 +93,17 @@ func parentOf(pid int) int {
 	}
 	ppid, _ := strconv.Atoi(fields[1])
 	return ppid
+}
+
+// asleep is a machine's one attempt with the command of commandRule, when all of it
+// runs.
+func asleep(t *testing.T, e *stack.Edge) ([]int, error) {
+	t.Helper()
+	tree := attemptProcesses(t, e)
+	if n := sleeping(tree); n != 4 {
+		return tree, fmt.Errorf("%d of 4 sleep", n)
+	}
+	return tree, nil
 }
 
 // sleeping counts the sleeps of a process tree.

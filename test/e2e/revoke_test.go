@@ -14,6 +14,7 @@ import (
 	"bivouac/test/e2e/stack"
 )
 
+// revokeService is an agent of the server's with the tools that follow.
 const revokeService = `
 agent "NAME" {
   profile       = "enterprise"
@@ -27,6 +28,9 @@ agent "NAME" {
     max_tokens      = 20000000
     max_cost_usd    = 100
   }
+`
+
+const tickTool = `
   tool "tick" {
     kind        = "http"
     description = "Counts."
@@ -38,7 +42,6 @@ agent "NAME" {
     recovery    = "idempotent"
     input       = { type = "object", additionalProperties = false }
   }
-}
 `
 
 const revokeRunner = `
@@ -52,24 +55,14 @@ agent "NAME" {
 }
 `
 
-// Minutes of words, endless ticks, and a command whose children leave its session.
-const revokeScript = `
-rule "talk long" {
-  when { user_contains = "talk long" }
-  chunk_delay = "50ms"
-  chunk_runes = 1
-  text        = "LONG"
+// minutesOf words, a rune at a time, for whoever says prompt.
+func minutesOf(prompt, delay string) string {
+	return fmt.Sprintf("rule %[1]q {\n  when { user_contains = %[1]q }\n  chunk_delay = %[2]q\n  chunk_runes = 1\n  text = %[3]q\n}\n",
+		prompt, delay, strings.Repeat("word ", 500))
 }
-rule "think long" {
-  when { user_contains = "think long" }
-  chunk_delay = "50ms"
-  chunk_runes = 1
-  text        = "LONG"
-}
-rule "tick" {
-  when { user_contains = "tick for ever" }
-  call "tick" { arguments = {} }
-}
+
+// commandRule is a command whose children leave its session, and that ignores signals.
+var commandRule = strings.ReplaceAll(`
 rule "sleep" {
   when {
     user_contains = "work long"
@@ -78,6 +71,13 @@ rule "sleep" {
   call "shell" {
     arguments = { command = "setsid sleep NAP1 & (setsid sh -c 'sleep NAP2 & exec setsid sleep NAP3' &) ; trap '' TERM HUP INT; sleep NAP4; sleep NAP5" }
   }
+}
+`, "NAP", nap)
+
+const tickRule = `
+rule "tick" {
+  when { user_contains = "tick for ever" }
+  call "tick" { arguments = {} }
 }
 `
 
@@ -90,14 +90,14 @@ var nap = strconv.Itoa(10_000 + rand.IntN(80_000))
 // machine; printed, and only held against a bound that is an order of magnitude
 // wider than the promise. INV-13.
 func TestRevokeInTheMiddle(t *testing.T) {
-	upstream := newTicker(t)
+	upstream := newUpstream(t)
 	agents := []string{}
-	for name, source := range map[string]string{"talker": revokeService, "bystander": revokeService, "thinker": revokeRunner, "worker": revokeRunner} {
+	service := revokeService + tickTool + "}\n"
+	for name, source := range map[string]string{"talker": service, "bystander": service, "thinker": revokeRunner, "worker": revokeRunner} {
 		agents = append(agents, strings.ReplaceAll(source, "NAME", name))
 	}
-	script := strings.NewReplacer("LONG", strings.Repeat("word ", 500), "NAP", nap).Replace(revokeScript)
-	s := newStack(t, stack.Config{Script: script, Agents: agents,
-		Destinations: []stack.Destination{{Name: "clock", URL: upstream.URL, Credential: "clock-key-of-the-test"}}})
+	script := minutesOf("talk long", "50ms") + minutesOf("think long", "50ms") + tickRule + commandRule
+	s := newStack(t, stack.Config{Script: script, Agents: agents, Destinations: upstream.destinations()[:1]})
 	me := first(t, s)
 	edge := me.addEdge(stack.EdgeConfig{Name: "machine"})
 
@@ -125,14 +125,14 @@ func (p *person) grantOf(agent string) string {
 
 // A slow stream and a turn that calls without a pause end; another grant's stream
 // goes on.
-func (p *person) revokesService(upstream *ticker) {
+func (p *person) revokesService(upstream *upstream) {
 	start := func(agent, prompt string) string { return p.submit("chat", prompt, "--new", "--agent", agent).ID }
 	other := start("bystander", "talk long")
 	await(p.t, "the bystander's stream", func() error { return answering(p.Stack, "talk long") })
 	slow, busy := start("talker", "talk long"), start("talker", "tick for ever")
 	await(p.t, "the streams", func() error {
-		if n := open(p.Stack, "talk long"); n != 2 || upstream.count() < 3 {
-			return fmt.Errorf("%d streams, %d ticks", n, upstream.count())
+		if n, ticks := open(p.Stack, "talk long"), upstream.since("tick", time.Time{}); n != 2 || len(ticks) < 3 {
+			return fmt.Errorf("%d streams, %d ticks", n, len(ticks))
 		}
 		return nil
 	})
@@ -152,11 +152,11 @@ func (p *person) revokesService(upstream *ticker) {
 	}
 	m := measures{since: r.RevokedAt}
 	m.add("last_accepted_model", lastOf(receivedBy(p.Stack, "tick")))
-	m.add("last_accepted_upstream", upstream.last())
+	m.add("last_accepted_upstream", upstream.last("tick"))
 	m.add("flow_end", streams[1].EndedAt)
 	p.refusedNow("talker", slow)
 	p.must("cancel", other)
-	if model, ticks := lastOf(receivedBy(p.Stack, "tick")), upstream.last(); !model.Equal(m.at["last_accepted_model"]) || !ticks.Equal(m.at["last_accepted_upstream"]) {
+	if model, ticks := lastOf(receivedBy(p.Stack, "tick")), upstream.last("tick"); !model.Equal(m.at["last_accepted_model"]) || !ticks.Equal(m.at["last_accepted_upstream"]) {
 		p.t.Errorf("something was accepted later: %s, %s", model, ticks)
 	}
 	m.judge(p.t, "service")
@@ -193,12 +193,9 @@ func (p *person) revokesRunnerStream(e *stack.Edge) {
 func (p *person) revokesCommand(e *stack.Edge) {
 	id := p.submit("run", "work long", "--agent", "worker", "--workspace", p.project("working", map[string]string{"a": "a\n"})).ID
 	var tree []int
-	await(p.t, "the command and its children", func() error {
-		tree = attemptProcesses(p.t, e)
-		if n := sleeping(tree); n != 4 {
-			return fmt.Errorf("%d of 4 sleep", n)
-		}
-		return nil
+	await(p.t, "the command and its children", func() (err error) {
+		tree, err = asleep(p.t, e)
+		return err
 	})
 	watch := watchEnd(tree)
 	r := p.revoke(p.grantOf("worker"))
@@ -207,7 +204,7 @@ func (p *person) revokesCommand(e *stack.Edge) {
 	m.add("last_accepted_model", lastOf(receivedBy(p.Stack, "sleep")))
 	m.add("process_end", watch(p.t))
 	if left := processes(p.t, func(argv []string) bool {
-		return argv[0] == "sleep" && len(argv) == 2 && strings.HasPrefix(argv[1], "700")
+		return argv[0] == "sleep" && len(argv) == 2 && strings.HasPrefix(argv[1], nap)
 	}); len(left) > 0 {
 		p.t.Errorf("processes %v outlive their authority", left)
 	}

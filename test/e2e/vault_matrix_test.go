@@ -37,7 +37,8 @@ func TestEndsInVault(t *testing.T) {
 	ways, works := []endWay{byAccessor, byEntity, byIndex, byPerson}, []work{stream, httpTool, mcpTool, approval}
 	if *allEnds {
 		// The last way ends every grant of the deployment.
-		ways, works = []endWay{byAccessor, byTree, byOrphan, byEntity, byIndex, byPerson, byPrefix}, []work{idle, stream, httpTool, mcpTool, command, device, approval}
+		ways = []endWay{byAccessor, byTree, byOrphan, byEntity, byExpiry, byIndex, byPerson, byPrefix}
+		works = []work{idle, stream, httpTool, mcpTool, command, device, approval}
 	}
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
 		m := newEndings(t, p, works)
@@ -65,8 +66,7 @@ func newEndings(t *testing.T, p engine.Program, works []work) *ends {
 	if *polling {
 		m.vault.AuditFile = ""
 	}
-	m.Stack = newStack(t, stack.Config{Script: strings.NewReplacer("LONG", strings.Repeat("word ", 500), "NAP", nap).Replace(endedScript),
-		Agents: endedAgents(works), Destinations: m.upstream.destinations(), Vault: m.vault})
+	m.Stack = newStack(t, stack.Config{Script: endedScript, Agents: endedAgents(works), Destinations: m.upstream.destinations(), Vault: m.vault})
 	m.me = first(t, m.Stack)
 	names, lines := "| "+p.Name, "|---"
 	for _, w := range works {
@@ -99,6 +99,8 @@ type ending struct {
 // row ends the grants of a new person in one way, in the middle of each work.
 func (m *ends) row(t *testing.T, w endWay, name string) {
 	x := &leaver{person: newPerson(t, m.Stack, "", name, false), ends: m}
+	m.admin(t, w.before)
+	t.Cleanup(func() { m.admin(t, w.after) })
 	all := x.all()
 	bystander := m.me.with(t).submit("chat", "stand by", "--new", "--agent", "bystander").ID
 	await(t, "the bystander's stream", func() error { return answering(m.Stack, "stand by") })
@@ -120,6 +122,9 @@ func (m *ends) row(t *testing.T, w endWay, name string) {
 			continue
 		}
 		c.end(w, known[i])
+	}
+	if soon := time.Now(); w.before != nil && all[0].over.Before(soon) {
+		t.Fatalf("the grants ended by themselves %s before all works were watched", soon.Sub(all[0].over))
 	}
 	line := "| " + w.name
 	for _, c := range all {
@@ -210,6 +215,9 @@ func (c *ending) judge(w endWay) {
 		})
 	}
 	c.last = c.newest()
+	if c.work == stream && c.closed.IsZero() {
+		t.Error("the end of the stream was not seen outside")
+	}
 	c.kept()
 	for what, at := range map[string]time.Time{"the last request": c.last, "the end of the stream": c.closed, "the end of processes": c.died} {
 		if after := at.Sub(c.over); !at.IsZero() && after > revokeBound {

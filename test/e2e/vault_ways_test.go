@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"context"
 	"database/sql"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"testing"
 	"time"
 
 	_ "modernc.org/sqlite"
@@ -20,8 +22,12 @@ type endWay struct {
 	why  string // what the grant says of its end
 	// known reads beforehand what the command needs, so that it runs at once.
 	known func(*ending) string
-	// command of the admin, by what is known; nil: nobody does anything.
+	// command of the admin, by what is known; nil: the person's own, or nobody does
+	// anything.
 	command func(c *ending, known string) []string
+	// before and after are commands of the admin around the row, whose grants then end by
+	// themselves, at the time that is known.
+	before, after []string
 	// whole: the first one ends all grants of its person.
 	whole bool
 	// everybody: it ends also those of other people.
@@ -43,6 +49,8 @@ var (
 	byEntity = endWay{name: "entity disabled", why: "the entity of its person is disabled", whole: true, known: (*ending).entity, command: func(_ *ending, entity string) []string {
 		return []string{"write", "identity/entity/id/" + entity, "disabled=true"}
 	}}
+	byExpiry = endWay{name: "expiry", why: "its token's time was over, which had an end of its own", known: (*ending).expires,
+		before: []string{"write", grantRole, "token_explicit_max_ttl=" + ownTime.String()}, after: []string{"write", grantRole, "token_explicit_max_ttl=0"}}
 	byIndex = endWay{name: "KV index", why: "its entry in the index was deleted", command: func(c *ending, _ string) []string {
 		return []string{"kv", "delete", c.index()}
 	}}
@@ -52,14 +60,30 @@ var (
 	}}
 )
 
-// admin runs one command as the admin.
-func (c *ending) admin(args ...string) string {
-	c.person.t.Helper()
-	out, err := c.person.ends.vault.Admin(c.person.t.Context(), args...)
+const grantRole = "auth/token/roles/bivouac-grant"
+
+// ownTime of a grant that ends by itself: all works are under way before it is over.
+const ownTime = 50 * time.Second
+
+// lastTime of it, in which it is looked up when exactly it is over.
+const lastTime = 8 * time.Second
+
+// admin runs one command as the admin; none: nothing.
+func (m *ends) admin(t *testing.T, args []string) string {
+	t.Helper()
+	if len(args) == 0 {
+		return ""
+	}
+	out, err := m.vault.Admin(context.WithoutCancel(t.Context()), args...) // also in a cleanup
 	if err != nil {
-		c.person.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return out
+}
+
+func (c *ending) admin(args ...string) string {
+	c.person.t.Helper()
+	return c.person.ends.admin(c.person.t, args)
 }
 
 func (c *ending) index() string { return "bivouac-grants/" + c.person.id + "/" + c.grant }
@@ -78,6 +102,17 @@ func (c *ending) lookup(field string) string {
 }
 
 func (c *ending) entity() string { return c.lookup("entity_id") }
+
+func (c *ending) expires() string { return c.lookup("expire_time") }
+
+func (c *ending) instant(text string) time.Time {
+	c.person.t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		c.person.t.Fatal(err)
+	}
+	return at
+}
 
 // token of the grant, which the broker alone opens; whoever administers the server and
 // has the server's database can too.
@@ -112,6 +147,12 @@ func (c *ending) end(w endWay, known string) {
 	if w.command != nil {
 		c.admin(w.command(c, known)...)
 		c.over = time.Now()
+		return
+	}
+	if w.before != nil {
+		// Each renewal moves the end by a part of a second; none comes any more.
+		pause(c.person.t.Context(), time.Until(c.instant(known))-lastTime)
+		c.over = c.instant(c.expires())
 		return
 	}
 	c.person.must("revoke", c.grant, "--reason", "measured")

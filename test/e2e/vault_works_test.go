@@ -24,19 +24,8 @@ import (
 // upstreamKey is what the tools' upstream asks for.
 const upstreamKey = "upstream-key-of-the-matrix"
 
-// endedTools reach the upstream of the matrix, each in its own way.
-const endedTools = `
-  tool "tick" {
-    kind        = "http"
-    description = "Counts."
-    destination = "clock"
-    method      = "GET"
-    path        = "/tick"
-    credential  = "clock"
-    effect      = "R0"
-    recovery    = "idempotent"
-    input       = { type = "object", additionalProperties = false }
-  }
+// endedTools reach the upstream, each in its own way.
+const endedTools = tickTool + `
   tool "search" {
     kind        = "mcp"
     description = "Finds tickets."
@@ -64,8 +53,7 @@ const endedTools = `
 // endedAgents are the agents of the works, by name, so that each has a grant of its
 // own.
 func endedAgents(works []work) []string {
-	service := strings.Replace(revokeService, "  tool \"tick\"", "DEVICE\n  tool \"tick\"", 1)
-	service = service[:strings.Index(service, "DEVICE")] + "DEVICE" + endedTools + "}\n"
+	service := revokeService + "DEVICE" + endedTools + "}\n"
 	all := []string{strings.NewReplacer("NAME", "bystander", "DEVICE", "").Replace(service)}
 	for _, w := range works {
 		source, device := service, ""
@@ -82,22 +70,10 @@ func endedAgents(works []work) []string {
 
 // endedScript keeps each work going for longer than any end takes: a stream of
 // minutes, calls without a pause, and a command that ignores signals.
-const endedScript = `
+var endedScript = minutesOf("talk long", "100ms") + minutesOf("stand by", "200ms") + commandRule + `
 rule "greet" {
   when { user_contains = "say hello" }
   text = "Hello."
-}
-rule "talk long" {
-  when { user_contains = "talk long" }
-  chunk_delay = "100ms"
-  chunk_runes = 1
-  text        = "LONG"
-}
-rule "stand by" {
-  when { user_contains = "stand by" }
-  chunk_delay = "200ms"
-  chunk_runes = 1
-  text        = "LONG"
 }
 rule "tick" {
   when { user_contains = "tick for ever" }
@@ -119,15 +95,6 @@ rule "look" {
   delay = "100ms"
   call "files_list" { arguments = { path = "notes" } }
 }
-rule "sleep" {
-  when {
-    user_contains = "work long"
-    offers        = ["shell"]
-  }
-  call "shell" {
-    arguments = { command = "setsid sleep NAP1 & (setsid sh -c 'sleep NAP2 & exec setsid sleep NAP3' &) ; trap '' TERM HUP INT; sleep NAP4; sleep NAP5" }
-  }
-}
 `
 
 // work is something that a grant carries when it ends.
@@ -148,7 +115,7 @@ var (
 	approval = work{name: "pending approval", agent: "sender", prompt: "send it", rule: "send", upstream: "send"}
 )
 
-// upstream of all tools: it notes when it was asked for what.
+// upstream of all tools: it notes when it was asked for what, by whom holds its key.
 type upstream struct {
 	*httptest.Server
 	t  *testing.T
@@ -198,6 +165,14 @@ func (u *upstream) since(what string, begun time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(u.at[what]), begun.After)
 }
 
+// last time that something was asked for; zero: never.
+func (u *upstream) last(what string) (last time.Time) {
+	if all := u.since(what, time.Time{}); len(all) > 0 {
+		last = all[len(all)-1]
+	}
+	return last
+}
+
 func (u *upstream) destinations() []stack.Destination {
 	return []stack.Destination{{Name: "clock", URL: u.URL, Credential: upstreamKey},
 		{Name: "tickets", URL: u.URL + "/mcp", Credential: upstreamKey, MCP: true}}
@@ -213,7 +188,7 @@ func (c *ending) underway() {
 	}
 	c.begun = time.Now()
 	c.turn = p.submit(verb, c.prompt, args...)
-	await(p.t, c.name+" under way", func() error {
+	await(p.t, c.name+" under way", func() (err error) {
 		turn := p.turn(c.turn.ID)
 		if turn.GetEndedAt() != nil && c.work != idle {
 			p.t.Fatalf("%s: turn %s is %s (%s): %s", c.name, c.turn.ID, turn.GetState(), turn.GetReason(), turn.GetMessage())
@@ -232,10 +207,8 @@ func (c *ending) underway() {
 			}
 			return nil
 		case command:
-			if c.processes = attemptProcesses(p.t, c.edge); sleeping(c.processes) != 4 {
-				return fmt.Errorf("%d of 4 sleep", sleeping(c.processes))
-			}
-			return nil
+			c.processes, err = asleep(p.t, c.edge)
+			return err
 		case device:
 			if n := len(turn.GetActions()); n < 3 {
 				return fmt.Errorf("%d actions", n)
