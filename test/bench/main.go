@@ -21,10 +21,11 @@ func main() {
 	bin := flag.String("bin", "bin", "directory of the binaries")
 	turns := flag.Int("turns", 60, "turns for each latency")
 	streams := flag.Int("streams", 1000, "open streams from which authority is taken")
-	only := flag.String("only", "", `"store", "system", "sandbox", "broker", "tunnel", "ledger" or "sim"; all when empty`)
+	actions := flag.Int("actions", 1000, "actions after which what they leave in a Vault or OpenBao is counted")
+	only := flag.String("only", "", `"store", "system", "sandbox", "broker", "vault", "tunnel", "ledger" or "sim"; all when empty`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	code := 0
 	var err error
 	wanted := func(part string) bool { return err == nil && (*only == "" || *only == part) }
@@ -39,6 +40,9 @@ func main() {
 	}
 	if wanted("broker") {
 		err = brokerFigures(ctx, *streams, 5*(*turns))
+	}
+	if wanted("vault") {
+		err = vaultFigures(ctx, vaultShape{*streams, *actions})
 	}
 	if wanted("tunnel") {
 		err = tunnelFigures(ctx, 5)

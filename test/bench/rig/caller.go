@@ -14,11 +14,12 @@ import (
 	"bivouac/server/capability"
 )
 
-// Work is under what a call is made. An empty Session is
-// a new one.
+// Work is under what a call is made. An empty Session is a new one; without a Grant it
+// stands on none.
 type Work struct {
 	Agent   string
 	Session protocol.SessionID
+	Grant   protocol.GrantID
 }
 
 // Caller calls the broker with one certificate.
@@ -85,7 +86,7 @@ func (c *Caller) capability(w Work) (string, error) {
 	now := time.Now()
 	claims := capability.Claims{
 		ID: newID[protocol.CapabilityKind](), Audience: "default", Tenant: c.rig.tenant, TenantName: "local", Principal: newID[protocol.PrincipalKind](),
-		Agent: w.Agent, Instance: newID[protocol.InstanceKind](), Generation: 1, Session: w.Session, Turn: newID[protocol.TurnKind](), Fence: 1,
+		Agent: w.Agent, Grant: w.Grant, Instance: newID[protocol.InstanceKind](), Generation: 1, Session: w.Session, Turn: newID[protocol.TurnKind](), Fence: 1,
 		Presenter: identity.Thumbprint(c.cert.Leaf.RawSubjectPublicKeyInfo), Models: []string{"main"}, Slice: newID[protocol.SliceKind](),
 		SliceBoot: c.rig.broker.BootNonce(), SliceCeiling: 1, PolicyDigest: "p", DataBoundary: "personal",
 		IssuedAt: now, ExpiresAt: now.Add(time.Minute), Deadline: now.Add(time.Hour),

@@ -46,6 +46,7 @@ type Rig struct {
 
 	dir, address string
 	keys         *keyring.Keyring
+	held         broker.Authority
 	broker       *broker.Broker
 	feed         *feed
 	signing      *capability.Key
@@ -55,12 +56,23 @@ type Rig struct {
 	running      *errgroup.Group
 }
 
-// Start a rig in a directory of its own. Close ends it.
+// Holder makes what holds the grants and credentials of a rig's tenant over its
+// keyring. The broker runs it.
+type Holder func(ctx context.Context, keys *keyring.Keyring, tenant protocol.TenantID) (broker.Authority, error)
+
+// Start a rig in a directory of its own, over the keyring alone. Close ends it.
 func Start(ctx context.Context, dir string) (*Rig, error) {
+	return StartOn(ctx, dir, func(_ context.Context, keys *keyring.Keyring, _ protocol.TenantID) (broker.Authority, error) {
+		return keys, nil
+	})
+}
+
+// StartOn starts a rig whose grants and credentials somebody else holds.
+func StartOn(ctx context.Context, dir string, hold Holder) (*Rig, error) {
 	r := &Rig{dir: dir, tenant: newID[protocol.TenantKind]()}
 	ctx, r.stop = context.WithCancel(ctx)
 	r.running, ctx = errgroup.WithContext(ctx)
-	if err := r.start(ctx); err != nil {
+	if err := r.start(ctx, hold); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -68,7 +80,7 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 
 func newID[K protocol.Kind]() protocol.ID[K] { return protocol.NewID[K](time.Now(), rand.Reader) }
 
-func (r *Rig) start(ctx context.Context) error {
+func (r *Rig) start(ctx context.Context, hold Holder) error {
 	data := filepath.Join(r.dir, "broker")
 	if _, err := keyring.Init(data); err != nil {
 		return err
@@ -77,7 +89,10 @@ func (r *Rig) start(ctx context.Context) error {
 	if r.keys, err = keyring.Open(data); err != nil {
 		return err
 	}
-	if err := r.storeKey(); err != nil {
+	if r.held, err = hold(ctx, r.keys, r.tenant); err != nil {
+		return err
+	}
+	if err := store(ctx, r.held, r.tenant, RouteKey, "sk-"+rand.Text()+rand.Text()); err != nil {
 		return err
 	}
 	if r.signing, err = capability.NewKey(rand.Reader); err != nil {
@@ -101,10 +116,12 @@ func (r *Rig) start(ctx context.Context) error {
 	return r.ready(ctx)
 }
 
-// storeKey seals the provider's key as the command line does: answers are searched
-// for it.
-func (r *Rig) storeKey() error {
-	recipient, _ := r.keys.Recipient()
+// RouteKey is the credential of the model's route: answers are searched for it.
+const RouteKey = "measured"
+
+// store a credential of a tenant, sealed as the command line does.
+func store(ctx context.Context, at broker.Authority, tenant protocol.TenantID, name, value string) error {
+	recipient, _ := at.Recipient()
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
 		return err
@@ -114,11 +131,11 @@ func (r *Rig) storeKey() error {
 	if err != nil {
 		return err
 	}
-	err = json.NewEncoder(w).Encode(map[string]string{"name": "measured", "value": "sk-" + rand.Text() + rand.Text()})
+	err = json.NewEncoder(w).Encode(map[string]string{"name": name, "value": value})
 	if err := errors.Join(err, w.Close()); err != nil {
 		return err
 	}
-	return r.keys.PutCredential(context.Background(), r.tenant, "measured", sealed.Bytes())
+	return at.PutCredential(ctx, tenant, name, sealed.Bytes())
 }
 
 // certify makes a key with a certificate of this deployment.
@@ -169,7 +186,7 @@ func (r *Rig) startBroker(ctx context.Context, data string) error {
 	if err != nil {
 		return err
 	}
-	r.broker, err = broker.New(cfg, broker.Ports{Authority: r.keys, Root: r.keys, Paths: paths, CallLog: filepath.Join(data, "calls.log"), ResetKey: r.keys.ResetKey(), Log: log})
+	r.broker, err = broker.New(cfg, broker.Ports{Authority: r.held, Root: r.keys, Paths: paths, CallLog: filepath.Join(data, "calls.log"), ResetKey: r.keys.ResetKey(), Log: log})
 	if err != nil {
 		return err
 	}

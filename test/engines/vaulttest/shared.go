@@ -102,14 +102,20 @@ func Open(t testing.TB, p engine.Program) *Server {
 // written is there after a stop, a kill and a start.
 func Start(t testing.TB, p engine.Program) *Server {
 	t.Helper()
-	s, err := start(p, t.TempDir(), inFiles)
+	s, err := StartIn(p, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.process.End(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return s
 }
+
+// StartIn starts a server like Start's in a folder, for a measurement, which is no test.
+func StartIn(p engine.Program, dir string) (*Server, error) { return start(p, dir, inFiles) }
+
+// Close ends the server. Its folder stays.
+func (s *Server) Close() error { return s.process.End() }
