@@ -102,7 +102,7 @@ func (d *Daemon) turnAnswer(k *turnKey) (no *runnerv1.DeclineRequest, err error)
 	case secondkey.Expired:
 		no.Reason = "its owner did not approve it in time"
 	default:
-		no.Reason = "its owner holds a second key over turns and is asked; on that machine: bivouac-edge approve " + k.id.String()
+		no.Reason = "its owner holds a second key over turns and is asked; on that machine: " + d.cfg.State.Command("approve "+k.id.String())
 		no.OwnerAsked = &runnerv1.OwnerAsked{Digest: k.asked.Digest, WaitMs: d.keyLeft(k.asked).Milliseconds()}
 	}
 	return no, nil

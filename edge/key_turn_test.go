@@ -64,7 +64,7 @@ func underTurnKey(t *testing.T, test func(t *testing.T, f *fakeServer, m *machin
 		m.connected()
 		id, w := newAttempt(), codingWork(t, "mend\u202e it")
 		f.offerShown(id, w, w)
-		if reason := m.declinedFor(id); !strings.Contains(reason, "bivouac-edge approve "+id.String()) {
+		if reason := m.declinedFor(id); !strings.Contains(reason, "bivouac-edge approve "+id.String()+" --state ") {
 			t.Fatalf("declined with %q", reason)
 		}
 		test(t, f, m, id, w)

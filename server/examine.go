@@ -89,7 +89,7 @@ func examineData(r *finding.Report, c Config) bool {
 	if !open {
 		r.Fine("data directory", "%s", c.DataDir)
 	}
-	r.Disk(finding.Disk{Path: c.DataDir, Holds: "database, blobs and identity", Since: began(c.DataDir), Mend: "du -xh " + c.DataDir + " | sort -h | tail"})
+	r.Disk(finding.Disk{Path: c.DataDir, Holds: "database, blobs and identity", Since: began(c.DataDir), Low: doctor.LowDisk, Mend: "du -xh " + c.DataDir + " | sort -h | tail"})
 	return true
 }
 

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
+	"bivouac/edge/legible"
+	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 )
 
@@ -28,20 +32,28 @@ func probeCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(s)
-			}
-			switch {
-			case !s.Connected:
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "not connected: %s\n", s.LastError)
-			case s.QUICProblem != "":
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the link stays on %s: %s\n", s.Transport, s.QUICProblem)
-			default:
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "the link runs over %s\n", s.Transport)
-			}
-			return err
+			return probed(cmd.OutOrStdout(), d, s, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// probed says over what the link runs. No link is a failure of the command too, in
+// JSON as well: who probes wants to know whether there is one.
+func probed(out io.Writer, d *state.Dir, s edge.Status, asJSON bool) (err error) {
+	if asJSON {
+		err = json.NewEncoder(out).Encode(s)
+	}
+	switch {
+	case err != nil:
+	case !s.Connected:
+		return protocol.Errorf(protocol.CodeUnavailable, "not connected to %s: %s; what is in the way says: %s", s.Server, cmp.Or(s.LastError, "the daemon is still trying"), d.Command("doctor"))
+	case asJSON:
+	case s.QUICProblem != "":
+		_, err = fmt.Fprintf(out, "the link stays on %s: %s\n", s.Transport, legible.Line(s.QUICProblem))
+	default:
+		_, err = fmt.Fprintf(out, "the link runs over %s\n", s.Transport)
+	}
+	return err
 }

@@ -277,7 +277,7 @@ func (x *exam) programs(ctx context.Context, p owner.Policy) {
 
 // disk forecasts the space of the state directory.
 func (x *exam) disk() {
-	d := finding.Disk{Path: x.dir.Path(), Holds: "journal and attempts", FreeFunc: x.FreeFunc, Mend: "du -xh " + x.dir.Path() + " | sort -h | tail; " + x.dir.Command("status") + "  (shows what holds the journal)"}
+	d := finding.Disk{Path: x.dir.Path(), Holds: "journal and attempts", Low: "below 128 MiB this machine claims no new turn and no device action; what runs goes on while its journal can be written", FreeFunc: x.FreeFunc, Mend: "du -xh " + x.dir.Path() + " | sort -h | tail; " + x.dir.Command("status") + "  (shows what holds the journal)"}
 	if info, err := os.Stat(x.dir.Journal()); err == nil {
 		if key, err := os.Stat(x.dir.Path() + "/device.key"); err == nil {
 			info = key // made at join, and never written again

@@ -21,6 +21,9 @@ type Disk struct {
 	Holds string
 	// Since is when it was empty; zero: not known, and nothing is forecast.
 	Since time.Time
+	// Low says what is refused when little is left, and from when on: the reader has
+	// seen that something still works.
+	Low string
 	// Mend is the command that makes room.
 	Mend string
 	// FreeFunc reads a path's free and whole bytes; nil asks the system.
@@ -46,9 +49,9 @@ func (r *Report) Disk(d Disk) {
 	}
 	switch {
 	case left < emptyBytes:
-		r.Bad("disk", state, "what must be durable before it happens cannot be written: work is refused", d.Mend)
+		r.Bad("disk", state, d.Low, d.Mend)
 	case left < lowBytes, known && full < soon:
-		r.Warn("disk", state, "a full disk refuses work", d.Mend)
+		r.Warn("disk", state, d.Low, d.Mend)
 	default:
 		r.Fine("disk", "%s", state)
 	}

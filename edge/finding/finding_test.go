@@ -70,8 +70,8 @@ func TestDisk(t *testing.T) {
 		"it cannot be measured": {0, time.Time{}, errors.New("no such device"), Warning, "no such device"},
 	} {
 		r := From("edge")
-		r.Disk(Disk{Path: dir, Holds: "things", Since: c.since, Mend: "du", FreeFunc: func(string) (uint64, uint64, error) { return c.free, 400 << 30, c.err }})
-		if f := r.All[0]; f.Level != c.level || !strings.Contains(f.What, c.what) {
+		r.Disk(Disk{Path: dir, Holds: "things", Since: c.since, Low: "then no cake is baked", Mend: "du", FreeFunc: func(string) (uint64, uint64, error) { return c.free, 400 << 30, c.err }})
+		if f := r.All[0]; f.Level != c.level || !strings.Contains(f.What, c.what) || c.err == nil && strings.Contains(f.Why, "no cake") != (c.level != OK) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}

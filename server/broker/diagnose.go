@@ -17,6 +17,9 @@ import (
 // reachTimeout bounds one look at one provider or tool.
 const reachTimeout = 5 * time.Second
 
+// LowDisk is what little space means for a broker.
+const LowDisk = "all goes on until nothing is left; then no call is made whose record comes first, of models and of tools with effects"
+
 // Diagnose says what this broker stands on, for a doctor that a server asks for.
 func (s brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
 	out := &brokerv1.DiagnoseResponse{}
@@ -46,7 +49,7 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	}); ok { // a server of its own
 		held.Examine(ctx, r)
 	}
-	r.Disk(finding.Disk{Path: filepath.Dir(b.ports.CallLog), Holds: "keyring and call log", Mend: "du -xh " + filepath.Dir(b.ports.CallLog) + " | sort -h | tail"})
+	r.Disk(finding.Disk{Path: filepath.Dir(b.ports.CallLog), Holds: "keyring and call log", Low: LowDisk, Mend: "du -xh " + filepath.Dir(b.ports.CallLog) + " | sort -h | tail"})
 	return r
 }
 

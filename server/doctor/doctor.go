@@ -60,11 +60,14 @@ const (
 	staleDebt    = time.Hour
 )
 
+// LowDisk is what little space means for a server.
+const LowDisk = "all goes on until nothing is left; then no message is taken, no turn goes on and no file arrives, until there is room again"
+
 // Examine looks at everything and reports it, the broker's own findings included.
 func Examine(ctx context.Context, c Config) *finding.Report {
 	x := exam{c, finding.From("server")}
 	x.database(ctx)
-	x.Disk(finding.Disk{Path: c.DataDir, Holds: "database, blobs and identity", Since: c.Began, FreeFunc: c.FreeFunc,
+	x.Disk(finding.Disk{Path: c.DataDir, Holds: "database, blobs and identity", Since: c.Began, FreeFunc: c.FreeFunc, Low: LowDisk,
 		Mend: "du -xh " + c.DataDir + " | sort -h | tail"})
 	x.piledUp(ctx)
 	x.ledgers(ctx)

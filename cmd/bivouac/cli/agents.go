@@ -34,7 +34,7 @@ that the broker does not have is a warning: it may come later.`,
 			for _, file := range args {
 				src, err := os.ReadFile(file)
 				if err != nil {
-					return protocol.Errorf(protocol.CodeInvalidArgument, "the definition cannot be read: %w", err)
+					return protocol.Errorf(protocol.CodeInvalidArgument, "the definition %s cannot be read: %w; bivouac agents example assistant > %s writes one to begin with, bivouac agents show NAME prints one that is stored", file, err, quoted(file))
 				}
 				res, err := c.Agents.ApplyAgent(ctx, &apiv1.ApplyAgentRequest{Filename: shownName(file), Source: string(src), DryRun: dryRun})
 				if err != nil {

@@ -28,7 +28,7 @@ func (a *app) approvalsCommand() *cobra.Command {
 					showApproval(w, ap)
 				}
 				for _, q := range res.GetOwnerQuestions() {
-					showOwnerQuestion(w, q)
+					showOwnerQuestion(w, q, a.devEdge(q.GetRunnerId()))
 				}
 			})
 		}),
@@ -59,15 +59,20 @@ func showApproval(w io.Writer, ap *apiv1.Approval) {
 }
 
 // showOwnerQuestion prints what waits for the owner of a machine, and the command to
-// type there: nothing here decides it.
-func showOwnerQuestion(w io.Writer, q *apiv1.OwnerQuestion) {
+// type there: nothing here decides it. state is the directory of a runner that is known
+// here, that of bivouac dev; of another only its machine knows it.
+func showOwnerQuestion(w io.Writer, q *apiv1.OwnerQuestion, state string) {
+	at, where := "", "  (with --state DIR where its runner is not in the usual directory)"
+	if state != "" {
+		at, where = " --state "+quoted(state), ""
+	}
 	fmt.Fprintf(w, "%s  WAITING  %s on %s, for the owner of that machine, who holds a second key over it\n", q.GetAttemptId(), plain(q.GetWork()), plain(q.GetRunnerName()))
 	if q.GetArguments() != "" {
 		fmt.Fprintf(w, "  arguments %s\n", plain(q.GetArguments()))
 	}
 	fmt.Fprintf(w, "  of turn   %s\n  digest    %s\n", q.GetTurnId(), plain(q.GetDigest()))
-	fmt.Fprintf(w, "  asked %s ago, ends in %s; on %s: %s  |  %s\n", time.Since(q.GetAskedAt().AsTime()).Round(time.Second),
-		time.Until(q.GetExpiresAt().AsTime()).Round(time.Second), plain(q.GetRunnerName()), q.GetApproveThere(), q.GetDenyThere())
+	fmt.Fprintf(w, "  asked %s ago, ends in %s; on %s: %s%s  |  %s%s%s\n", time.Since(q.GetAskedAt().AsTime()).Round(time.Second),
+		time.Until(q.GetExpiresAt().AsTime()).Round(time.Second), plain(q.GetRunnerName()), plain(q.GetApproveThere()), at, plain(q.GetDenyThere()), at, where)
 }
 
 func (a *app) approveCommand() *cobra.Command {

@@ -52,6 +52,9 @@ func (d *dev) addresses() error {
 		if strings.HasSuffix(*a.value, ":0") && kept[a.flag] != "" {
 			*a.value = kept[a.flag]
 		}
+		if err := addressed(a.flag, *a.value); err != nil {
+			return err
+		}
 		if err := settle(a.flag, a.value, a.udp); err != nil {
 			return d.orNoEdge(a.flag, *a.value, err)
 		}
@@ -102,6 +105,27 @@ func (d *dev) movable(wasModel string) error {
 	return nil
 }
 
+// addressed refuses what is no address of this machine before anything listens.
+func addressed(flag, value string) error {
+	host, port, err := net.SplitHostPort(value)
+	if err != nil {
+		if host = strings.Trim(value, "[]"); host == "" || strings.ContainsAny(host, " /") {
+			host = "127.0.0.1"
+		}
+		return protocol.Errorf(protocol.CodeInvalidArgument, "--%s %q has no port: write it as HOST:PORT, such as --%s %s", flag, value, flag, net.JoinHostPort(host, devPorts[flag]))
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "--%s %q has no usable port: one is a number up to 65535, and 0 is a free one, such as --%s %s", flag, value, flag, net.JoinHostPort(host, devPorts[flag]))
+	}
+	if _, err := net.LookupHost(host); host != "" && err != nil {
+		return protocol.Errorf(protocol.CodeInvalidArgument, "--%s %q has no usable host (%w): give an address of this machine, as ip -brief address lists them, such as --%s %s", flag, value, err, flag, net.JoinHostPort("127.0.0.1", port))
+	}
+	return nil
+}
+
+// devPorts are the usual ones.
+var devPorts = map[string]string{"public": "7400", "runner": "7401", "broker": "7402", "model": "7403"}
+
 // settle tries an address, and gives it a port where it has none.
 func settle(flag string, value *string, udp bool) error {
 	l, err := net.Listen("tcp", *value)
@@ -131,7 +155,7 @@ func (d *dev) orNoEdge(flag, address string, err error) error {
 
 func taken(flag, address string, err error) error {
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used: this machine has no such address", flag, address)
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used: this machine has no such address; ip -brief address lists those that it has", flag, address)
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "--%s %s cannot be used: %w; choose another", flag, address, err)

@@ -110,3 +110,24 @@ func TestDevSaysWhichOtherPort(t *testing.T) {
 		t.Errorf("the address that the runner dials: %v", err)
 	}
 }
+
+// What is no address of a machine is refused with one that is.
+func TestAddressesOfDevAreWhole(t *testing.T) {
+	for value, want := range map[string]string{
+		"127.0.0.1":         "has no port: write it as HOST:PORT, such as --runner 127.0.0.1:7401",
+		"::1":               "such as --runner [::1]:7401",
+		"":                  "such as --runner 127.0.0.1:7401",
+		"127.0.0.1:99999":   "has no usable port",
+		"127.0.0.1:x":       "such as --runner 127.0.0.1:7401",
+		"127.0.0.1:":        "has no usable port",
+		"host.invalid:7401": "ip -brief address",
+		"127.0.0.1:0":       "",
+		":7401":             "",
+		"[::1]:7401":        "",
+	} {
+		err := addressed("runner", value)
+		if want == "" && err != nil || want != "" && (protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", value, err, want)
+		}
+	}
+}

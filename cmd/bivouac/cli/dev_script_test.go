@@ -43,15 +43,40 @@ func TestDefaultScriptNamesMachines(t *testing.T) {
 	}
 }
 
+// A machine that lets files be read, and none be written, is no machine without folders.
+func TestDefaultScriptSaysWhatIsNotOffered(t *testing.T) {
+	script, err := (&dev{}).script()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := scripted.New(scripted.Config{Script: script})
+	for _, c := range []struct {
+		said, contains string
+		tools          []string
+	}{
+		{"write notes/a: buy bread", "lets files be read, and none be written", []string{"files_list", "files_read"}},
+		{"write notes/a: buy bread", "No machine of yours offers a folder yet", []string{"shell"}},
+		{"read notes/a", "No machine of yours offers a folder yet", []string{"shell"}},
+		{"write notes/a: buy bread", "I will write notes/a", []string{"files_list", "files_read", "files_write"}},
+	} {
+		if text, _ := answerOf(t, p, c.said, false, c.tools...); !strings.Contains(text, c.contains) {
+			t.Errorf("%q with %v: %q", c.said, c.tools, text)
+		}
+	}
+}
+
 // answerOf the provider to one prompt, where one machine or several offer folders.
-func answerOf(t *testing.T, p *scripted.Provider, said string, several bool) (text, call string) {
+func answerOf(t *testing.T, p *scripted.Provider, said string, several bool, offered ...string) (text, call string) {
 	t.Helper()
 	schema := `{"type":"object","properties":{"path":{"type":"string"}}}`
 	if several {
 		schema = `{"type":"object","properties":{"path":{"type":"string"},"machine":{"type":"string","enum":["laptop","vm"]}}}`
 	}
+	if len(offered) == 0 {
+		offered = []string{"files_list", "files_read", "files_write"}
+	}
 	var tools []string
-	for _, name := range []string{"files_list", "files_read", "files_write"} {
+	for _, name := range offered {
 		tools = append(tools, fmt.Sprintf(`{"type":"function","function":{"name":%q,"parameters":%s}}`, name, schema))
 	}
 	body := fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":%q}],"tools":[%s]}`, said, strings.Join(tools, ","))

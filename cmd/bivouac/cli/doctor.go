@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/devdir"
+	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -62,8 +63,11 @@ func (a *app) examineLogin(r *finding.Report) bool {
 	case protocol.CodeOf(err) == protocol.CodeUnauthenticated:
 		r.Bad("login", err.Error(), "nobody knows who calls, and which server", logIn+"  (or bivouac dev, which logs in by itself)")
 		return false
+	case errors.Is(err, errDamaged):
+		r.Bad("login", err.Error(), "it says who calls, and which server", logIn+"  (the file is written anew)")
+		return false
 	case err != nil:
-		r.Bad("login", err.Error(), "it says who calls, and which server", "chmod 600 "+filepath.Join(a.config, loginFile)+"; or "+logIn)
+		r.Bad("login", err.Error(), "it says who calls, and which server", filemode.Mend(err, "ls -l "+filepath.Join(a.config, loginFile)+"  (whose it is); or "+logIn))
 		return false
 	}
 	r.Fine("login", "%s", a.login.Server)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -79,10 +80,13 @@ func readLogin(dir string) (login, error) {
 	}
 	var j loginJSON
 	if err := json.Unmarshal(b, &j); err != nil || j.Server == "" {
-		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s is damaged: run %s again", path, logIn)
+		return login{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%w: %s is readable, and no login: run %s again, which writes it anew", errDamaged, path, logIn)
 	}
 	return login{Server: j.Server, Token: secret(j.Token), RootFingerprint: j.RootFingerprint, CA: j.CA}, nil
 }
+
+// errDamaged is a login whose file can be read, so that no change of its mode helps.
+var errDamaged = errors.New("the login is damaged")
 
 // foreignLogin is one that another user keeps.
 func foreignLogin(path string, err error) error {
@@ -146,7 +150,7 @@ func readCA(file string) (string, error) {
 	}
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", protocol.Errorf(protocol.CodeInvalidArgument, "--ca cannot be read: %w", err)
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "--ca %s cannot be read: %w; give the PEM file of the authority that signed the certificate of the API, such as the api.crt that bivouac-server has as --tls-cert", file, err)
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(b) {
 		return "", protocol.Errorf(protocol.CodeInvalidArgument, "--ca %s has no certificate: give the PEM file of the authority, with -----BEGIN CERTIFICATE----- in it", file)
@@ -235,12 +239,16 @@ func (a *app) readSecret(ctx context.Context, file, flag, prompt string) (string
 	case file == "-":
 		return oneLine(a.in)
 	case file != "":
+		var b []byte
 		f, err := os.Open(file)
-		if err != nil {
-			return "", protocol.Errorf(protocol.CodeInvalidArgument, "the secret cannot be read: %w", err)
+		if err == nil {
+			defer f.Close()
+			b, err = io.ReadAll(io.LimitReader(f, 64<<10))
 		}
-		defer f.Close()
-		return oneLine(f)
+		if err != nil {
+			return "", protocol.Errorf(protocol.CodeInvalidArgument, "%s %s cannot be read: %w; name the file that holds it, in one line, as a user who may read it (- is standard input)", flag, file, err)
+		}
+		return oneLine(bytes.NewReader(b))
 	}
 	fd, ok := a.in.terminal()
 	if !ok {

@@ -51,7 +51,7 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	examineVault(ctx, r, cfg, file)
 	broker.ExamineWays(ctx, r, cfg, egress.Network{})
 	examineListener(ctx, r, cfg.Listen, mine)
-	r.Disk(finding.Disk{Path: o.Data, Holds: "keyring and call log", Mend: "du -xh " + o.Data + " | sort -h | tail"})
+	r.Disk(finding.Disk{Path: o.Data, Holds: "keyring and call log", Low: broker.LowDisk, Mend: "du -xh " + o.Data + " | sort -h | tail"})
 	return r
 }
 

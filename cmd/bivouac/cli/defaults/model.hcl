@@ -124,6 +124,15 @@ rule "run a command" {
   }
 }
 
+rule "no folder to write to" {
+  when {
+    user_matches = "(?i)\\bwrite [\\w./-]+"
+    results      = 0
+    offers       = ["files_read"]
+  }
+  text = "Your machine lets files be read, and none be written: say files.write in the actions of the folder in its edge.hcl, which is in force when it is saved. bivouac tools effective says what an agent is offered, and why not the rest."
+}
+
 rule "no folder yet" {
   when {
     user_matches = "(?i)((what|which|show|list).*(folders|files|have)|\\b(read|write) [\\w./-]+)"
