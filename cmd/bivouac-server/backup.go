@@ -125,7 +125,7 @@ func (o *options) afterRestore(done server.Restored) string {
 			"and here: bivouac-server --data " + devdir.Word(data) + " --broker HOST:7402 --broker-code-file code  (with the other addresses that it had)"
 	}
 	return start + "\nIf the ledger has lost its end, the broker does not sign it until you say where it runs that this is on purpose; bivouac doctor says whether it waits\n" +
-		"for that, half a minute after the start: " + accept(data, done.Epoch) + "\n"
+		"for that, half a minute after its first turn: " + accept(data, done.Epoch) + "\n"
 }
 
 // accept is the whole command where the broker is beside the server, as bivouac dev

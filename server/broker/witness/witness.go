@@ -212,7 +212,7 @@ func (s Seen) waits(epoch uint32) bool {
 
 // notShown names what can be accepted instead.
 func notShown(dir string, epoch uint32, seen []Seen) error {
-	mend := "a restored server that has lost what was signed shows it within half a minute of its start, and bivouac doctor says so then; one that lost nothing needs no word"
+	mend := "a restored server that has lost what was signed shows it within half a minute of the first turn that runs there, and bivouac doctor says so then; one that lost nothing needs no word"
 	for _, s := range seen {
 		for _, o := range s.Waiting {
 			mend = fmt.Sprintf("the one of tenant %s waits since %s: bivouac-broker ledger accept --epoch %d --data %s", s.Head.Tenant, o.At.Format(time.RFC3339), o.Epoch, dir)
