@@ -109,7 +109,7 @@ func (f *vaultFigure) ends(ctx context.Context, name string, at rig.Server, stre
 	}
 	f.report("revoke_"+name+"_last_request_p99", quantile(out.LastRequest, 0.99), "ms", target)
 	f.report("revoke_"+name+"_streams_p99", quantile(out.Streams, 0.99), "ms", target)
-	f.report("revoke_"+name+"_minted_at_once", float64(out.Minted), fmt.Sprintf("of_%d", out.Tried), 0)
+	f.report("revoke_"+name+"_minted_at_once", float64(out.Minted), "credentials", 0)
 	report(f.engine+"_revoke_"+name+"_others_kept", float64(out.Kept), "streams", float64(out.Others), true)
 	return nil
 }

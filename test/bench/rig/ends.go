@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,35 +93,11 @@ func (r *Rig) Ends(ctx context.Context, x *Site, how Revocations) (out Ends, err
 // round revokes some grants while requests come under each of them.
 func (r *Rig) round(ctx context.Context, x *Site, doomed []heldGrant, over time.Duration, out *Ends) error {
 	asking, stop := context.WithCancel(ctx)
-	defer stop()
-	var asks, ends errgroup.Group
+	var asks errgroup.Group
 	for _, h := range doomed {
 		asks.Go(func() error { return r.pester(asking, h) })
 	}
-	err := until(ctx, func() bool {
-		for _, h := range doomed {
-			if r.Upstream.Last(h.prompt()).IsZero() {
-				return false
-			}
-		}
-		return true
-	})
-	if err != nil {
-		return errors.Join(fmt.Errorf("requests under the grants: %w", err), func() error { stop(); return asks.Wait() }())
-	}
-	revoked := make([]time.Time, len(doomed))
-	for i, h := range doomed {
-		ends.Go(func() (err error) {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(rand.N(over)):
-			}
-			revoked[i], err = x.Revoke(ctx, h.Grant)
-			return err
-		})
-	}
-	err = ends.Wait()
+	revoked, err := r.scattered(ctx, x, doomed, over)
 	for i, h := range doomed {
 		if err != nil {
 			break
@@ -130,11 +107,38 @@ func (r *Rig) round(ctx context.Context, x *Site, doomed []heldGrant, over time.
 		out.Streams = append(out.Streams, after...)
 	}
 	stop()
-	err = errors.Join(err, asks.Wait())
+	if err := errors.Join(err, asks.Wait()); err != nil {
+		return err
+	}
 	for i, h := range doomed {
 		out.LastRequest = append(out.LastRequest, r.Upstream.Last(h.prompt()).Sub(revoked[i]))
 	}
-	return err
+	return nil
+}
+
+// scattered revokes grants at moments of a span, once each has had an answer, and says
+// when the server had answered.
+func (r *Rig) scattered(ctx context.Context, x *Site, doomed []heldGrant, over time.Duration) ([]time.Time, error) {
+	err := until(ctx, func() bool {
+		return !slices.ContainsFunc(doomed, func(h heldGrant) bool { return r.Upstream.Last(h.prompt()).IsZero() })
+	})
+	if err != nil {
+		return nil, fmt.Errorf("requests under the grants: %w", err)
+	}
+	at := make([]time.Time, len(doomed))
+	var all errgroup.Group
+	for i, h := range doomed {
+		all.Go(func() (err error) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(rand.N(over)):
+			}
+			at[i], err = x.Revoke(ctx, h.Grant)
+			return err
+		})
+	}
+	return at, all.Wait()
 }
 
 // between requests of one grant.
