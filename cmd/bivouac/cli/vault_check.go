@@ -64,6 +64,7 @@ func (a *app) checkVault(ctx context.Context, r *finding.Report, file vaultpolic
 		r.Bad("vault.admin", err.Error(), why, "vault login  (or VAULT_TOKEN); bivouac-broker doctor on the broker's machine needs no token of yours")
 	default:
 		admin.compare(ctx, r, p)
+		file.ExamineEngines(ctx, r, admin.Client, admin.token)
 	}
 	file.ExamineLogin(ctx, r)
 }
