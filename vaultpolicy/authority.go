@@ -50,6 +50,7 @@ type Vault struct {
 
 	table      *table
 	openGrants *cache
+	versions   versions // of credentials that were read
 
 	look  chan bool // look grants up now; true: all of them
 	list  op.Bell   // read the index now

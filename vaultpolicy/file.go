@@ -56,6 +56,11 @@ type brokerFile struct {
 		MCP         *boundKey   `hcl:"mcp,block"`
 		Remain      hcl.Body    `hcl:",remain"`
 	} `hcl:"destination,block"`
+	OAuth2 []struct {
+		Name   string   `hcl:"name,label"`
+		Secret string   `hcl:"client_secret,optional"`
+		Remain hcl.Body `hcl:",remain"`
+	} `hcl:"oauth2,block"`
 	Vault *struct {
 		Body hcl.Body `hcl:",remain"`
 	} `hcl:"vault,block"`
@@ -132,6 +137,9 @@ func (b brokerFile) scope(path string, c Config) (s Scope, err error) {
 		tenant, err := protocol.ParseID[protocol.TenantKind](m.Tenant)
 		problems = append(problems, err, authority.CheckName(m.Credential))
 		s.TenantKeys = append(s.TenantKeys, policies.Credential{Tenant: tenant, Name: m.Credential})
+	}
+	for _, o := range b.OAuth2 {
+		note(keys, &s.Keys, o.Secret)
 	}
 	for _, d := range b.Destinations {
 		for _, cr := range d.Credentials {

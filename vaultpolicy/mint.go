@@ -163,5 +163,6 @@ func (v *Vault) value(ctx context.Context, as secret.Value, c policies.Credentia
 	if err != nil {
 		return secret.Value{}, protocol.Errorf(protocol.CodeFailedPrecondition, "the credential %q cannot be used as it is stored in the server: its field %q: %w; store it with: bivouac credential set %s", c.Name, valueField, err, c.Name)
 	}
+	v.versions.note(c, value, versionOf(a))
 	return value, nil
 }

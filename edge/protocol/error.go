@@ -96,6 +96,10 @@ const DetailGrantEnded Detail = "grant_ended"
 // part of it. Nothing was sent; with the newer part it may be asked again.
 const DetailGrantRotated Detail = "grant_rotated"
 
+// DetailCredentialRefused: what is stored as a credential counts no more where it came
+// from. A person stores another.
+const DetailCredentialRefused Detail = "credential_refused"
+
 // DetailUnreachable: the peer was not reached over any transport, so nobody was asked.
 const DetailUnreachable Detail = "unreachable"
 

@@ -24,6 +24,7 @@ import (
 	"bivouac/server/broker/egress"
 	"bivouac/server/broker/feed"
 	"bivouac/server/broker/gateway"
+	"bivouac/server/broker/oauth"
 	"bivouac/server/broker/protocol/brokerv1/brokerv1connect"
 	"bivouac/server/broker/witness"
 	"bivouac/server/intercept"
@@ -76,6 +77,7 @@ type Broker struct {
 	leaf         *leaf
 	caps         atomic.Pointer[Caps] // SetCaps replaces them
 	retired      *retired
+	tokens       *oauth.Tokens
 	keyless      *keyless
 	routes       map[string]*route
 	destinations map[string]*outlet
@@ -125,6 +127,9 @@ func (b *Broker) open() (err error) {
 		if b.destinations[d.Name], err = b.cfg.openDestination(d, b.ports.Egress); err != nil {
 			return err
 		}
+	}
+	if b.tokens, err = b.cfg.openTokens(b.ports); err != nil {
+		return err
 	}
 	if b.leaf, err = newLeaf(b.ports.Root); err != nil {
 		return err
@@ -214,6 +219,7 @@ func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.L
 	g.Go(func() error { return b.follower.Run(ctx) })
 	g.Go(func() error { return b.ports.Authority.Run(ctx, b.grantEnded) })
 	g.Go(func() error { return b.runDebts(ctx) })
+	g.Go(func() error { return b.tokens.Run(ctx) })
 	g.Go(func() error { return b.ports.Paths.Run(ctx, func() { b.Sweep() }) })
 	g.Go(func() error { return b.runSweep(ctx) })
 	g.Go(func() error { return b.runCaps(ctx) })

@@ -31,6 +31,8 @@ type Config struct {
 	Models []Model `hcl:"model,block"`
 	// Destinations of http tools, by name.
 	Destinations []Destination `hcl:"destination,block"`
+	// OAuth2 says of which stored credentials the broker makes access tokens.
+	OAuth2 []OAuth2 `hcl:"oauth2,block"`
 	// Caps that hold whatever a server says. Without the block: every tenant, and
 	// DefaultSpendUSD in any hour.
 	Caps *Caps `hcl:"caps,block"`
@@ -227,6 +229,10 @@ func (c Config) withDefaults() Config {
 	c.Models = append([]Model(nil), c.Models...)
 	for i := range c.Models {
 		c.Models[i] = c.Models[i].withDefaults()
+	}
+	c.OAuth2 = append([]OAuth2(nil), c.OAuth2...)
+	for i := range c.OAuth2 {
+		c.OAuth2[i] = c.OAuth2[i].withDefaults()
 	}
 	c.Destinations = append([]Destination(nil), c.Destinations...)
 	for i := range c.Destinations {

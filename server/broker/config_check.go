@@ -83,6 +83,7 @@ func (c Config) problems(filename string) []error {
 		}
 	}
 	k.issued(c)
+	k.oauth2(c)
 	k.caps(c)
 	return k.problems
 }

@@ -43,6 +43,7 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	}
 	ExamineWays(ctx, r, b.cfg, b.ports.Egress)
 	b.examineKeys(ctx, r)
+	b.tokens.Examine(r)
 	ExamineCaps(r, b.Caps())
 	if held, ok := b.ports.Authority.(interface {
 		Examine(ctx context.Context, r *finding.Report)
@@ -117,6 +118,9 @@ func ExamineWays(ctx context.Context, r *finding.Report, c Config, n egress.Netw
 	}
 	for _, d := range c.Destinations {
 		ways = append(ways, c.way("tool."+d.Name, "destination "+d.Name, d.URL, d.CAFile, d.AllowPrivate, n))
+	}
+	for _, o := range c.OAuth2 {
+		ways = append(ways, c.way("oauth2."+o.Name, "the authorization server of credential "+o.Name, o.TokenURL, o.CAFile, o.AllowPrivate, n))
 	}
 	if len(c.Models) == 0 {
 		r.Warn("providers", "broker.hcl has no model route", "no agent has a model", "add a model block to broker.hcl, and restart the broker")

@@ -105,6 +105,7 @@ func (b *Broker) pass(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	if p.Credential, p.Before, err = b.egressKey(ctx, out, req); err != nil {
 		return false, err
 	}
+	p.StatusFunc = func(status int) { b.refusedToken(req.claims.Tenant, out.packages.Credential(), p.Credential, status) }
 	return ready.Send(ctx, w, p)
 }
 
@@ -150,12 +151,14 @@ func (b *Broker) egressKey(ctx context.Context, out *outlet, r *request) (key se
 	if name == "" {
 		return secret.Value{}, nil, nil
 	}
-	if key, err = b.ports.Authority.RouteKey(ctx, r.claims.Tenant, name); err != nil {
+	if key, before, err = b.routeValue(ctx, r.claims.Tenant, name); err != nil {
 		var e *protocol.Error
 		if errors.As(err, &e) {
-			return secret.Value{}, nil, protocol.Errorf(e.Code, "destination %s: %s", r.egress, strings.TrimSpace(e.Message))
+			said := protocol.Errorf(e.Code, "destination %s: %s", r.egress, strings.TrimSpace(e.Message))
+			said.Detail = e.Detail
+			return secret.Value{}, nil, said
 		}
 		return secret.Value{}, nil, err
 	}
-	return key, b.retired.use(r.claims.Tenant, name, key), nil
+	return key, before, nil
 }

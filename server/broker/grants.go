@@ -120,6 +120,7 @@ func (s authorityService) PutCredential(ctx context.Context, in *brokerv1.PutCre
 		return nil, err
 	}
 	s.keyless.stored(s.routes, tenant, in.GetName())
+	s.tokens.Stored(tenant, in.GetName())
 	s.log.InfoContext(ctx, "credential stored", "tenant", tenant, "name", in.GetName())
 	return &brokerv1.PutCredentialResponse{}, nil
 }

@@ -80,6 +80,9 @@ func (b *Broker) mint(ctx context.Context, r *request) (issued.Credential, error
 		return b.issuer.Issue(ctx, use, from)
 	}
 	value, err := b.ports.Authority.Mint(ctx, use)
+	if err == nil {
+		value, err = b.sendable(ctx, c.Tenant, name, value)
+	}
 	return issued.Stored(value), err
 }
 
@@ -102,10 +105,12 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	answer, err := ready.Send(ctx, gateway.Pass{
 		Credential: credential.Value, Before: append(before, credential.Hidden()...), Carrier: carrier,
 		LeavesFunc: func(w *consul.Request) error { return b.leaves(ctx, r, w) },
+		RenewFunc:  b.renewal(r, credential.Value),
 	})
 	if err != nil {
 		return nil, b.notAnswered(id, first, err)
 	}
+	b.refusedToken(r.claims.Tenant, r.tool.GetCredential(), credential.Value, answer.Status)
 	return b.answered(id, answer), nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"bivouac/server/broker/issued"
 	"bivouac/server/broker/mcp"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/secret"
 )
 
 // callMCP calls a tool of an MCP server. Handshake and list come before the log:
@@ -49,6 +50,7 @@ func (b *Broker) callMCP(ctx context.Context, id protocol.ActionID, r *request, 
 	if err != nil {
 		return nil, b.notAnswered(id, first, err)
 	}
+	b.refusedToken(r.claims.Tenant, access.Name, credential.Value, answer.Status)
 	return b.answered(id, answer), nil
 }
 
@@ -59,6 +61,7 @@ func (b *Broker) accessOf(ctx context.Context, r *request, credential issued.Cre
 	if a.Name != "" {
 		a.Before = append(b.retired.use(r.claims.Tenant, a.Name, credential.Value), credential.Hidden()...)
 	}
+	a.RenewFunc = b.renewal(r, credential.Value)
 	a.LeavesFunc = func(w *consul.Request) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -127,11 +130,16 @@ func (s brokerService) McpTools(ctx context.Context, in *brokerv1.McpToolsReques
 func (b *Broker) look(ctx context.Context, tenant protocol.TenantID, server *mcp.Endpoint) (*mcp.Session, error) {
 	a := mcp.Access{Name: server.Credential()}
 	if a.Name != "" {
-		key, err := b.ports.Authority.RouteKey(ctx, tenant, a.Name)
-		if err != nil {
+		var err error
+		if a.Credential, a.Before, err = b.routeValue(ctx, tenant, a.Name); err != nil {
 			return nil, err
 		}
-		a.Credential, a.Before = key, b.retired.use(tenant, a.Name, key)
+		if refused := a.Credential; b.tokens.Makes(a.Name) {
+			a.RenewFunc = func(ctx context.Context) (secret.Value, []secret.Value, error) {
+				b.tokens.Refused(tenant, a.Name, refused)
+				return b.routeValue(ctx, tenant, a.Name)
+			}
+		}
 	}
 	return server.Open(ctx, a)
 }

@@ -42,6 +42,7 @@ func (b *Broker) callModel(ctx context.Context, in *brokerv1.CallModelRequest, s
 	}
 	answer, err := c.complete(ctx, req, send)
 	b.keyless.note(req, err)
+	b.refusedKey(req, c, err)
 	done, err := c.settle(answer, err)
 	if err != nil {
 		return because(ctx, err)
@@ -129,11 +130,10 @@ func (b *Broker) routeKey(ctx context.Context, rt *route, r *request) (key secre
 		return secret.Value{}, nil, nil
 	}
 	tenant := rt.keyOwner(r.claims.Tenant)
-	if key, err = b.ports.Authority.RouteKey(ctx, tenant, rt.cfg.Credential); err != nil {
+	if key, before, err = b.routeValue(ctx, tenant, rt.cfg.Credential); err != nil {
 		b.keyless.lacked(r, err)
-		return secret.Value{}, nil, err
 	}
-	return key, b.retired.use(tenant, rt.cfg.Credential, key), nil
+	return key, before, err
 }
 
 // complete tries the call until it is answered, fails for good, or there is no

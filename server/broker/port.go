@@ -57,6 +57,10 @@ type Credentials interface {
 	PutCredential(ctx context.Context, tenant protocol.TenantID, name string, sealed []byte) error
 	Credentials(ctx context.Context, tenant protocol.TenantID) ([]authority.Credential, error)
 	DeleteCredential(ctx context.Context, tenant protocol.TenantID, name string) error
+	// ReplaceCredential puts a value in the place of the very one that Mint or RouteKey
+	// gave last, durably before it answers. Where another was stored since, that one
+	// stays and it is CodeConflict.
+	ReplaceCredential(ctx context.Context, tenant protocol.TenantID, name string, was, is secret.Value) error
 	// RouteKey is the key that the operator bound to a model route.
 	RouteKey(ctx context.Context, tenant protocol.TenantID, name string) (secret.Value, error)
 }

@@ -358,7 +358,7 @@ func TestAuthorityOverTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(d.GetModels()) != 6 || d.GetModels()[2].GetName() != "main" || !d.GetModels()[2].GetPriced() || d.GetModels()[5].GetPriced() ||
-			d.GetDestinations()[1].GetCredentials()[0] != "weather-key" || d.GetPool() != "default" || d.GetFeedAgeMs() < 0 || d.GetFeedAgeMs() > 1000 {
+			d.GetDestinations()[2].GetCredentials()[0] != "weather-key" || d.GetPool() != "default" || d.GetFeedAgeMs() < 0 || d.GetFeedAgeMs() > 1000 {
 			t.Errorf("%v", d)
 		}
 		tenant := newID[protocol.TenantKind]()

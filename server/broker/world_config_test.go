@@ -77,6 +77,16 @@ destination "weather" {
   methods = ["GET", "POST"]
   credential "weather-key" {}
 }
+oauth2 "calendar" {
+  token_url = "http://tools.example/token"
+  allow_private = true
+  client_id = "bivouac"
+}
+destination "calendar" {
+  url = "http://tools.example/cal"
+  allow_private = true
+  credential "calendar" {}
+}
 destination "lists" {
   url = "http://tools.example/api"
   allow_private = true

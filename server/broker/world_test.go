@@ -165,7 +165,7 @@ func (w *world) must(err error) {
 
 func (w *world) allowAll() {
 	w.paths.Set(consultest.Allow("model-main", "agent-assistant", "acme--agent-assistant", "poor--agent-assistant"), consultest.Allow("model-unpriced", "*"), consultest.Allow("model-claude", "*"), consultest.Allow("model-responses", "*"), consultest.Allow("model-public", "*"),
-		consultest.Allow("weather", "agent-assistant", "capped--agent-assistant"), consultest.Allow("inside", "agent-assistant"), consultest.Allow("lists", "agent-assistant"),
+		consultest.Allow("weather", "agent-assistant", "capped--agent-assistant"), consultest.Allow("inside", "agent-assistant"), consultest.Allow("lists", "agent-assistant"), consultest.Allow("calendar", "agent-assistant"),
 		consultest.Allow("modules", "agent-assistant"), consultest.Allow("forge", "agent-assistant"), consultest.Allow("hidden", "agent-assistant"), consultest.Allow("elsewhere", "agent-assistant"))
 }
 

@@ -76,12 +76,14 @@ var layers = []layer{
 
 	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
-	// the broker: no state database, no engine, no sandbox
-	{"server/broker", []string{"server/broker/issued", "server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	// the broker: no state database, no engine; of sandboxes what MCP servers of its own
+	// machine run in, which broker.hcl alone can name
+	{"server/broker", []string{"server/broker/oauth", "server/broker/issued", "server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/provider", []string{"consul", "edge/protocol", "edge/runtime/runtimev1", "server/broker/egress", "server/broker/secret"}, []string{}, "a provider's format knows no budget and no call log"},
 	{"server/broker/gateway", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/net"}, "an http tool knows no budget and no call log"},
 	{"server/broker/issued", []string{"edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/net"}, "a credential's form is said before anybody asks for it"},
-	{"server/broker/mcp", []string{"consul", "edge/legible", "edge/protocol", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
+	{"server/broker/oauth", []string{"edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{"golang.org/x/oauth2", "golang.org/x/sync"}, "a token knows no grant and no request"},
+	{"server/broker/mcp", []string{"consul", "edge/legible", "edge/protocol", "edge/sandbox", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
 	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
@@ -148,7 +150,7 @@ var goStatements = map[string]string{
 // closures names what a binary must never link; "/..." means everything below.
 var closures = map[string][]string{
 	"bivouac":        {"github.com/modelcontextprotocol/..."},
-	"bivouac-broker": {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/sandbox/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
+	"bivouac-broker": {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/supervise/...", "bivouac/edge/device/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
 	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
 	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
 	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},

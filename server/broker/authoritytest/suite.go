@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		"GrantIsIdempotent": idempotent, "CredentialsAreSealed": credentials, "TenantsAreApart": tenants, "EverythingIsDurable": durable,
 		"EndsAreTold": endsAreTold, "RevokedOutside": revokedOutside,
 		"RotatedGrants": rotated, "WhatIsNotRotated": notRotated,
+		"CredentialsAreReplaced": replaced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := open(t)

@@ -25,6 +25,8 @@ type Passage struct {
 	Before []secret.Value
 	// TakeFunc is asked before bytes pass in either direction. Its error ends it.
 	TakeFunc func(n int) error
+	// StatusFunc is told the answer's status; nil: nobody is.
+	StatusFunc func(status int)
 }
 
 // returned are the headers that come back.
@@ -57,6 +59,9 @@ func (r *Request) Send(ctx context.Context, w http.ResponseWriter, p Passage) (b
 		return false, r.failed(ctx, err)
 	}
 	defer res.Body.Close()
+	if p.StatusFunc != nil {
+		p.StatusFunc(res.StatusCode)
+	}
 	redactor := secret.NewRedactor(append([]secret.Value{p.Credential}, p.Before...)...)
 	if err := r.head(res, w.Header(), redactor); err != nil {
 		return false, err

@@ -116,11 +116,11 @@ func (s *sending) renew(ctx context.Context) bool {
 		return false
 	}
 	s.renewed = true
-	v, err := s.pass.RenewFunc(ctx)
+	v, before, err := s.pass.RenewFunc(ctx)
 	if err != nil || v.IsZero() || v == s.pass.Credential {
 		return false
 	}
-	s.pass.Before = append(slices.Clone(s.pass.Before), s.pass.Credential)
+	s.pass.Before = append(append(before, s.pass.Before...), s.pass.Credential)
 	s.pass.Credential = v
 	return true
 }

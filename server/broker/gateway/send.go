@@ -55,8 +55,9 @@ type Pass struct {
 	// again, or a page. Nil allows them.
 	LeavesFunc func(*consul.Request) error
 	// RenewFunc gives another credential in the place of one that the upstream refused
-	// (401), for a call that may be sent again; nil: there is none.
-	RenewFunc func(context.Context) (secret.Value, error)
+	// (401), for a call that may be sent again, and what else answers are redacted of
+	// then; nil: there is none.
+	RenewFunc func(context.Context) (v secret.Value, before []secret.Value, err error)
 }
 
 // sending is one call with its tries and its pages.

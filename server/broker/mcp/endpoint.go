@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"bivouac/consul"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
+	"bivouac/edge/sandbox"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/secret"
 )
@@ -46,16 +48,34 @@ type Config struct {
 	Credential string
 	Bounds     Bounds
 	Client     *http.Client // see package egress
+	// Local is the server as a program of this machine, in the place of URL and Client,
+	// with the sandboxes that it runs in and what tells this broker's from others'.
+	Local   *Local
+	Sandbox sandbox.Backend
+	Broker  string
 }
 
 // Endpoint is one MCP server of the broker's file.
-type Endpoint struct{ cfg Config }
+type Endpoint struct {
+	cfg    Config
+	runner *runner // of a local server
+}
 
 // New makes an endpoint.
-func New(cfg Config) *Endpoint { return &Endpoint{cfg: cfg} }
+func New(cfg Config) *Endpoint {
+	e := &Endpoint{cfg: cfg}
+	if cfg.Local != nil {
+		e.runner = newRunner(cfg.Name, cfg.Broker, *cfg.Local, cfg.Sandbox)
+	}
+	return e
+}
 
 // Close its idle connections.
-func (e *Endpoint) Close() { e.cfg.Client.CloseIdleConnections() }
+func (e *Endpoint) Close() {
+	if e.cfg.Client != nil {
+		e.cfg.Client.CloseIdleConnections()
+	}
+}
 
 // Credential with which tools are listed for a person.
 func (e *Endpoint) Credential() string { return e.cfg.Credential }
@@ -106,6 +126,9 @@ type Access struct {
 	Name       string
 	Credential secret.Value
 	Before     []secret.Value
+	// RenewFunc gives another value in the place of one that the server refused (401)
+	// before a tool was called, and what was before it; nil: there is none.
+	RenewFunc func(context.Context) (v secret.Value, before []secret.Value, err error)
 	// LeavesFunc is asked about every request before it leaves, and its no ends the
 	// session. MayFunc is asked about what could be left out: a refusal that a server
 	// waits for, the end of a session. Nil allows everything.

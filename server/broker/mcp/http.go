@@ -147,21 +147,28 @@ func (w *wire) stream(ctx context.Context, e *events, id int64) (message, error)
 			return message{}, broken(err)
 		}
 		m, err := parseMessage(data)
-		switch {
-		case err != nil:
+		if err != nil {
 			return m, err
-		case m.notifies():
-			w.changed = w.changed || m.method == "notifications/tools/list_changed"
-		case m.asks():
-			if err := w.refused(ctx, m); err != nil {
-				return m, err
-			}
-		case m.answers(id):
-			return m, nil
-		default:
-			return m, violated("it answered another request")
+		}
+		if done, err := w.heard(ctx, m, id); done || err != nil {
+			return m, err
 		}
 	}
+}
+
+// heard does with a message what is to be done, and reports the answer to a request.
+func (w *wire) heard(ctx context.Context, m message, id int64) (done bool, err error) {
+	switch {
+	case m.notifies():
+		w.changed = w.changed || m.method == "notifications/tools/list_changed"
+	case m.asks():
+		return false, w.refused(ctx, m)
+	case m.answers(id):
+		return true, nil
+	default:
+		return false, violated("it answered another request")
+	}
+	return false, nil
 }
 
 // broken keeps a violation one; everything else may have been the network.

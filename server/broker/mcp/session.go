@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,6 +38,10 @@ const (
 func (e *Endpoint) Open(ctx context.Context, a Access) (*Session, error) {
 	for range maxListings {
 		s, err := e.open(ctx, a)
+		if another, ok := a.renewed(ctx, err); ok {
+			a = another
+			s, err = e.open(ctx, a)
+		}
 		if err != nil {
 			return nil, e.before(ctx, err)
 		}
@@ -49,8 +54,29 @@ func (e *Endpoint) Open(ctx context.Context, a Access) (*Session, error) {
 		"the MCP server of destination %s changed its tools each time they were listed: it was not called", e.cfg.Name)}
 }
 
+// renewed is the access with another credential, once, where the server refused the one
+// it has. Nothing was called yet, so that the class of the call does not matter.
+func (a Access) renewed(ctx context.Context, err error) (Access, bool) {
+	var s *statusError
+	if a.RenewFunc == nil || !errors.As(err, &s) || s.status != http.StatusUnauthorized {
+		return a, false
+	}
+	v, before, err := a.RenewFunc(ctx)
+	if err != nil || v.IsZero() || v == a.Credential {
+		return a, false
+	}
+	a.Before, a.Credential, a.RenewFunc = append(append(before, a.Before...), a.Credential), v, nil
+	return a, true
+}
+
 func (e *Endpoint) open(ctx context.Context, a Access) (*Session, error) {
 	s := &Session{e: e, wire: newWire(e, a)}
+	if e.runner != nil {
+		var err error
+		if s.wire.local, err = e.runner.start(ctx, e.cfg.Bounds.MaxAnswer, e.cfg.Bounds.Timeout); err != nil {
+			return nil, err
+		}
+	}
 	// No capability is advertised: there is nothing that a server may ask for. Input
 	// that a server wants in the middle of a call would be a second sending of it.
 	client := sdk.NewClient(&sdk.Implementation{Name: "bivouac", Version: "1"}, &sdk.ClientOptions{

@@ -35,6 +35,7 @@ type wire struct {
 	e        *Endpoint
 	access   Access
 	redactor *secret.Redactor
+	local    *program // nil: the server is asked over HTTP
 
 	incoming chan *jsonrpc.Response
 	closed   chan struct{}
@@ -79,7 +80,12 @@ func (w *wire) Read(ctx context.Context) (jsonrpc.Message, error) {
 
 // Close ends reading. What is to be said to the server is said before.
 func (w *wire) Close() error {
-	w.once.Do(func() { close(w.closed) })
+	w.once.Do(func() {
+		close(w.closed)
+		if w.local != nil {
+			w.local.close()
+		}
+	})
 	return nil
 }
 
@@ -121,6 +127,9 @@ func (w *wire) exchange(ctx context.Context, r *jsonrpc.Request) (*jsonrpc.Respo
 	body, err := jsonrpc.EncodeMessage(r)
 	if err != nil {
 		return nil, err
+	}
+	if w.local != nil {
+		return w.talk(ctx, r, body)
 	}
 	res, err := w.post(ctx, body, r)
 	if err != nil {
@@ -169,7 +178,7 @@ func (w *wire) fallBack(r *jsonrpc.Request, err error) (*jsonrpc.Response, error
 	case s.status < 400, s.status == http.StatusUnauthorized, s.status == http.StatusForbidden, s.status == http.StatusTooManyRequests, s.status > http.StatusNotImplemented:
 		return nil, err
 	}
-	return &jsonrpc.Response{ID: r.ID, Error: &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "not found"}}, nil
+	return unknownMethod(r), nil
 }
 
 // begun keeps what the handshake agreed on.
@@ -246,6 +255,10 @@ func (w *wire) refused(ctx context.Context, m message) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
+	if w.local != nil {
+		w.reply(ctx, body)
+		return nil
+	}
 	if res, err := w.post(ctx, body, nil); err == nil {
 		res.Body.Close()
 	}
