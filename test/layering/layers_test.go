@@ -126,7 +126,7 @@ var layers = []layer{
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
 	// what proves it may see everything
-	{"test", []string{"cmd", "consul", "edge", "server"}, nil, "tests see everything"},
+	{"test", []string{"cmd", "consul", "edge", "server", "vaultpolicy"}, nil, "tests see everything"},
 }
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
