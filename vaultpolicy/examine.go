@@ -48,7 +48,9 @@ func (v *Vault) unknown(ctx context.Context, e entry, how string, tell func(erro
 		tell(err)
 		return
 	}
-	v.gone(ctx, e, how)
+	if !v.superseded(ctx, e) {
+		v.gone(ctx, e, how)
+	}
 }
 
 // badToken reports that a refusal is about the token that was looked up.
@@ -164,7 +166,7 @@ const lagIn = 10 * time.Second
 // lags reports that an absence proves nothing: the grant is new, and who answers is a
 // standby, which may not have heard of it.
 func (v *Vault) lags(ctx context.Context, e entry) bool {
-	if time.Since(e.grant.CreatedAt) > lagIn {
+	if time.Since(e.grant.CreatedAt) > lagIn && time.Since(e.renewedAt) > lagIn {
 		return false
 	}
 	a, err := v.client.Read(ctx, secret.Value{}, "sys/leader")

@@ -22,6 +22,7 @@ type record struct {
 	entry
 	state  string
 	sealed []byte // ciphertext; only transit opens it. What a broker has ended has none.
+	renewal
 	// spoiled says that somebody has changed the entry so that it is none.
 	spoiled bool
 	// version of the entry for check-and-set; zero: there is none.
@@ -88,7 +89,10 @@ func parseRecord(p protocol.PrincipalID, id protocol.GrantID, d map[string]any) 
 	}
 	sealed, err2 := base64.StdEncoding.DecodeString(client.Text(d["sealed"]))
 	r.sealed = sealed
-	r.spoiled = err != nil || err2 != nil || r.grant.Check() != nil || client.Text(d["principal"]) != p.String()
+	var whole bool
+	r.renewal, whole = parseRenewal(d)
+	r.inForce, r.pending = r.part, r.next
+	r.spoiled = err != nil || err2 != nil || !whole || r.grant.Check() != nil || client.Text(d["principal"]) != p.String()
 	return r
 }
 
@@ -106,6 +110,7 @@ func (r record) body() map[string]any {
 	if r.how != "" {
 		d["how"] = r.how
 	}
+	r.renewal.into(d)
 	return map[string]any{"data": d, "options": map[string]any{"cas": r.version}}
 }
 

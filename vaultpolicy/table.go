@@ -27,6 +27,10 @@ type entry struct {
 	accessor string
 	how      string // it ended
 
+	inForce   authority.Rotation // whose secret part is in force; empty: the first
+	pending   secretPart         // that is made and not in force
+	renewedAt time.Time          // when the token took another's place here
+
 	// Readings of the table's clock; zero: never.
 	asked  time.Duration // last question about it
 	used   time.Duration // since when questions come without a pause
@@ -166,7 +170,7 @@ func (t *table) put(e entry) bool {
 	if t.grants[e.grant.ID] != nil {
 		return false
 	}
-	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished}
+	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished, inForce: e.inForce, pending: e.pending}
 	return true
 }
 

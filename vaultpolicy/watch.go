@@ -272,6 +272,7 @@ func (v *Vault) compare(ctx context.Context, known entry, r record) {
 		v.gone(ctx, known, "its entry in the index says so")
 	case !known.grant.SameAs(r.grant):
 		v.gone(ctx, known, "its entry in the index was changed by hand")
+	case known.accessor != r.accessor && v.renewal(ctx, known, r):
 	case known.accessor != r.accessor:
 		v.gone(ctx, known, "its entry in the index was changed by hand, to name another token")
 	}
