@@ -92,7 +92,7 @@ type ending struct {
 	processes []int
 	watch     func(*testing.T) time.Time
 
-	begun, over             time.Time
+	made, begun, over       time.Time
 	last, closed, died, rec time.Time // zero: there is no such thing
 }
 
@@ -162,7 +162,7 @@ func (x *leaver) all() (all []*ending) {
 	for _, c := range all {
 		var made struct{ Grant struct{ ID string } }
 		x.decoded(&made, "grant", "create", "--agent", c.agent, "--credential", "clock", "--credential", "tickets")
-		c.grant = made.Grant.ID
+		c.grant, c.made = made.Grant.ID, time.Now()
 	}
 	return all
 }

@@ -49,7 +49,7 @@ var (
 	byEntity = endWay{name: "entity disabled", why: "the entity of its person is disabled", whole: true, known: (*ending).entity, command: func(_ *ending, entity string) []string {
 		return []string{"write", "identity/entity/id/" + entity, "disabled=true"}
 	}}
-	byExpiry = endWay{name: "expiry", why: "its token's time was over, which had an end of its own", known: (*ending).expires,
+	byExpiry = endWay{name: "expiry", why: "its token's time was over, which had an end of its own", known: (*ending).accessor,
 		before: []string{"write", grantRole, "token_explicit_max_ttl=" + ownTime.String()}, after: []string{"write", grantRole, "token_explicit_max_ttl=0"}}
 	byIndex = endWay{name: "KV index", why: "its entry in the index was deleted", command: func(c *ending, _ string) []string {
 		return []string{"kv", "delete", c.index()}
@@ -65,8 +65,9 @@ const grantRole = "auth/token/roles/bivouac-grant"
 // ownTime of a grant that ends by itself: all works are under way before it is over.
 const ownTime = 50 * time.Second
 
-// lastTime of it, in which it is looked up when exactly it is over.
-const lastTime = 8 * time.Second
+// lastTime of it, in which it is looked up when exactly it is over: each renewal moves
+// that by a part of a second, and none comes any more.
+const lastTime = 15 * time.Second
 
 // admin runs one command as the admin; none: nothing.
 func (m *ends) admin(t *testing.T, args []string) string {
@@ -91,23 +92,22 @@ func (c *ending) index() string { return "bivouac-grants/" + c.person.id + "/" +
 func (c *ending) accessor() string { return c.admin("kv", "get", "-field=accessor", c.index()) }
 
 // lookup is what the server says of the grant's token.
-func (c *ending) lookup(field string) string {
+func (c *ending) lookup(accessor, field string) string {
 	c.person.t.Helper()
 	var said struct{ Data map[string]any }
-	if err := json.Unmarshal([]byte(c.admin("token", "lookup", "-format=json", "-accessor", c.accessor())), &said); err != nil {
+	if err := json.Unmarshal([]byte(c.admin("token", "lookup", "-format=json", "-accessor", accessor)), &said); err != nil {
 		c.person.t.Fatal(err)
 	}
 	text, _ := said.Data[field].(string)
 	return text
 }
 
-func (c *ending) entity() string { return c.lookup("entity_id") }
+func (c *ending) entity() string { return c.lookup(c.accessor(), "entity_id") }
 
-func (c *ending) expires() string { return c.lookup("expire_time") }
-
-func (c *ending) instant(text string) time.Time {
+// expires is when the time of the grant's token is over.
+func (c *ending) expires(accessor string) time.Time {
 	c.person.t.Helper()
-	at, err := time.Parse(time.RFC3339Nano, text)
+	at, err := time.Parse(time.RFC3339Nano, c.lookup(accessor, "expire_time"))
 	if err != nil {
 		c.person.t.Fatal(err)
 	}
@@ -150,9 +150,8 @@ func (c *ending) end(w endWay, known string) {
 		return
 	}
 	if w.before != nil {
-		// Each renewal moves the end by a part of a second; none comes any more.
-		pause(c.person.t.Context(), time.Until(c.instant(known))-lastTime)
-		c.over = c.instant(c.expires())
+		pause(c.person.t.Context(), time.Until(c.made.Add(ownTime-lastTime)))
+		c.over = c.expires(known)
 		return
 	}
 	c.person.must("revoke", c.grant, "--reason", "measured")
