@@ -72,6 +72,9 @@ type Auth struct {
 	RoleIDFile string `hcl:"role_id_file,optional"`
 	// SecretIDFile (approle).
 	SecretIDFile string `hcl:"secret_id_file,optional"`
+	// SecretIDWrapped is where a wrapped secret id is put (approle): the broker opens it
+	// once, and keeps what was in it in SecretIDFile.
+	SecretIDWrapped string `hcl:"secret_id_wrapped,optional"`
 	// File with the JWT (jwt) or the token (token).
 	File string `hcl:"file,optional"`
 	// CertFile and KeyFile (cert).
@@ -171,7 +174,7 @@ func (c Config) auth() (login.Auth, error) {
 	a := c.Auth
 	out := login.Auth{Method: a.Method, Mount: a.Mount, Role: a.Role, RoleID: a.RoleID, File: c.path(a.File)}
 	if a.Method == login.AppRole {
-		out.File = c.path(a.SecretIDFile)
+		out.File, out.Wrapped = c.path(a.SecretIDFile), c.path(a.SecretIDWrapped)
 		if a.RoleIDFile != "" {
 			id, err := readLine(c.path(a.RoleIDFile))
 			if err != nil {

@@ -133,7 +133,7 @@ func (k *check) file(field, path string, mode func(...string) error) {
 
 // uses of fields by login methods: what a method needs, and what it may have.
 var uses = map[string]struct{ needs, takes string }{
-	login.AppRole: {"secret_id_file", "mount role role_id role_id_file secret_id_file"},
+	login.AppRole: {"secret_id_file", "mount role role_id role_id_file secret_id_file secret_id_wrapped"},
 	login.JWT:     {"file", "mount role file bound_audiences bound_subject user_claim"},
 	login.Cert:    {"cert_file key_file issuer_file common_name", "mount role cert_file key_file issuer_file common_name"},
 	login.Token:   {"file", "file"},
@@ -152,7 +152,7 @@ func (k *check) auth(c Config) {
 	}
 	given := map[string]bool{
 		"mount": a.Mount != "", "role": a.Role != "", "role_id": a.RoleID != "", "role_id_file": a.RoleIDFile != "",
-		"secret_id_file": a.SecretIDFile != "", "file": a.File != "", "cert_file": a.CertFile != "", "issuer_file": a.IssuerFile != "", "common_name": a.CommonName != "", "key_file": a.KeyFile != "",
+		"secret_id_file": a.SecretIDFile != "", "secret_id_wrapped": a.SecretIDWrapped != "", "file": a.File != "", "cert_file": a.CertFile != "", "issuer_file": a.IssuerFile != "", "common_name": a.CommonName != "", "key_file": a.KeyFile != "",
 		"bound_audiences": len(a.Audiences) > 0, "bound_subject": a.Subject != "", "user_claim": a.UserClaim != "",
 	}
 	for _, field := range strings.Fields(use.needs) {
@@ -168,6 +168,9 @@ func (k *check) auth(c Config) {
 	if a.Method == login.AppRole && (a.RoleID == "") == (a.RoleIDFile == "") {
 		k.bad(`auth "approle": either role_id or role_id_file`)
 	}
+	if a.SecretIDWrapped != "" && c.path(a.SecretIDWrapped) == c.path(a.SecretIDFile) {
+		k.bad(`auth "approle": secret_id_wrapped and secret_id_file must be two files: what was in the one is kept in the other`)
+	}
 	if a.Method == login.JWT && len(a.Audiences) == 0 && a.Subject == "" {
 		k.bad(`auth "jwt": bound_audiences or bound_subject must say whose JWT is meant: setup would make a role for everybody's`)
 	}
@@ -179,7 +182,7 @@ func (k *check) auth(c Config) {
 	}
 	// Files of secrets may come after the configuration; who may read them counts when
 	// they are there.
-	for field, path := range sorted(map[string]string{"secret_id_file": a.SecretIDFile, "file": a.File, "key_file": a.KeyFile}) {
+	for field, path := range sorted(map[string]string{"secret_id_file": a.SecretIDFile, "secret_id_wrapped": a.SecretIDWrapped, "file": a.File, "key_file": a.KeyFile}) {
 		if path != "" {
 			if err := filemode.Secret(c.path(path)); err != nil {
 				k.bad("auth %q: %s: %w", a.Method, field, err)

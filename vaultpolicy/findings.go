@@ -72,6 +72,10 @@ func (f File) ExamineServer(ctx context.Context, r *finding.Report) bool {
 // whether it could.
 func (f File) ExamineLogin(ctx context.Context, r *finding.Report) bool {
 	auth, err := f.auth()
+	if err == nil && f.examineWrapped(ctx, r, auth) {
+		return false // it is not this look that opens it
+	}
+	auth.Wrapped = ""
 	if err == nil {
 		err = f.legible(auth.File)
 	}
@@ -114,6 +118,9 @@ func (f File) examineSession(ctx context.Context, r *finding.Report, s *login.Se
 	case err != nil:
 		r.Bad("vault.login", err.Error(), whyLogin, f.mendLogin(err))
 		return false
+	}
+	if bad := s.Alarm(); bad != nil {
+		sayIntercepted(r, bad)
 	}
 	f.sayLogin(r, own)
 	missing, err := f.missing(ctx, s, c)

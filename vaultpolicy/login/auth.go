@@ -34,6 +34,9 @@ type Auth struct {
 	RoleID string
 	// File with the secret id, the JWT, or the token.
 	File string
+	// Wrapped is where a wrapped secret id may be put (approle): it is opened once, and
+	// what was in it is kept in File. Empty: none is looked for.
+	Wrapped string
 }
 
 // log in once. Files are read now: whoever rotates them writes the new one first.

@@ -31,6 +31,8 @@ type Session struct {
 	cluster, strangers atomic.Pointer[string]
 
 	failed failure // guarded by one
+	// alarm is a wrapped secret id that was intercepted.
+	alarm atomic.Pointer[Intercepted]
 	// anew tells Run that the token changed under it.
 	anew chan struct{}
 }
@@ -142,6 +144,7 @@ func (s *Session) logIn(ctx context.Context) (client.Login, error) {
 	if err != nil {
 		return client.Login{}, err
 	}
+	s.takeWrapped(ctx)
 	l, err := s.auth.login(ctx, s.client)
 	if err != nil {
 		return client.Login{}, s.describe(err)
@@ -174,7 +177,7 @@ func (s *Session) Run(ctx context.Context) error {
 	wait := time.Duration(0)
 	failed := 0
 	for {
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(s.look(wait))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -184,6 +187,9 @@ func (s *Session) Run(ctx context.Context) error {
 			failed, wait = 0, s.next()
 			continue
 		case <-timer.C:
+		}
+		if s.held.Load() != nil {
+			s.takeWrapped(ctx)
 		}
 		if err := s.tick(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -196,6 +202,14 @@ func (s *Session) Run(ctx context.Context) error {
 		}
 		failed, wait = 0, s.next()
 	}
+}
+
+// look bounds a wait while a wrapped secret id may come.
+func (s *Session) look(wait time.Duration) time.Duration {
+	if s.auth.Wrapped == "" {
+		return wait
+	}
+	return min(wait, wrappedEvery)
 }
 
 // next is when the token wants care again: at half of what it has left.
