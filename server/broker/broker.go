@@ -19,6 +19,7 @@ import (
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
 	"bivouac/server/broker/budget"
 	"bivouac/server/broker/calllog"
 	"bivouac/server/broker/egress"
@@ -52,6 +53,9 @@ type Ports struct {
 	Egress egress.Network
 	// Elapsed counts suspend. Default lease.Boottime.
 	Elapsed lease.Elapsed
+	// Sandbox runs MCP servers that are commands; nil: a configuration with one is
+	// refused.
+	Sandbox sandbox.Backend
 	// Meter counts how requests end; nil: nobody does.
 	Meter Meter
 	Log   *slog.Logger
@@ -111,6 +115,9 @@ func New(cfg Config, p Ports) (*Broker, error) {
 		feed: feed.New(rootKey, p.Elapsed, p.Log), retired: newRetired(), keyless: newKeyless(), routes: map[string]*route{}, destinations: map[string]*outlet{}, issuer: issuer,
 	}
 	b.caps.Store(b.cfg.Caps)
+	if names := cfg.Commands(); len(names) > 0 && p.Sandbox == nil {
+		return nil, cfg.Confined(context.Background(), nil)
+	}
 	if err := b.open(); err != nil {
 		return nil, err
 	}
@@ -124,7 +131,7 @@ func (b *Broker) open() (err error) {
 		}
 	}
 	for _, d := range b.cfg.Destinations {
-		if b.destinations[d.Name], err = b.cfg.openDestination(d, b.ports.Egress); err != nil {
+		if b.destinations[d.Name], err = b.cfg.openDestination(d, b.ports); err != nil {
 			return err
 		}
 	}

@@ -103,7 +103,7 @@ type Price struct {
 // Destination of http tools.
 type Destination struct {
 	Name         string `hcl:"name,label"`
-	URL          string `hcl:"url"`
+	URL          string `hcl:"url,optional"` // required but for a command of an mcp block
 	AllowPrivate bool   `hcl:"allow_private,optional"`
 	CAFile       string `hcl:"ca_file,optional"`
 	// Methods that tools may use. Default: GET, HEAD, POST, PUT, PATCH, DELETE.
@@ -125,9 +125,26 @@ type Destination struct {
 	Range hcl.Range `hcl:",def_range"`
 }
 
-// MCP makes a destination an MCP server over streamable HTTP. The URL is the exact
-// endpoint; nothing else there is ever asked.
+// MCP makes a destination an MCP server: over streamable HTTP, with the URL as the exact
+// endpoint, beside which nothing is ever asked; or, with a command and without a URL, as
+// a program of this machine that is started in a sandbox for each call. That one gets no
+// network, no credential and no environment, a read-only root and a scratch directory
+// that is gone with it.
 type MCP struct {
+	// Command with its arguments, by its absolute path.
+	Command []string `hcl:"command,optional"`
+	// ReadOnly folders that a command sees at their own place. Beside them it sees /usr.
+	ReadOnly []string `hcl:"read_only,optional"`
+	// Env is refused: no sandbox ever holds a secret.
+	Env map[string]string `hcl:"env,optional"`
+	// MaxOpen calls of a command at a time. Default 4.
+	MaxOpen int `hcl:"max_open,optional"`
+	// MemoryMiB, CPUMillis (1000 is one core), PIDs and ScratchMiB of one call. Default
+	// 512, 1000, 64 and 64.
+	MemoryMiB  int `hcl:"memory_mib,optional"`
+	CPUMillis  int `hcl:"cpu_millis,optional"`
+	PIDs       int `hcl:"pids,optional"`
+	ScratchMiB int `hcl:"scratch_mib,optional"`
 	// Credential of the destination with which `bivouac mcp tools` and `tools
 	// effective` list what the server offers; empty: none. It needs no grant, since the
 	// operator bound it, and calls nothing. A tool names its own, which a grant gives.

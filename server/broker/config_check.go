@@ -138,8 +138,10 @@ func (k *check) model(m Model) {
 }
 
 func (k *check) destination(d Destination) {
-	_, err := egress.CheckBase(d.URL, d.AllowPrivate)
-	k.err(d.Range, "url", err)
+	if d.MCP.local() == nil {
+		_, err := egress.CheckBase(d.URL, d.AllowPrivate)
+		k.err(d.Range, "url", err)
+	}
 	for _, m := range d.Methods {
 		if !slices.Contains(gateway.Methods, m) {
 			k.bad(d.Range, "methods: %q is none of %v", m, gateway.Methods)
@@ -167,6 +169,11 @@ func (k *check) destination(d Destination) {
 
 func (k *check) mcp(d Destination) {
 	m := d.MCP
+	if m.local() != nil {
+		k.command(d)
+	} else {
+		k.ofCommands(d)
+	}
 	if d.Egress != nil || len(d.Methods) > 0 {
 		k.bad(d.Range, "mcp: an MCP server takes tools of kind \"mcp\" alone: no egress block and no methods beside it")
 	}

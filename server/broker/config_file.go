@@ -152,6 +152,29 @@ paths   = "paths"             # who may reach what: service-intentions files
 #   }
 # }
 #
+# destination "notes" {               # the same as a program of this machine, in a sandbox
+#   data_boundaries = ["personal"]    # without network, environment and credential
+#   mcp {
+#     command   = ["/usr/local/bin/notes-mcp", "--db", "/srv/notes/notes.db"]
+#     read_only = ["/srv/notes"]
+#   }
+# }
+#
+# oauth2 "calendar-token" {           # the credential is a refresh token
+#   token_url = "https://id.example/oauth/token"
+#   client_id = "bivouac"
+# }
+#
+# destination "calendar" {            # gets an access token of it
+#   url = "https://api.calendar.example/v3"
+#   credential "calendar-token" {}
+#   pages {                           # tools that read get all pages in one answer
+#     by     = "cursor"               # or "link", "number"
+#     cursor = "meta.next"
+#     items  = "data"
+#   }
+# }
+#
 # destination "weather" {
 #   url     = "https://api.weather.example/v1"
 #   methods = ["GET"]

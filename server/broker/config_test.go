@@ -3,6 +3,7 @@ package broker_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -74,14 +75,14 @@ func TestCredentialHeaders(t *testing.T) {
 
 // The example that init writes is good, and so is all of it without its comments.
 func TestExampleConfig(t *testing.T) {
-	whole := regexp.MustCompile(`(?m)^# ?(model|destination|  |})`).ReplaceAllString(broker.Example, "$1")
+	whole := regexp.MustCompile(`(?m)^# ?(model|destination|oauth2|  |})`).ReplaceAllString(broker.Example, "$1")
 	for _, src := range []string{broker.Example, whole} {
 		c, err := broker.ParseConfig([]byte(src), "broker.hcl")
 		if err != nil {
 			t.Fatalf("%v\n%s", err, src)
 		}
-		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 3) {
-			t.Errorf("%d models, %d destinations", len(c.Models), len(c.Destinations))
+		if src == whole && (len(c.Models) != 3 || len(c.Destinations) != 5 || len(c.OAuth2) != 1) {
+			t.Errorf("%d models, %d destinations, %d of OAuth", len(c.Models), len(c.Destinations), len(c.OAuth2))
 		}
 	}
 }
@@ -93,7 +94,7 @@ func TestMCPConfig(t *testing.T) {
 		"mcp {\n timeout = \"5s\"\n max_answer_kib = 1\n max_tools = 2\n max_schema_kib = 3\n max_schema_depth = 4\n }": {Timeout: "5s", MaxAnswerKiB: 1, MaxTools: 2, MaxSchemaKiB: 3, MaxSchemaDepth: 4},
 	} {
 		c, err := broker.ParseConfig([]byte(strings.Replace(goodConfig, "  methods = [\"GET\"]", lines, 1)), "b.hcl")
-		if err != nil || *c.Destinations[0].MCP != want {
+		if err != nil || !reflect.DeepEqual(*c.Destinations[0].MCP, want) {
 			t.Errorf("%q: %+v %v", lines, c.Destinations, err)
 		}
 	}

@@ -42,6 +42,7 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 		ExaminePaths(r, files.Location())
 	}
 	ExamineWays(ctx, r, b.cfg, b.ports.Egress)
+	ExamineCommands(ctx, r, b.cfg, b.ports.Sandbox)
 	b.examineKeys(ctx, r)
 	b.tokens.Examine(r)
 	ExamineCaps(r, b.Caps())
@@ -117,6 +118,9 @@ func ExamineWays(ctx context.Context, r *finding.Report, c Config, n egress.Netw
 		}
 	}
 	for _, d := range c.Destinations {
+		if d.MCP.local() != nil {
+			continue
+		}
 		ways = append(ways, c.way("tool."+d.Name, "destination "+d.Name, d.URL, d.CAFile, d.AllowPrivate, n))
 	}
 	for _, o := range c.OAuth2 {

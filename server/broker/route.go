@@ -1,7 +1,11 @@
 package broker
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"net/http"
+	"net/url"
 	"os"
 	"time"
 
@@ -88,7 +92,21 @@ func (c Config) openRoute(m Model, n egress.Network) (*route, error) {
 	return &route{cfg: m, price: m.tariff(), close: client.CloseIdleConnections, provider: p}, nil
 }
 
-func (c Config) openDestination(d Destination, n egress.Network) (*outlet, error) {
+// openCommand is a destination that runs a program, and is reached over no network.
+func (c Config) openCommand(d Destination, l *mcp.Local, p Ports) *outlet {
+	sum := sha256.Sum256([]byte(p.CallLog))
+	return &outlet{
+		boundaries:  d.DataBoundaries,
+		Destination: gateway.New(gateway.Config{Name: d.Name, Base: &url.URL{Scheme: "stdio", Path: l.Command[0]}, Client: &http.Client{}}),
+		mcp:         mcp.New(mcp.Config{Name: d.Name, Bounds: d.MCP.bounds(), Local: l, Sandbox: p.Sandbox, Broker: hex.EncodeToString(sum[:4])}),
+	}
+}
+
+func (c Config) openDestination(d Destination, p Ports) (*outlet, error) {
+	n := p.Egress
+	if l := d.MCP.local(); l != nil {
+		return c.openCommand(d, l, p), nil
+	}
 	base, err := egress.CheckBase(d.URL, d.AllowPrivate)
 	if err != nil {
 		return nil, err

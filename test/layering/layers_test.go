@@ -78,7 +78,7 @@ var layers = []layer{
 
 	// the broker: no state database, no engine; of sandboxes what MCP servers of its own
 	// machine run in, which broker.hcl alone can name
-	{"server/broker", []string{"server/broker/oauth", "server/broker/issued", "server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker", []string{"server/broker/oauth", "edge/sandbox", "server/broker/issued", "server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/provider", []string{"consul", "edge/protocol", "edge/runtime/runtimev1", "server/broker/egress", "server/broker/secret"}, []string{}, "a provider's format knows no budget and no call log"},
 	{"server/broker/gateway", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/net"}, "an http tool knows no budget and no call log"},
 	{"server/broker/issued", []string{"edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/net"}, "a credential's form is said before anybody asks for it"},
@@ -86,7 +86,7 @@ var layers = []layer{
 	{"server/broker/mcp", []string{"consul", "edge/legible", "edge/protocol", "edge/sandbox", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
-	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
+	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "edge/sandbox", "edge/sandbox/bubblewrap", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},

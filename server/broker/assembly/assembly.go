@@ -21,6 +21,8 @@ import (
 	"bivouac/edge/identity"
 	edgemetric "bivouac/edge/metric"
 	"bivouac/edge/protocol"
+	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/bubblewrap"
 	"bivouac/server/broker"
 	"bivouac/server/broker/keyring"
 	"bivouac/server/broker/metric"
@@ -107,6 +109,10 @@ func Run(ctx context.Context, o Options) error {
 	if len(o.Servers) > 0 {
 		cfg.Servers = o.Servers
 	}
+	confine := sandboxes(cfg, o.Log)
+	if err := cfg.Confined(ctx, confine); err != nil {
+		return err
+	}
 	keys, err := keyring.Open(o.Data)
 	if err != nil {
 		return err
@@ -132,7 +138,7 @@ func Run(ctx context.Context, o Options) error {
 		Meter:     meter,
 		Authority: held, Root: root(keys, held, o.Log), Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
-		WitnessDir: o.Data,
+		WitnessDir: o.Data, Sandbox: confine,
 	})
 	if err != nil {
 		listener.Close() // nothing was served
@@ -146,6 +152,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	meter.Watch(b)
 	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
+	if confine != nil {
+		err = errors.Join(err, confine.Tidy(context.WithoutCancel(ctx)))
+	}
 	o.Log.Info("broker stopped")
 	return err
 }
@@ -162,6 +171,18 @@ func authority(cfg broker.Config, keys *keyring.Keyring, log *slog.Logger) (brok
 	}
 	log.Info("grants and credentials are in a server of their own", "server", c.Address, "namespace", c.Namespace)
 	return vaultpolicy.New(vaultpolicy.Params{Config: c, Trust: keys, Log: log})
+}
+
+// Identity of what runs in the broker's sandboxes, on a machine where the broker is root:
+// another one than an edge's sandboxes have there.
+const sandboxUID = bubblewrap.DefaultUID + 1
+
+// sandboxes that MCP servers run in; nil where broker.hcl names no command.
+func sandboxes(cfg broker.Config, log *slog.Logger) sandbox.Backend {
+	if len(cfg.Commands()) == 0 {
+		return nil
+	}
+	return bubblewrap.New(bubblewrap.Config{UID: sandboxUID, GID: sandboxUID, CgroupParent: "bivouac-mcp", Log: log})
 }
 
 // root of trust is the keyring. Receipts are signed by the server that holds the

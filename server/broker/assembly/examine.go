@@ -50,6 +50,7 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	broker.ExamineCaps(r, cfg.Caps)
 	examineVault(ctx, r, cfg, file)
 	broker.ExamineWays(ctx, r, cfg, egress.Network{})
+	broker.ExamineCommands(ctx, r, cfg, sandboxes(cfg, nil))
 	examineListener(ctx, r, cfg.Listen, mine)
 	r.Disk(finding.Disk{Path: o.Data, Holds: "keyring and call log", Low: broker.LowDisk, Mend: "du -xh " + o.Data + " | sort -h | tail"})
 	return r
