@@ -63,7 +63,7 @@ var (
 const grantRole = "auth/token/roles/bivouac-grant"
 
 // ownTime of a grant that ends by itself: all works are under way before it is over.
-const ownTime = 50 * time.Second
+const ownTime = 80 * time.Second
 
 // lastTime of it, in which it is looked up when exactly it is over: each renewal moves
 // that by a part of a second, and none comes any more.
