@@ -26,6 +26,13 @@ func (k *check) issued(c Config) {
 			}
 		}
 	}
+	for _, o := range c.OAuth2 {
+		for _, name := range []string{o.Name, o.ClientSecret} {
+			if names[name] != nil {
+				k.bad(o.Range, "oauth2 %q: credential %q is issued by an engine, and a token is made of one that is stored", o.Name, name)
+			}
+		}
+	}
 	for _, m := range c.Models {
 		if names[m.Credential] != nil {
 			k.bad(m.Range, "credential %q is issued under a grant, and a model route has none: name a credential that is stored", m.Credential)

@@ -23,10 +23,11 @@ type outside struct {
 	*keyring.Keyring
 	taken chan authority.Ended
 
-	mu    sync.Mutex // guards below
-	gone  map[protocol.GrantID]bool
-	away  bool // it refuses a revoked grant, and cannot end it
-	ended []protocol.GrantID
+	mu      sync.Mutex // guards below
+	gone    map[protocol.GrantID]bool
+	away    bool // it refuses a revoked grant, and cannot end it
+	ended   []protocol.GrantID
+	engines engines
 }
 
 func newOutside(k *keyring.Keyring) *outside {

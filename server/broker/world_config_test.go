@@ -2,6 +2,21 @@ package broker_test
 
 // hclConfig is the broker of every world.
 const hclConfig = `
+vault {}
+destination "reports" {
+  url = "http://tools.example/reports"
+  allow_private = true
+  credential "reports-db" {
+    from "database" {
+      role = "reports-ro"
+    }
+  }
+  credential "reports-sign" {
+    from "transit" {
+      key = "partner"
+    }
+  }
+}
 pool    = "default"
 servers = ["` + serverAddr + `"]
 model "main" {
