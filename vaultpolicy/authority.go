@@ -22,6 +22,8 @@ import (
 type Trust interface {
 	Recipient() (recipient, statement string)
 	OpenCredential(tenant protocol.TenantID, name string, sealed []byte) (secret.Value, error)
+	// OpenGrant opens what the keyring sealed before the grant moved here.
+	OpenGrant(sealed []byte) (authority.Grant, authority.Rotation, error)
 }
 
 // Params of an adapter.

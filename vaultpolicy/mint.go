@@ -28,7 +28,7 @@ func (v *Vault) Mint(ctx context.Context, u authority.Use) (secret.Value, error)
 // actionOf a use: the batch token with which its one request is made, where the grant
 // allows it and lives.
 func (v *Vault) actionOf(ctx context.Context, u authority.Use, c policies.Credential) (secret.Value, error) {
-	o, err := v.open(ctx, u)
+	o, err := v.openHeld(ctx, u)
 	if err != nil {
 		return secret.Value{}, err
 	}

@@ -65,22 +65,25 @@ First start:  bivouac-broker init
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see bivouac-broker --help", err)
 	})
 	root.PersistentFlags().StringVar(&data, "data", assembly.DefaultDir(), "directory of keyring, call log and broker.hcl; 0700")
-	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data), ledgerCommand(&data), doctorCommand(&data))
+	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data), ledgerCommand(&data), doctorCommand(&data),
+		backupCommand(&data), restoreCommand(&data), keyringCommand(&data), moveCommand(&data))
 	return root
 }
 
 func initCommand(data *string) *cobra.Command {
 	var listen string
 	var servers []string
+	var with *passphrase
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Make the keyring, a first broker.hcl and the paths directory; print the root's fingerprint",
 		Long: "Makes the keyring, a first broker.hcl and the paths directory, and prints the root's fingerprint. The addresses\n" +
-			"that are given are written to broker.hcl, so that bivouac-broker run needs none.",
-		Example: "  bivouac-broker init --listen 203.0.113.10:7402 --server 203.0.113.10:7401",
+			"that are given are written to broker.hcl, so that bivouac-broker run needs none. With --passphrase-file the keyring\n" +
+			"opens with that passphrase alone, which run needs then: from a file, from systemd, or from the terminal.",
+		Example: "  bivouac-broker init --listen 203.0.113.10:7402 --server 203.0.113.10:7401\n  bivouac-broker init --passphrase-file prompt",
 		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fingerprint, err := assembly.Init(*data, listen, servers)
+			fingerprint, err := assembly.Init(*data, listen, servers, with.choose("passphrase of the new keyring"))
 			if err != nil {
 				return err
 			}
@@ -89,6 +92,7 @@ func initCommand(data *string) *cobra.Command {
 			return nil
 		},
 	}
+	with = passphraseFlag(cmd, "passphrase-file", "seal the keyring with the passphrase of this file (0600), or \"prompt\"")
 	cmd.Flags().StringVar(&listen, "listen", "", "address for server and runners, TCP and UDP (default 127.0.0.1:7402)")
 	cmd.Flags().StringArrayVar(&servers, "server", nil, "runner listener whose feed is followed (default 127.0.0.1:7401; repeatable)")
 	return cmd
@@ -97,13 +101,14 @@ func initCommand(data *string) *cobra.Command {
 func codeCommand(data *string) *cobra.Command {
 	var ttl time.Duration
 	var out string
+	var open *passphrase
 	cmd := &cobra.Command{
 		Use:   "server-code",
 		Short: "Print a single-use code with which one bivouac-server enrols",
 		Long:  "Prints a single-use code with which one bivouac-server enrols (--broker-code-file). It works while the broker runs.",
 		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			code, err := keyring.NewServerCode(*data, ttl)
+			code, err := keyring.NewServerCode(*data, ttl, open.open())
 			if err != nil {
 				return err
 			}
@@ -114,6 +119,7 @@ func codeCommand(data *string) *cobra.Command {
 			return nil
 		},
 	}
+	open = passphraseFlag(cmd, "passphrase-file", openUsage)
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "life of the code")
 	cmd.Flags().StringVar(&out, "out", "", "write the code to this file (0600) instead of printing it")
 	return cmd
@@ -178,6 +184,7 @@ func asLastTime(cmd *cobra.Command, o *assembly.Options) error {
 func runCommand(data *string) *cobra.Command {
 	var o assembly.Options
 	var level slog.Level
+	var open *passphrase
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve until interrupted",
@@ -194,6 +201,7 @@ func runCommand(data *string) *cobra.Command {
 			if err := asLastTime(cmd, &o); err != nil {
 				return err
 			}
+			o.Passphrase = open.open()
 			return assembly.Run(cmd.Context(), o)
 		},
 	}
@@ -201,6 +209,7 @@ func runCommand(data *string) *cobra.Command {
 	cmd.Flags().StringVar(&o.Listen, "listen", "", "address, TCP and UDP (default: that of the configuration)")
 	cmd.Flags().StringArrayVar(&o.Servers, "server", nil, "runner listener whose feed is followed (default: those of the configuration; repeatable)")
 	cmd.Flags().StringVar(&o.Metrics, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
+	open = passphraseFlag(cmd, "passphrase-file", openUsage)
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	return cmd
 }

@@ -121,7 +121,7 @@ var layers = []layer{
 	{"cmd/internal/devdir", []string{"edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
 	{"cmd/internal/laststart", []string{"edge/durable", "edge/protocol"}, []string{"github.com/spf13/cobra"}, "which flags a start had, in a file of its data directory"},
 	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/filemode", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra", "golang.org/x/term"}, "flags, configuration, the keyring's passphrase, run"},
 	{"cmd/bivouac-edge", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
@@ -140,6 +140,7 @@ var pure = []string{
 // somebody waits for: loops in Run, long I/O in an op runner.
 var goStatements = map[string]string{
 	"cmd/bivouac/cli/input.go":                 "a read of the terminal, which nothing interrupts, ends with the process",
+	"cmd/bivouac-broker/passphrase.go":         "a read of the terminal, which nothing interrupts, ends with the process",
 	"cmd/bivouac/cli/tree.go":                  "waits for a child process, and tells the tree that it is gone",
 	"edge/sandbox/bubblewrap/probe_linux.go":   "kills or measures while Run waits for the process; the probe receives its answer",
 	"edge/sandbox/bubblewrap/spawner_linux.go": "a thread that is never unlocked, so that it leaves the control groups; ends in close",

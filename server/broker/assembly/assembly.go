@@ -47,6 +47,8 @@ type Options struct {
 	Listen string
 	// Servers override the configuration's.
 	Servers []string
+	// Passphrase of the keyring, where it has one.
+	Passphrase keyring.Passphrase
 	// Metrics is the address of the page of numbers; empty: none.
 	Metrics string
 	// Again is the command that starts this broker with the flags of its last start, for
@@ -66,7 +68,7 @@ func DefaultDir() string {
 // Init makes a data directory: the keyring and, where they are missing, a first
 // configuration with the addresses that are given, and the paths directory. It returns
 // the root's fingerprint.
-func Init(data, listen string, servers []string) (string, error) {
+func Init(data, listen string, servers []string, with ...keyring.Passphrase) (string, error) {
 	first, err := broker.First(listen, servers)
 	if err != nil {
 		return "", err
@@ -75,7 +77,7 @@ func Init(data, listen string, servers []string) (string, error) {
 	if _, err := os.Stat(path); err == nil && (listen != "" || len(servers) > 0) {
 		return "", protocol.Errorf(protocol.CodeAlreadyExists, "%s is there already: say listen and servers in it, and leave --listen and --server out", path)
 	}
-	fingerprint, err := keyring.Init(data)
+	fingerprint, err := keyring.Init(data, with...)
 	if err != nil {
 		return "", err
 	}
@@ -113,7 +115,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := cfg.Confined(ctx, confine); err != nil {
 		return err
 	}
-	keys, err := keyring.Open(o.Data)
+	keys, err := keyring.Open(o.Data, o.Passphrase)
 	if err != nil {
 		return err
 	}

@@ -78,6 +78,9 @@ func examineKeyring(r *finding.Report, o Options) (idle bool) {
 	switch {
 	case protocol.CodeOf(err) == protocol.CodeFailedPrecondition:
 		r.Fine("keyring", "in use by a broker that runs")
+	case protocol.CodeOf(err) == protocol.CodeUnauthenticated && keyring.Sealed(o.Data):
+		r.Fine("keyring", "sealed with a passphrase, which nobody is asked for here")
+		return true
 	case !r.Err("keyring", err, why, "restore keyring.age and keyring.key from a backup"):
 		r.Fine("keyring", "root %.12s…", identity.Fingerprint(k.Root()))
 		k.Close()

@@ -30,11 +30,11 @@ type codeEntry struct {
 
 // NewServerCode makes a code for one server. It works while a broker runs on the
 // directory: only the code's own file is written.
-func NewServerCode(dir string, ttl time.Duration) (identity.Code, error) {
+func NewServerCode(dir string, ttl time.Duration, with ...Passphrase) (identity.Code, error) {
 	if ttl <= 0 || ttl > 24*time.Hour {
 		return identity.Code{}, protocol.Errorf(protocol.CodeInvalidArgument, "a code lives longer than zero and at most 24h: minutes are enough")
 	}
-	k, err := read(dir)
+	k, err := read(dir, with...)
 	if err != nil {
 		return identity.Code{}, err
 	}

@@ -1,7 +1,6 @@
 package keyring
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -41,6 +40,7 @@ type content struct {
 	Servers     []server           `json:"servers"`
 	Grants      []listed           `json:"grants"`
 	Credentials []storedCredential `json:"credentials"`
+	Moved       *moved             `json:"moved,omitempty"`
 
 	byGrant map[protocol.GrantID]int // index into Grants
 }
@@ -152,7 +152,9 @@ func serial() *big.Int {
 }
 
 // seal encrypts the content for the identity file.
-func (c *content) seal(to age.Recipient) ([]byte, error) {
+func (c *content) seal(to ...age.Recipient) ([]byte, error) {
+	sealed := *c // readers never wait
+	c = &sealed
 	c.Version = contentVersion
 	if slices.ContainsFunc(c.Grants, func(l listed) bool { return l.Part != "" || l.Pending != "" }) {
 		c.Version = rotatedVersion
@@ -162,18 +164,7 @@ func (c *content) seal(to age.Recipient) ([]byte, error) {
 		return nil, err
 	}
 	defer clear(plain)
-	var out bytes.Buffer
-	w, err := age.Encrypt(&out, to)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(plain); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil { // writes the last chunk
-		return nil, err
-	}
-	return out.Bytes(), nil
+	return encrypt(plain, to...)
 }
 
 // unseal decrypts and checks that nothing is missing.
@@ -187,11 +178,16 @@ func unseal(sealed []byte, with age.Identity) (*content, error) {
 	if err := json.Unmarshal(plain, &c); err != nil {
 		return nil, protocol.Errorf(protocol.CodeDataLoss, "its content cannot be read")
 	}
+	return &c, c.whole()
+}
+
+// whole refuses a content that this broker cannot stand on.
+func (c *content) whole() error {
 	switch {
 	case c.Version < contentVersion || c.Version > rotatedVersion:
-		return nil, protocol.Errorf(protocol.CodeIncompatible, "it has version %d, this broker reads %d to %d: use the broker that wrote it", c.Version, contentVersion, rotatedVersion)
+		return protocol.Errorf(protocol.CodeIncompatible, "it has version %d, this broker reads %d to %d: use the broker that wrote it", c.Version, contentVersion, rotatedVersion)
 	case len(c.RootSeed) != ed25519.SeedSize || len(c.ReceiptSeed) != ed25519.SeedSize || len(c.GrantKey) != 32 || c.BrokerID == "":
-		return nil, protocol.Errorf(protocol.CodeDataLoss, "keys are missing in it")
+		return protocol.Errorf(protocol.CodeDataLoss, "keys are missing in it")
 	}
-	return &c, nil
+	return nil
 }

@@ -4,7 +4,7 @@
 //
 //	keyring.age     root key and certificate, receipt key, seal identity,
 //	                credentials by tenant, grants, enrolled servers
-//	keyring.key     the age identity that opens it
+//	keyring.key     the age identity that opens it, plain or sealed with a passphrase
 //	server-codes/   hashes of enrolment codes
 //	lock            held by the one broker that runs on the directory
 //

@@ -46,11 +46,23 @@ func decrypt(sealed []byte, with age.Identity, limit int64) ([]byte, error) {
 }
 
 // readIdentity reads keyring.key.
-func readIdentity(dir string) (*age.X25519Identity, error) {
+func readIdentity(dir string, with []Passphrase) (*age.X25519Identity, error) {
 	path := filepath.Join(dir, keyFile)
 	text, err := readPrivate(path)
 	if err != nil {
 		return nil, absent(dir, path, err)
+	}
+	if isSealed(text) {
+		said, given, err := say(with)
+		switch {
+		case err != nil:
+			return nil, err
+		case !given:
+			return nil, needsPassphrase(path)
+		}
+		if text, err = openWith(text, said, path, maxSealed); err != nil {
+			return nil, err
+		}
 	}
 	defer clear(text)
 	ids, err := age.ParseIdentities(bytes.NewReader(text))

@@ -53,11 +53,9 @@ func (k *Keyring) Format(s fmt.State, _ rune) { io.WriteString(s, "keyring REDAC
 
 // Init makes a new keyring in dir and returns the fingerprint of its root. An
 // existing one is never touched.
-func Init(dir string) (fingerprint string, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be made: %w; choose another --data or mend its permissions", dir, err)
-	}
-	if err := filemode.Secret(dir); err != nil {
+// With a passphrase its key is sealed with that.
+func Init(dir string, with ...Passphrase) (fingerprint string, err error) {
+	if err := prepare(dir); err != nil {
 		return "", err
 	}
 	for _, name := range []string{keyringFile, keyFile} {
@@ -78,8 +76,11 @@ func Init(dir string) (fingerprint string, err error) {
 	if err != nil {
 		return "", err
 	}
-	text := "# age identity of the Bivouac keyring beside it. Keep both together, readable by their owner alone.\n" + id.String() + "\n"
-	if err := durable.Replace(filepath.Join(dir, keyFile), []byte(text), 0o600); err != nil {
+	key, err := sealIdentity(id, with)
+	if err != nil {
+		return "", err
+	}
+	if err := durable.Replace(filepath.Join(dir, keyFile), key, 0o600); err != nil {
 		return "", writeError(dir, err)
 	}
 	if err := durable.Replace(filepath.Join(dir, keyringFile), sealed, 0o600); err != nil {
@@ -97,7 +98,8 @@ func writeError(dir string, err error) error {
 }
 
 // Open opens the keyring for the one broker that may change it.
-func Open(dir string) (*Keyring, error) {
+// with says the passphrase of its key, where it has one.
+func Open(dir string, with ...Passphrase) (*Keyring, error) {
 	if err := filemode.Secret(dir); err != nil {
 		return nil, absent(dir, filepath.Join(dir, keyringFile), err)
 	}
@@ -105,7 +107,7 @@ func Open(dir string) (*Keyring, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := read(dir)
+	k, err := read(dir, with...)
 	if err != nil {
 		held.Release() // the first error says it
 		return nil, err
@@ -115,8 +117,8 @@ func Open(dir string) (*Keyring, error) {
 }
 
 // read opens without the lock.
-func read(dir string) (*Keyring, error) {
-	id, err := readIdentity(dir)
+func read(dir string, with ...Passphrase) (*Keyring, error) {
+	id, err := readIdentity(dir, with)
 	if err != nil {
 		return nil, err
 	}

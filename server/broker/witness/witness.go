@@ -35,7 +35,7 @@ import (
 
 // Names inside the broker's data directory.
 const (
-	headsFile   = "ledger-heads.json"
+	HeadsFile   = "ledger-heads.json"
 	acceptedDir = "accepted-restores"
 )
 
@@ -242,12 +242,12 @@ func write(dir string, seen map[protocol.TenantID]Seen) error {
 	if err != nil {
 		return err
 	}
-	return durable.Replace(filepath.Join(dir, headsFile), append(b, '\n'), 0o600)
+	return durable.Replace(filepath.Join(dir, HeadsFile), append(b, '\n'), 0o600)
 }
 
 // Read what a broker of a directory has seen, by tenant. It works while one runs.
 func Read(dir string) ([]Seen, error) {
-	path := filepath.Join(dir, headsFile)
+	path := filepath.Join(dir, HeadsFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
