@@ -76,6 +76,12 @@ func TestReadFile(t *testing.T) {
 		len(f.Scope.TenantKeys) != 1 || f.Scope.TenantKeys[0].Name != "shared-key" || f.Auth.Role != "bivouac-broker" {
 		t.Errorf("%+v", f)
 	}
+	// The broker itself reads the secret of an OAuth client, which no grant gives.
+	write(brokerHCL + "\noauth2 \"tickets-token\" {\n  token_url = \"https://id.example/token\"\n  client_id = \"x\"\n  client_secret = \"tickets-client\"\n}\n")
+	if g, err := ReadFile(path, none); err != nil || !slices.Equal(g.Scope.Keys, []string{"openai", "tickets-client", "tickets-token"}) {
+		t.Errorf("%+v %v", g.Scope, err)
+	}
+	write(brokerHCL)
 	p, err := f.Plan(f.Scope)
 	if err != nil {
 		t.Fatal(err)

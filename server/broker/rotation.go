@@ -9,8 +9,9 @@ import (
 	"bivouac/server/broker/secret"
 )
 
-// maxRetired values of one credential are remembered.
-const maxRetired = 4
+// maxRetired values of one credential are remembered: what it was, and with OAuth the
+// refresh tokens and the secret behind it.
+const maxRetired = 16
 
 // retired remembers, in memory, what credentials were before they were set again:
 // an upstream may still answer with an old value, and an answer is redacted of all

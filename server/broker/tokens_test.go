@@ -109,6 +109,14 @@ func TestToolsWithOAuth(t *testing.T) {
 		if r, err := call(opaque); err != nil || r.GetHttpStatus() != 200 || cal.n != 3 || cal.touched != 1 {
 			t.Errorf("the next one: %v %v, %d tokens", r, err, cal.n)
 		}
+		// However often it is replaced, what counts now is never shown.
+		for range 7 {
+			time.Sleep(15 * time.Second)
+			cal.valid = "none"
+			if r, err := call(read); err != nil || r.GetHttpStatus() != 200 {
+				t.Errorf("%v %v", r, err)
+			}
+		}
 		// The person takes the authorisation back at the provider.
 		time.Sleep(20 * time.Minute)
 		cal.good, cal.asked = "none", 0
