@@ -5,7 +5,9 @@
 // an admin reads with plain commands, sealed with a key of its person in transit.
 // The credential of one action is a batch child of that token, and what it reads
 // from the key-value engine. So whoever revokes the token, disables the entity, or
-// deletes the entry has ended the grant, without asking Bivouac.
+// deletes the entry has ended the grant, without asking Bivouac. Where broker.hcl says
+// so, an engine issues the credential under that token instead: a database user, a
+// client certificate, a signature.
 //
 // It guarantees that nothing is minted which the server would not give (the mint is
 // the gate, INV-13), that a grant which ended is told of within Poll or as soon as an
