@@ -10,6 +10,10 @@
 // outcome_unknown (INV-5). An answer is one whatever its status; whether its status
 // says what became of an effect is the engine's to judge, for all tools alike.
 //
+// What only reads may be sent again and followed over the pages of a list, within
+// bounds, at the destination itself, each request asked of the paths; an effect is sent
+// again only where its upstream said that it did nothing and its class allows it.
+//
 // Destinations come from the broker's own file; an agent's definition names one
 // and cannot widen it. It knows no capability and no call log. Test it with go
 // test alone.
