@@ -60,7 +60,7 @@ func (r *Rig) Ends(ctx context.Context, x *Site, how Revocations) (out Ends, err
 	}()
 	for _, g := range grants {
 		h := heldGrant{Grant: g}
-		if h.streams, err = r.Hold(ctx, how.Streams/how.Grants, g.ID.String(), h.work(), r.Server); err != nil {
+		if h.streams, err = r.Hold(ctx, how.Streams/how.Grants, "slow "+g.ID.String(), h.work(), r.Server); err != nil {
 			return out, err
 		}
 		all = append(all, h)

@@ -20,6 +20,7 @@ import (
 //
 //	quick        answers at once
 //	hold NAME    answers a piece every tenth of a second until nobody listens
+//	hold slow …  a piece every second: what is measured is its end, not what it carries
 type Upstream struct {
 	URL string
 
@@ -61,7 +62,11 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`+"\n\ndata: [DONE]\n\n") // the client went
 		return
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
+	every := 100 * time.Millisecond
+	if strings.HasPrefix(prompt, "hold slow") {
+		every = time.Second
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for u.piece(w, stamp()+" ") {
 		select {
