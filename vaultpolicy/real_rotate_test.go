@@ -105,7 +105,7 @@ func TestRotationCutOff(t *testing.T) {
 		x := newSite(t, vaulttest.Open(t, p))
 		n := x.cfg.names()
 		b := x.start(t, quick)
-		defer b.stop()
+		defer func() { b.stop() }()
 		g, old := x.grant(t, b.Vault)
 		until(t, b.Vault, g.ID, "")
 		accessor := x.accessor(t, g)
