@@ -110,12 +110,16 @@ func New(c Config) *Engine {
 			c.Limits.ReplicaTTL = c.Limits.OwnerTTL
 		}
 	}
+	left := c.Limits.learnsWithin()
+	if c.Alone {
+		left = 0 // nobody else renews
+	}
 	return &Engine{
 		cfg:     c,
 		ids:     ids{entropy: c.Entropy},
 		live:    newLiveHub(),
 		settled: newInbox(),
-		leases:  newLeases(c.Elapsed),
+		leases:  newLeases(c.Elapsed, left),
 		links:   newLinks(),
 		floors:  newFloors(),
 		view:    newView(),

@@ -18,8 +18,13 @@ import (
 type leases struct {
 	elapsed lease.Elapsed
 
-	mu   sync.Mutex // guards held and what it points to
+	mu   sync.Mutex // guards held, what it points to, and shared
 	held map[protocol.AttemptID]*held
+	// shared says until when the replica that a runner left may go on renewing, since
+	// it has not looked at its row yet: for the rows that this process took.
+	shared map[protocol.RunnerID]time.Duration
+	// first is the same for rows that an earlier process of this replica took.
+	first time.Duration
 }
 
 // held is one lease.
@@ -38,20 +43,35 @@ type held struct {
 	unsure bool
 }
 
-func newLeases(e lease.Elapsed) *leases {
+func newLeases(e lease.Elapsed, left time.Duration) *leases {
 	if planted.Chosen == planted.Clock {
 		began := time.Now()
 		e = func() time.Duration { return time.Since(began) }
 	}
-	return &leases{elapsed: e, held: map[protocol.AttemptID]*held{}}
+	return &leases{elapsed: e, held: map[protocol.AttemptID]*held{}, shared: map[protocol.RunnerID]time.Duration{}, first: e() + left}
 }
 
-// start starts the clock of an attempt now.
+// taken notes that the connection row of a runner is ours now. For as long as left
+// says, another replica that lives may not know of it, and renews: no clock of that
+// runner's leases starts before it knows. INV-20.
+func (l *leases) taken(r protocol.RunnerID, left time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.elapsed()
+	maps.DeleteFunc(l.shared, func(_ protocol.RunnerID, until time.Duration) bool { return until <= now && l.first <= now })
+	l.shared[r] = now + left
+}
+
+// start starts the clock of an attempt now, or when nobody else renews it any more.
 func (l *leases) start(a execution.Attempt, s protocol.SessionID, auth *authority) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	alone, known := l.shared[a.Runner]
+	if !known {
+		alone = l.first
+	}
 	l.held[a.ID] = &held{
-		clock: execution.NewLease(a.AuthorityTTL, a.Retention, l.elapsed()), runner: a.Runner, fence: a.Fence,
+		clock: execution.NewLease(a.AuthorityTTL, a.Retention, max(l.elapsed(), alone)), runner: a.Runner, fence: a.Fence,
 		session: s, accepted: a.AcceptedSeq, authority: auth,
 	}
 }

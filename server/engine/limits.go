@@ -66,6 +66,17 @@ func DefaultLimits() Limits {
 	}
 }
 
+// renewRows is how often a replica renews the rows that it holds, and learns which of
+// them another has taken.
+func (l Limits) renewRows() time.Duration { return min(l.OwnerTTL, l.ConnectionTTL) / 3 }
+
+// learnsWithin is how long a replica may go on with a runner that went to another: by
+// then it has renewed its rows, with the first sign of life after they are due, or could
+// give no sign for the ttl and stops by itself.
+func (l Limits) learnsWithin() time.Duration {
+	return l.renewRows() + l.ReplicaTTL/beatsPerTTL + l.ReplicaTTL
+}
+
 // narrowed is a duration of an agent under a limit of the server. INV-10.
 func narrowed(agent, server time.Duration) time.Duration {
 	if server > 0 && server < agent {

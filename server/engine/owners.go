@@ -131,7 +131,7 @@ func (e *Engine) tickOwners(ctx context.Context) (bool, error) {
 	err := e.sign(ctx, renew)
 	var led bool
 	if err == nil {
-		e.replicas.gave(begun, min(e.cfg.Limits.OwnerTTL, e.cfg.Limits.ConnectionTTL)/3, renew)
+		e.replicas.gave(begun, e.cfg.Limits.renewRows(), renew)
 		led, err = e.look(ctx)
 	}
 	if err != nil {

@@ -65,6 +65,7 @@ func (e *Engine) takeRow(ctx context.Context, row execution.Connection) error {
 		return err
 	})
 	if err == nil || protocol.CodeOf(err) == protocol.CodeOutcomeUnknown {
+		e.leases.taken(row.Runner, 0)
 		e.leases.forgetOf(row.Runner) // whatever this replica knew of them is old
 	}
 	return err

@@ -118,6 +118,64 @@ func TestRunnerMovesToAnotherReplica(t *testing.T) {
 	})
 }
 
+// The replica that a runner left goes on renewing until it has looked at its row, and
+// the machine acts on that. The new one calls no lease lapsed before those words are
+// as old as the authority that they gave; after that it does. INV-20.
+func TestLeaseOfALeftReplicaCounts(t *testing.T) {
+	inWorld(t, func(w *et.World, r *et.Runner) {
+		_, h := begun(t, w, r)
+		other, _ := w.Beside(otherReplica)
+		r.Renews = false
+		for range 30 { // both have been there for long
+			time.Sleep(time.Second)
+			pass(t, other)
+			pass(t, w.Engine)
+			if r.Renew() == nil {
+				t.Fatal("the lease is not renewed")
+			}
+		}
+		epoch := r.Epoch()
+		held := []*runnerv1.HeldLease{{AttemptId: h.ID.String(), Fence: int64(h.Fence)}}
+		if _, err := other.Connect(ctx(), r.Caller(), "http/2", &runnerv1.ConnectRequest{
+			CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(), BootNonce: "boot", Facts: r.Facts, LastEpoch: epoch, Held: held,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var last time.Time
+		for since := time.Now(); ; {
+			got, err := w.Engine.Renew(ctx(), r.Caller(), &runnerv1.RenewRequest{Epoch: epoch, Leases: held})
+			if err == nil && len(got.Leases) == 1 {
+				last = time.Now()
+			} else if protocol.CodeOf(err) != protocol.CodeStaleFence {
+				t.Fatal(err)
+			} else {
+				break
+			}
+			if time.Since(since) > 10*time.Second {
+				t.Fatal("the replica that it left does not learn of it")
+			}
+			time.Sleep(250 * time.Millisecond)
+			pass(t, other)
+			pass(t, w.Engine)
+		}
+		if last.IsZero() {
+			t.Fatal("the replica that it left knew at once: nothing is proven")
+		}
+		for attempt(t, w, h.ID).State == execution.AttemptRunning {
+			if time.Since(last) > time.Minute {
+				t.Fatal("a lease that nobody renews does not lapse")
+			}
+			time.Sleep(250 * time.Millisecond)
+			pass(t, other)
+			pass(t, w.Engine)
+		}
+		a := attempt(t, w, h.ID)
+		if since := time.Since(last); a.State != execution.AttemptSuspect || since < a.AuthorityTTL {
+			t.Errorf("the attempt is %s %s after its lease was renewed for %s", a.State, since, a.AuthorityTTL)
+		}
+	})
+}
+
 // One replica leads. Its successor's fence is higher, and what a leader that was
 // silent still believes changes nothing. INV-3.
 func TestLeadMoves(t *testing.T) {

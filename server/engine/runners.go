@@ -137,6 +137,7 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 		e.noteCopy(ctx, c, req.Facts)
 	}
 	if protocol.CodeOf(err) == protocol.CodeOutcomeUnknown {
+		n.tookRow()
 		e.leases.forgetOf(c.Runner()) // the row may be ours by now, and these clocks are old
 	}
 	if err != nil {
@@ -145,6 +146,7 @@ func (e *Engine) Connect(ctx context.Context, c store.Caller, transport string, 
 	e.links.take(c.Runner(), n.row.Epoch, n.runner.Thumbprint, named)
 	resp := &runnerv1.ConnectResponse{Epoch: n.row.Epoch, CapabilityVersion: version, MailboxCursor: n.runner.AckedSeq,
 		ServerTimeUs: n.tx.Now.UnixMicro()}
+	n.tookRow()
 	for _, h := range n.alive {
 		e.leases.start(h.attempt, h.turn.turn.Session, h.authority)
 	}
@@ -162,6 +164,18 @@ type connecting struct {
 	runner execution.Runner
 	row    execution.Connection
 	alive  []heldAttempt
+	from   protocol.ReplicaID // had the row before
+}
+
+// tookRow says until when the replica that had the row may go on with the runner.
+func (n *connecting) tookRow() {
+	switch {
+	case n.runner.ID.IsZero() || n.from == n.e.cfg.Replica:
+	case n.from == "" || n.e.replicas.gone(n.from):
+		n.e.leases.taken(n.runner.ID, 0)
+	default:
+		n.e.leases.taken(n.runner.ID, n.e.cfg.Limits.learnsWithin())
+	}
 }
 
 type heldAttempt struct {
@@ -191,7 +205,7 @@ func (n *connecting) take(c store.Caller, transport string, req *runnerv1.Connec
 	if err := n.tx.SaveRunner(r, r.State); err != nil {
 		return err
 	}
-	n.runner = r
+	n.runner, n.from = r, last.Replica
 	return n.readHeld()
 }
 
