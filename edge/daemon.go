@@ -254,8 +254,11 @@ func (d *Daemon) stop(err error) {
 
 // recover takes up what an earlier daemon left: facts, device actions, turns.
 func (d *Daemon) recover(ctx context.Context) error {
-	if err := d.cfg.State.SaveGoodPolicy(d.rules.Load().source); err != nil {
-		return err
+	if r := d.rules.Load(); r.source != nil {
+		if err := d.cfg.State.SaveGoodPolicy(r.source); err != nil {
+			return err
+		}
+		d.noteMissing(ctx, r.missing)
 	}
 	d.observe(ctx)
 	d.sweep(ctx)

@@ -91,7 +91,20 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 	if err := roundTrip(ctx, p, dir, e, policy); err != nil {
 		return none, err
 	}
+	if err := keepPolicy(dir); err != nil {
+		return none, err
+	}
 	return e, dir.SaveEnrolment(e)
+}
+
+// keepPolicy keeps edge.hcl as good, so that one that is lost before the first start is
+// missed too.
+func keepPolicy(dir *state.Dir) error {
+	src, err := os.ReadFile(dir.Policy())
+	if err != nil {
+		return err
+	}
+	return dir.SaveGoodPolicy(src)
 }
 
 // notYet refuses the directory of a runner. One without its key is none that can leave.

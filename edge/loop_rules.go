@@ -23,23 +23,26 @@ import (
 
 // rules are one edge.hcl that was found good: what the owner allows, ready to act on.
 type rules struct {
-	source []byte // nil without a file
-	policy owner.Policy
-	device *device.Device
+	source  []byte // nil without a file
+	missing error  // edge.hcl is gone, and the last good one was read instead
+	policy  owner.Policy
+	device  *device.Device
 }
 
-// readRules reads edge.hcl. A missing file allows nothing on the machine.
+// readRules reads edge.hcl, or the last good one where that is gone. A machine that
+// never had one allows no folder and no toolchain.
 func readRules(dir *state.Dir) (*rules, error) {
-	src, err := os.ReadFile(dir.Policy())
+	file, missing := dir.PolicyInForce()
+	src, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the owner's policy cannot be read: %w", err)
 	}
-	r := &rules{source: src, policy: owner.Default()}
+	r := &rules{source: src, missing: missing, policy: owner.Default()}
 	if err == nil {
-		if err := filemode.Policy(dir.Policy()); err != nil {
+		if err := filemode.Policy(file); err != nil {
 			return nil, err
 		}
-		if r.policy, err = owner.Parse(dir.Policy(), src, dir.Path()); err != nil {
+		if r.policy, err = owner.Parse(file, src, dir.Path()); err != nil {
 			return nil, err
 		}
 	}
@@ -67,13 +70,17 @@ func (r *rules) still(now *rules, w *runnerv1.DeviceWork) error {
 // tickRules takes a changed edge.hcl over. What it narrows holds at once, also for
 // what runs: an effect asks again right before it happens, and a turn that sees a
 // toolchain which was taken away is ended. A file with mistakes changes nothing
-// and is told in status: the last good one stays in force.
+// and is told in status: the last good one stays in force. So does one that is gone.
 func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 	d.watchLack()
 	old := d.rules.Load()
-	src, err := os.ReadFile(d.cfg.State.Policy())
-	if err == nil && old.source != nil && bytes.Equal(src, old.source) || errors.Is(err, fs.ErrNotExist) && old.source == nil {
-		d.problems.note("policy", nil)
+	file, missing := d.cfg.State.PolicyInForce()
+	src, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && old.source != nil { // the copy is gone too
+		return true, d.cfg.State.SaveGoodPolicy(old.source)
+	}
+	if err == nil && old.source != nil && bytes.Equal(src, old.source) || errors.Is(err, fs.ErrNotExist) {
+		d.noteMissing(ctx, missing)
 		return false, nil
 	}
 	now, err := readRules(d.cfg.State)
@@ -88,7 +95,7 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	d.rules.Store(now)
-	d.problems.note("policy", nil)
+	d.noteMissing(ctx, now.missing)
 	d.keys.wakeAll()
 	d.log.InfoContext(ctx, "edge.hcl is in force as it is now", "folders", len(now.policy.Folders), "slots", now.policy.Slots)
 	if seen := d.seen.Load(); seen != nil {
@@ -109,6 +116,14 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// noteMissing says that edge.hcl is gone, once, or that nothing is wrong with it.
+func (d *Daemon) noteMissing(ctx context.Context, missing error) {
+	if missing != nil && d.problems.text("policy") != missing.Error() {
+		d.log.WarnContext(ctx, "edge.hcl is missing: the last good one stays in force", "error", missing)
+	}
+	d.problems.note("policy", missing)
 }
 
 // cutEgress ends the turns whose sandboxes have a way to a registry.

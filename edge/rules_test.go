@@ -60,12 +60,59 @@ func TestChangedRulesAreInForce(t *testing.T) {
 		if s := m.daemon.Status(); s.PolicyProblem != "" || !slices.Contains(s.Actions, device.Write) {
 			t.Errorf("mended: problem %q, %v", s.PolicyProblem, s.Actions)
 		}
+	})
+}
+
+// A lost edge.hcl takes nothing back and no second key away: the last good one stays in
+// force, also over a new start and when its copy is lost under the daemon, and status
+// says what brings it back. A machine that never had one is fine. INV-10.
+func TestLostRulesStayInForce(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.run()
+		m.connected()
+		p := m.daemon.rules.Load().policy
+		p.SecondKeys = []owner.SecondKey{{Over: device.Write, TTL: time.Hour}}
+		m.save(p)
+		stays := func(when string) {
+			t.Helper()
+			s := m.daemon.Status()
+			if !slices.Contains(s.Actions, device.Write) || len(s.SecondKeys) != 1 {
+				t.Errorf("%s: actions %v, second keys %v", when, s.Actions, s.SecondKeys)
+			}
+			if !strings.Contains(s.PolicyProblem, "edge.hcl is missing") || !strings.Contains(s.PolicyProblem, "cp "+m.dir.GoodPolicy()+" "+m.dir.Policy()) {
+				t.Errorf("%s: problem %q", when, s.PolicyProblem)
+			}
+		}
+		remove := func(file string) {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		remove(m.dir.Policy())
+		time.Sleep(2 * rulesEvery)
+		stays("running")
+		remove(m.dir.GoodPolicy())
+		time.Sleep(3 * rulesEvery)
+		stays("without the copy")
+		if err := m.stop(); err != nil {
+			t.Fatal(err)
+		}
+		m.run()
+		m.connected()
+		stays("started anew")
+		m.save(p)
+		if s := m.daemon.Status(); s.PolicyProblem != "" || len(s.SecondKeys) != 1 {
+			t.Errorf("brought back: problem %q, second keys %v", s.PolicyProblem, s.SecondKeys)
+		}
+	})
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
 		if err := os.Remove(m.dir.Policy()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * rulesEvery)
-		if got := offered(); len(got) != 0 {
-			t.Errorf("without a file the machine offers %v", got)
+		m.run()
+		m.connected()
+		if s := m.daemon.Status(); s.PolicyProblem != "" || len(s.Actions) != 0 || int(s.Slots) != owner.Default().Slots {
+			t.Errorf("a machine without a file: problem %q, actions %v, %d slots", s.PolicyProblem, s.Actions, s.Slots)
 		}
 	})
 }

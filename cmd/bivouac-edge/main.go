@@ -128,7 +128,8 @@ func runCommand(dir *string) *cobra.Command {
 // the folder that its owner was given, if any. A daemon and its supervisors have to
 // agree, so a file with mistakes counts as it was before.
 func groupsOf(d *state.Dir) string {
-	p, err := owner.Load(d.Policy(), d.Path())
+	file, _ := d.PolicyInForce()
+	p, err := owner.Load(file, d.Path())
 	if err != nil {
 		p, _ = owner.Load(d.GoodPolicy(), d.Path()) // the daemon says so in its status
 	}

@@ -72,7 +72,11 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 		line("", "it is tried again in %s, or now with: %s", (time.Duration(s.ProbeIn) * time.Millisecond).Round(time.Second), d.Command("probe"))
 	}
 	if s.PolicyProblem != "" {
-		line("edge.hcl", "has mistakes; the last good one is in force: %s", s.PolicyProblem)
+		what := "PROBLEM has mistakes; the last good one is in force: "
+		if _, missing := d.PolicyInForce(); missing != nil {
+			what = "PROBLEM "
+		}
+		line("edge.hcl", "%s%s", what, s.PolicyProblem)
 	}
 	if s.Paused {
 		line("paused", "yes; take it back with: %s", d.Command("resume"))

@@ -65,7 +65,8 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 	if err != nil {
 		return none, protocol.Errorf(protocol.CodeFailedPrecondition, "%s has no boot nonce: it is not the directory of a claimed attempt", path)
 	}
-	policy, err := owner.Load(dir.Policy(), dir.Path())
+	file, _ := dir.PolicyInForce()
+	policy, err := owner.Load(file, dir.Path())
 	if err != nil { // the daemon says so in its status
 		policy, err = owner.Load(dir.GoodPolicy(), dir.Path())
 	}

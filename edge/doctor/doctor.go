@@ -13,7 +13,9 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
@@ -76,9 +78,12 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 		return r
 	}
 	x.dir = dir
-	policy, policyErr := owner.Load(dir.Policy(), dir.Path())
+	file, missing := dir.PolicyInForce()
+	policy, policyErr := owner.Load(file, dir.Path())
 	x.identity()
-	x.policy(policy, policyErr)
+	if !x.Err("edge.hcl", missing, "what its owner writes there is not read until it is back", dir.PolicyBack()) {
+		x.policy(policy, policyErr)
+	}
 	x.peers(ctx, policy)
 	x.sandbox(ctx)
 	x.programs(ctx, policy)
@@ -138,6 +143,9 @@ func (x *exam) policy(p owner.Policy, err error) {
 		if mend, err := owner.Opens(f.Path); err != nil {
 			x.Bad("folder."+f.Name, err.Error(), "device actions in it fail", mend+"  (or take it out of "+file+")")
 		}
+	}
+	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+		file += " was never there, and what holds without one is in force"
 	}
 	x.Fine("edge.hcl", "%s: %d slot(s), %d folder(s), %d toolchain(s)", file, p.Slots, len(p.Folders), len(p.Toolchains))
 }
@@ -231,7 +239,8 @@ func (x *exam) limitsMend(problem, otherwise string) string {
 	if !ok || x.dir == nil {
 		return mend
 	}
-	if p, err := owner.Load(x.dir.Policy(), x.dir.Path()); err != nil || p.Cgroup != "" {
+	file, missing := x.dir.PolicyInForce()
+	if p, err := owner.Load(file, x.dir.Path()); missing != nil || err != nil || p.Cgroup != "" {
 		return mend // the file names a folder already, or is to be mended first
 	}
 	line, _, _ = strings.Cut(line, " in edge.hcl")

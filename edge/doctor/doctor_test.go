@@ -183,6 +183,10 @@ func TestExamine(t *testing.T) {
 			_, err := owner.Load(b.dir.Policy(), b.dir.Path())
 			b.status.PolicyProblem, b.status.LastError = err.Error(), "policy: "+err.Error()
 		}, "edge.hcl", finding.Problem, "edge.hcl:", "edit "},
+		"lost policy": {func(b *body) {
+			b.must(b.dir.SaveGoodPolicy([]byte("slots = 1\nsecond_key \"turn\" {\n}\n")))
+			b.must(os.RemoveAll(b.dir.Policy()))
+		}, "edge.hcl", finding.Problem, "edge.hcl is missing", "edge.good.hcl "},
 		"policy of naught": {func(b *body) { b.must(os.WriteFile(b.dir.Policy(), []byte("slots = 0\n"), 0o600)) }, "edge.hcl", finding.Warning, "allows nothing", "edit "},
 		"no server":        {func(b *body) { b.stop["server"]() }, "server", finding.Problem, "7401", "bivouac-server"},
 		"no broker":        {func(b *body) { b.stop["broker"]() }, "broker", finding.Problem, "7402", "bivouac-broker run"},

@@ -100,11 +100,15 @@ func (d *Dir) Command(args string) string {
 	if d.IsDefault() {
 		return text
 	}
-	path := d.path
+	return text + " --state " + word(d.path)
+}
+
+// word is a path as a shell takes it.
+func word(path string) string {
 	if strings.ContainsFunc(path, func(r rune) bool { return strings.ContainsRune(" \t\n'\"\\$`&;|<>()*?[]#~", r) }) {
-		path = "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 	}
-	return text + " --state " + path
+	return path
 }
 
 // IsDefault reports the directory that is meant when nobody names one.
@@ -129,16 +133,25 @@ func (d *Dir) Policy() string { return d.file("edge.hcl") }
 // while the owner's own file has some.
 func (d *Dir) GoodPolicy() string { return d.file("edge.good.hcl") }
 
-// SaveGoodPolicy keeps a policy; nil when there is none.
-func (d *Dir) SaveGoodPolicy(src []byte) error {
-	if src == nil {
-		if err := os.Remove(d.GoodPolicy()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+// SaveGoodPolicy keeps a policy.
+func (d *Dir) SaveGoodPolicy(src []byte) error { return d.write("edge.good.hcl", src, 0o600) }
+
+// PolicyInForce is the file to read for what the owner allows: edge.hcl, or the last
+// good one where edge.hcl was there and is gone, which missing says with what brings it
+// back. A lost file takes no second key away. Where there never was one it is edge.hcl.
+func (d *Dir) PolicyInForce() (path string, missing error) {
+	if _, err := os.Lstat(d.Policy()); !errors.Is(err, fs.ErrNotExist) {
+		return d.Policy(), nil
 	}
-	return d.write("edge.good.hcl", src, 0o600)
+	if _, err := os.Lstat(d.GoodPolicy()); errors.Is(err, fs.ErrNotExist) {
+		return d.Policy(), nil
+	}
+	return d.GoodPolicy(), protocol.Errorf(protocol.CodeFailedPrecondition,
+		"%s is missing, and this runner had one: the last good one stays in force; bring it back with `%s`", d.Policy(), d.PolicyBack())
 }
+
+// PolicyBack is the command that makes edge.hcl of the last good one.
+func (d *Dir) PolicyBack() string { return "cp " + word(d.GoodPolicy()) + " " + word(d.Policy()) }
 
 // Control is the path of the daemon's control socket.
 func (d *Dir) Control() string { return d.file("control.sock") }

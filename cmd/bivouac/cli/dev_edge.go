@@ -13,6 +13,7 @@ import (
 
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
+	runnerstate "bivouac/edge/state"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -32,8 +33,13 @@ func (d *dev) checkEdge() error {
 		}
 		return nil
 	}
-	if d.runnerID() != "" {
-		return nil // --allow-folder says nothing any more
+	if d.runnerID() != "" { // --allow-folder says nothing any more
+		if s, err := runnerstate.At(d.path("edge")); err == nil {
+			if _, missing := s.PolicyInForce(); missing != nil {
+				fmt.Fprintf(d.err, "note: %s\n", plain(missing.Error()))
+			}
+		}
+		return nil
 	}
 	policy := owner.Default()
 	for _, flag := range d.folders {
