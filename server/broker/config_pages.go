@@ -18,7 +18,7 @@ type Pages struct {
 	// into a parameter of the query) or "number" (a parameter counts).
 	By string `hcl:"by"`
 	// Items is where the list stands in an answer, with dots: "data.items". Empty: the
-	// answer is the list.
+	// answer is the list, which "cursor" cannot have: its cursor stands beside the list.
 	Items string `hcl:"items,optional"`
 	// Cursor is the field with the next page's cursor, with dots. For "cursor".
 	Cursor string `hcl:"cursor,optional"`
@@ -113,6 +113,8 @@ func (k *check) pages(d Destination) {
 	switch {
 	case p.By == gateway.ByCursor && p.Cursor == "":
 		k.bad(d.Range, "pages: by \"cursor\" needs cursor: the field of an answer that holds it")
+	case p.By == gateway.ByCursor && p.Items == "":
+		k.bad(d.Range, "pages: by \"cursor\" needs items: the field of an answer that holds the list, such as \"data\"; a list that is the whole answer has no place for a cursor")
 	case p.By != gateway.ByCursor && p.Cursor != "":
 		k.bad(d.Range, "pages: cursor is for by = \"cursor\"")
 	}

@@ -29,6 +29,7 @@ func TestPagesInTheFile(t *testing.T) {
 		pagedConfig("", ""):                                     "by",
 		pagedConfig("by = \"offset\"", ""):                      "use one of cursor, link, number",
 		pagedConfig("by = \"cursor\"", ""):                      "needs cursor",
+		pagedConfig("by = \"cursor\"\ncursor = \"n\"", ""):      "needs items",
 		pagedConfig("by = \"link\"\ncursor = \"next\"", ""):     "cursor is for",
 		pagedConfig("by = \"link\"\nitems = \"a..b\"", ""):      "is no field",
 		pagedConfig("by = \"number\"\nparameter = \"a&b\"", ""): "no name of a query's parameter",

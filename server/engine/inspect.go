@@ -155,5 +155,5 @@ func shows(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse) (ther
 	}
 	mark = placeholders.ReplaceAllStringFunc(mark, func(p string) string { return fmt.Sprint(values[strings.Trim(p, "{}")]) })
 	there = strings.Contains(string(resp.Body), mark)
-	return there, there || !resp.Truncated && resp.Unread == ""
+	return there, there || !resp.Truncated && resp.Unread == "" && resp.HttpStatus != http.StatusPartialContent
 }

@@ -30,6 +30,7 @@ func TestWhatALookUpShows(t *testing.T) {
 		"gone":                         {resp: &brokerv1.InvokeResponse{HttpStatus: 410}, want: execution.SeenAbsent},
 		"without its mark":             {mark: "parcel {id}", resp: &brokerv1.InvokeResponse{HttpStatus: 200, Body: []byte("[parcel p2]")}, want: execution.SeenAbsent},
 		"without its mark, cut":        {mark: "parcel {id}", resp: &brokerv1.InvokeResponse{HttpStatus: 200, Body: []byte("[parcel p2"), Truncated: true}, want: execution.SeenNothing},
+		"without its mark, a part":     {mark: "parcel {id}", resp: &brokerv1.InvokeResponse{HttpStatus: 206, Body: []byte(`["parcel p2"]`)}, want: execution.SeenNothing},
 		"without its mark, more pages": {mark: "parcel {id}", resp: &brokerv1.InvokeResponse{HttpStatus: 200, Body: []byte("[parcel p2]"), Unread: "page 2 was answered with HTTP 500"}, want: execution.SeenNothing},
 		"not there yet":                {resp: &brokerv1.InvokeResponse{HttpStatus: 404}, sent: time.Second, want: execution.SeenNothing},
 		"a proxy's word":               {resp: &brokerv1.InvokeResponse{HttpStatus: 503}, want: execution.SeenNothing},

@@ -51,20 +51,16 @@ const maxNext = 4 << 10
 // What is not read is said, and is no failure: the pages that were read are.
 func (s *sending) whole(ctx context.Context, first *Answer) (*Answer, error) {
 	pg, req := s.r.d.cfg.Paging, s.r.http
-	if s.r.class != reads || req.Method != http.MethodGet || first.Status != http.StatusOK {
+	if s.r.class != reads || req.Method != http.MethodGet || first.Status < 200 || first.Status > 299 {
 		return first, nil
 	}
-	if pg == nil || pg.Parameter != "" && req.URL.Query().Has(pg.Parameter) {
-		if first.next != "" {
-			first.Unread = "the destination has more pages: this is one"
-		}
+	if pg == nil || first.Status != http.StatusOK || pg.Parameter != "" && req.URL.Query().Has(pg.Parameter) {
+		first.Unread = pg.alone(first, s.r.maxBytes, req.URL)
 		return first, nil
 	}
 	b, err := pg.begin(first, s.r.maxBytes)
 	if err != nil {
-		if first.next != "" {
-			first.Unread = "the destination has more pages, which are not put together: " + err.Error()
-		}
+		first.Unread = pg.unplaced(first, err)
 		return first, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, pg.Timeout, protocol.Errorf(protocol.CodeDeadlineExceeded, "the time for pages is over"))
@@ -76,10 +72,56 @@ func (s *sending) whole(ctx context.Context, first *Answer) (*Answer, error) {
 	return b.answer(first, unread)
 }
 
+// alone says why an answer that is not followed may be a part of what there is; empty:
+// nothing says that there is more. INV-5: nobody takes a part for the whole.
+func (pg *Paging) alone(a *Answer, limit int, at *url.URL) string {
+	const more = "the destination has more pages: this is one"
+	switch {
+	case a.Status == http.StatusPartialContent:
+		return "the destination answered with HTTP 206: this is a part of what it has"
+	case a.next != "" || a.hidden:
+		return more
+	case pg == nil || pg.By == ByLink || a.Status == http.StatusNoContent:
+		return ""
+	}
+	b, err := pg.begin(a, limit)
+	if err != nil {
+		return pg.unplaced(a, err)
+	}
+	next, err := pg.next(b, at, at)
+	switch {
+	case next == nil && err == nil:
+		return ""
+	case pg.By == ByNumber:
+		return "the destination may have more pages: this is one"
+	}
+	return more
+}
+
+// unplaced says what an answer leaves open in which no list stands where the
+// destination declares it. Only a link that is not there, or a cursor that is and is
+// empty, says that there is no more; without them nobody knows. INV-5.
+func (pg *Paging) unplaced(a *Answer, why error) string {
+	switch {
+	case a.next != "" || a.hidden:
+		return "the destination has more pages, which are not put together: " + why.Error()
+	case pg.By == ByLink:
+		return ""
+	}
+	if pg.By == ByCursor {
+		if _, err := reach(a.Body, pg.Cursor); err == nil {
+			if c, err := cursorOf(a.Body, pg.Cursor); err == nil && c == "" {
+				return ""
+			}
+		}
+	}
+	return "the destination may have more pages: the answer is not divided as items in its pages block of broker.hcl says: " + why.Error()
+}
+
 // collect reads page after page. unread says why there may be more.
 func (s *sending) collect(ctx context.Context, pg *Paging, b *binder) (unread string, err error) {
 	at, seen := s.r.http.URL, map[string]bool{s.r.http.URL.String(): true}
-	for b.pages < pg.MaxPages {
+	for {
 		if b.full {
 			return fmt.Sprintf("page %d is the last that fits into %d bytes", b.pages, b.limit), nil
 		}
@@ -89,6 +131,8 @@ func (s *sending) collect(ctx context.Context, pg *Paging, b *binder) (unread st
 			return fmt.Sprintf("the page after page %d is not read: %v", b.pages, err), nil
 		case next == nil:
 			return "", nil
+		case b.pages >= pg.MaxPages:
+			return fmt.Sprintf("%d pages were read, which is max_pages of this destination", b.pages), nil
 		case seen[next.String()]:
 			return "the pages lead in a circle", nil
 		case s.covers(next) != nil:
@@ -100,10 +144,6 @@ func (s *sending) collect(ctx context.Context, pg *Paging, b *binder) (unread st
 			return stop, err
 		}
 	}
-	if next, err := pg.next(b, at, s.r.http.URL); err == nil && next == nil {
-		return "", nil
-	}
-	return fmt.Sprintf("%d pages were read, which is max_pages of this destination", b.pages), nil
 }
 
 // page reads one more page. stop says why it is the end.
@@ -158,7 +198,10 @@ func (pg *Paging) next(b *binder, at, first *url.URL) (*url.URL, error) {
 	value := ""
 	switch pg.By {
 	case ByLink:
-		if b.last.next == "" {
+		switch {
+		case b.last.hidden:
+			return nil, fmt.Errorf("its address holds the credential")
+		case b.last.next == "":
 			return nil, nil
 		}
 		u, err := at.Parse(b.last.next)
@@ -226,7 +269,7 @@ type binder struct {
 }
 
 func (pg *Paging) begin(first *Answer, limit int) (*binder, error) {
-	b := &binder{pg: pg, limit: limit, head: first.Body, size: len(first.Body), bytes: first.Bytes}
+	b := &binder{pg: pg, limit: limit, head: first.Body, items: []json.RawMessage{}, size: len(first.Body), bytes: first.Bytes}
 	if first.Truncated {
 		return nil, fmt.Errorf("the first alone is too large")
 	}

@@ -146,7 +146,7 @@ func TestPagesThatAreNotFollowed(t *testing.T) {
 		"the same again":       {next: "/api/v1/items?n=2", page: func(w http.ResponseWriter, _ int) { io.WriteString(w, "["+items(1)+"]") }, asked: 2, says: "the same as the one before"},
 		"does not only read":   {next: "/api/v1/items?n=2", tool: func(h *brokerv1.HttpTool) { h.Reads = false }, asked: 1},
 		"turns them itself":    {next: "/api/v1/items?n=2", pg: Paging{Parameter: "state"}, asked: 1, says: "has more pages"},
-		"holds the credential": {next: "/api/v1/items?t=" + "tok%2F%2Bsecret%220123456789", asked: 1},
+		"holds the credential": {next: "/api/v1/items?t=" + "tok%2F%2Bsecret%220123456789", asked: 1, says: "holds the credential"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &counted{page: func(w http.ResponseWriter, r *http.Request, n int) {
@@ -226,6 +226,95 @@ func TestEveryPageIsAsked(t *testing.T) {
 	})
 	if strings.Join(paths, " ") != "GET /api/v1/items" {
 		t.Errorf("asked about %q", paths)
+	}
+}
+
+// An answer that is not divided as the destination declares is a part until it says
+// itself that nothing follows: a look-up that finds nothing in it proves nothing. INV-5.
+func TestPartIsNotTheWhole(t *testing.T) {
+	cursor := func(items ...string) Paging {
+		return Paging{By: ByCursor, Items: items, Cursor: []string{"meta", "next"}, Parameter: "cursor"}
+	}
+	number := func(items ...string) Paging {
+		return Paging{By: ByNumber, Items: items, Parameter: "page", First: 1}
+	}
+	turned := cursor("data")
+	turned.Parameter = "state" // the call has it by itself
+	counts := number("data")
+	counts.Parameter = "state"
+	for name, tc := range map[string]struct {
+		pg     Paging
+		status int // 0: 200
+		body   string
+		link   string
+		says   string // empty: it is all
+	}{
+		"cursor, without items":            {pg: cursor(), body: `{"data":[1],"meta":{"next":"abc"}}`, says: "may have more pages"},
+		"cursor, items elsewhere":          {pg: cursor("items"), body: `{"data":[1],"meta":{"next":"abc"}}`, says: `it has no "items"`},
+		"cursor, both elsewhere":           {pg: cursor("items"), body: `{"data":[1],"next":"abc"}`, says: "may have more pages"},
+		"cursor, no JSON":                  {pg: cursor("items"), body: `data: 1`, says: "no JSON"},
+		"cursor, items elsewhere, no end":  {pg: cursor("items"), body: `{"data":[1],"meta":{"next":{}}}`, says: "may have more pages"},
+		"cursor, items elsewhere, an end":  {pg: cursor("items"), body: `{"data":[1],"meta":{"next":null}}`},
+		"cursor, an end":                   {pg: cursor("data"), body: `{"data":[1],"meta":{"next":null}}`},
+		"cursor that the call turns":       {pg: turned, body: `{"data":[1],"meta":{"next":"abc"}}`, says: "more pages: this is one"},
+		"the last that the call turns":     {pg: turned, body: `{"data":[1],"meta":{}}`},
+		"number, items elsewhere":          {pg: number("items"), body: `{"data":[1],"total_pages":9}`, says: "may have more pages"},
+		"number, empty":                    {pg: number("items"), body: `{"items":[]}`},
+		"number that the call turns":       {pg: counts, body: `{"data":[1]}`, says: "may have more pages"},
+		"the end that the call turns":      {pg: counts, body: `{"data":[]}`},
+		"link, no list":                    {pg: Paging{By: ByLink}, body: `{}`, link: "next", says: "not put together"},
+		"link to the page before, no list": {pg: Paging{By: ByLink}, body: `{}`, link: "prev"},
+		"a part, with a link":              {pg: Paging{By: ByLink}, status: 206, body: `[1]`, link: "next", says: "HTTP 206"},
+		"a part, without":                  {pg: Paging{By: ByLink}, status: 206, body: `[1]`, says: "HTTP 206"},
+		"another status, with a link":      {pg: Paging{By: ByLink}, status: 203, body: `[1]`, link: "next", says: "more pages"},
+		"another status, without":          {pg: Paging{By: ByLink}, status: 203, body: `[1]`},
+		"a refusal, with a link":           {pg: Paging{By: ByLink}, status: 404, body: `[1]`, link: "next"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &counted{page: func(w http.ResponseWriter, r *http.Request, n int) {
+				if tc.link != "" {
+					w.Header().Add("Link", `</api/v1/items?after=1>; rel=`+tc.link)
+				}
+				w.WriteHeader(max(tc.status, http.StatusOK))
+				io.WriteString(w, tc.body)
+			}}
+			a := list(t, paged(t, tc.pg, c.ServeHTTP), listTool(nil), nil)
+			if !strings.Contains(a.Unread, tc.says) || (a.Unread == "") != (tc.says == "") || len(c.asked) != 1 || string(a.Body) != tc.body {
+				t.Errorf("asked %d, unread %q, %s", len(c.asked), a.Unread, a.Body)
+			}
+		})
+	}
+}
+
+// A page of which an item has no room is said, also where it is the last that may be
+// read; one that fits into both bounds is all.
+func TestFullAtTheLastPage(t *testing.T) {
+	for _, most := range []int{2, 3} {
+		for size, says := range map[int]string{600 << 10: "page 2 is the last that fits", 100: ""} {
+			c := &counted{page: func(w http.ResponseWriter, r *http.Request, n int) {
+				if n == 1 {
+					w.Header().Add("Link", `</api/v1/items?after=1>; rel=next`)
+				}
+				fmt.Fprintf(w, `["%s"]`, strings.Repeat(string(rune('a'+n)), size))
+			}}
+			a := list(t, paged(t, Paging{By: ByLink, MaxPages: most, MaxBytes: 8 << 20}, c.ServeHTTP), listTool(nil), nil)
+			if (a.Unread == "") != (says == "") || !strings.Contains(a.Unread, says) || a.Truncated != (says != "") {
+				t.Errorf("%d pages, items of %d: unread %q, truncated %v", most, size, a.Unread, a.Truncated)
+			}
+		}
+	}
+}
+
+// A list without items stays a list.
+func TestEmptyPagesAreAList(t *testing.T) {
+	for item, want := range map[string]string{"": `{"data":[]}`, "1": `{"data":[1]}`} {
+		c := &counted{page: func(w http.ResponseWriter, r *http.Request, n int) {
+			fmt.Fprintf(w, `{"data":[%s],"next":%s}`, []string{"", item}[n-1], []string{`"b"`, `null`}[n-1])
+		}}
+		a := list(t, paged(t, Paging{By: ByCursor, Items: []string{"data"}, Cursor: []string{"next"}, Parameter: "cursor"}, c.ServeHTTP), listTool(nil), nil)
+		if string(a.Body) != want || a.Unread != "" {
+			t.Errorf("%s, unread %q", a.Body, a.Unread)
+		}
 	}
 }
 

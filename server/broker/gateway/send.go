@@ -33,8 +33,9 @@ type Answer struct {
 	// there is more.
 	Unread string
 
-	next  string        // what its Link header says follows
-	retry time.Duration // what its Retry-After header asks for
+	next   string        // what its Link header says follows
+	hidden bool          // its Link header says so, with the credential in the address
+	retry  time.Duration // what its Retry-After header asks for
 }
 
 // NotSent wraps an error after which it is certain that no byte of the request
@@ -114,7 +115,7 @@ func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, err
 	}
 	a := &Answer{Status: res.StatusCode, ContentType: clean(redactor.Text(res.Header.Get("Content-Type"))), retry: retryAfter(res.Header, time.Now())}
 	if a.next = nextLink(res.Header); redactor.Found(a.next) {
-		a.next = "" // it would put the credential where it does not belong
+		a.next, a.hidden = "", true // it would put the credential where it does not belong
 	}
 	if err := a.read(res.Body, redactor, r.maxBytes); err != nil {
 		return nil, r.failed(ctx, err, true)
