@@ -172,7 +172,7 @@ func (c Config) Client() (*client.Client, error) {
 // auth of the broker's login. The role id is no secret, and may stand in a file.
 func (c Config) auth() (login.Auth, error) {
 	a := c.Auth
-	out := login.Auth{Method: a.Method, Mount: a.Mount, Role: a.Role, RoleID: a.RoleID, File: c.path(a.File)}
+	out := login.Auth{Method: a.Method, Namespace: c.Namespace, Mount: a.Mount, Role: a.Role, RoleID: a.RoleID, File: c.path(a.File)}
 	if a.Method == login.AppRole {
 		out.File, out.Wrapped = c.path(a.SecretIDFile), c.path(a.SecretIDWrapped)
 		if a.RoleIDFile != "" {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/vault/api"
+
 	"bivouac/edge/finding"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/vaulttest"
@@ -23,6 +25,9 @@ func (x *site) wrap(t *testing.T, path string, body map[string]any) (token strin
 		t.Fatal(err)
 	}
 	c.SetToken(x.RootToken())
+	if x.cfg.Namespace != "" {
+		c.SetNamespace(x.cfg.Namespace)
+	}
 	c.SetWrappingLookupFunc(func(string, string) string { return "60s" })
 	s, err := c.Logical().WriteWithContext(t.Context(), path, body)
 	if err != nil {
@@ -122,8 +127,9 @@ func TestWrappedSecretIDIsIntercepted(t *testing.T) {
 				x.write(t, "auth/"+x.cfg.Auth.Mount+"/role/other", map[string]any{"bind_secret_id": true})
 				return x.wrap(t, "auth/"+x.cfg.Auth.Mount+"/role/other/secret-id", nil)
 			}, "/role/other/secret-id"},
-			"of nobody": {func() string { x.putWrapped(t, "hvs.of-nobody-0123456789"); return "" }, "cannot be opened"},
-			"no token":  {func() string { x.putWrapped(t, "x"); return "" }, "is no token that unwraps"},
+			"wrapped again by who opened it": {func() string { return x.wrapAgain(t, path) }, "was made by cubbyhole/auth/"},
+			"of nobody":                      {func() string { x.putWrapped(t, "hvs.of-nobody-0123456789"); return "" }, "cannot be opened"},
+			"no token":                       {func() string { x.putWrapped(t, "x"); return "" }, "is no token that unwraps"},
 		} {
 			token := c.put()
 			var said lines
@@ -174,6 +180,56 @@ func TestWrappedSecretIDIsIntercepted(t *testing.T) {
 		if x.keptID(t, kept) == before {
 			t.Error("the good one was not kept")
 		}
+	})
+}
+
+// wrapAgain opens what the admin wrapped, keeps it where whoever has the server's default
+// policy may write, and puts a wrapped reading of that in its place.
+func (x *site) wrapAgain(t *testing.T, path string) string {
+	t.Helper()
+	taken, err := x.root.Logical().UnwrapWithContext(t.Context(), x.wrap(t, path, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	thief, err := x.root.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := x.root.Auth().Token().CreateWithContext(t.Context(), &api.TokenCreateRequest{Policies: []string{"default"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	thief.SetToken(own.Auth.ClientToken)
+	if _, err := thief.Logical().WriteWithContext(t.Context(), "cubbyhole/"+path, map[string]any{"secret_id": taken.Data["secret_id"]}); err != nil {
+		t.Fatal(err)
+	}
+	thief.SetWrappingLookupFunc(func(string, string) string { return "60s" })
+	again, err := thief.Logical().ReadWithContext(t.Context(), "cubbyhole/"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.putWrapped(t, again.WrapInfo.Token)
+	return again.WrapInfo.Token
+}
+
+// In a namespace, too, the broker opens what was made there for it.
+func TestWrappedSecretIDInANamespace(t *testing.T) {
+	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
+		s := vaulttest.Open(t, p)
+		name, ok := s.Namespace(t)
+		if !ok {
+			t.Skipf("%s has no namespaces", p.Name)
+		}
+		x := newSiteIn(t, s, name)
+		x.cfg.Auth.SecretIDWrapped = "wrapped"
+		kept := x.cfg.path(x.cfg.Auth.SecretIDFile)
+		before := x.keptID(t, kept)
+		x.wrap(t, "auth/"+x.cfg.Auth.Mount+"/role/"+x.cfg.Auth.Role+"/secret-id", nil)
+		v := x.vault(t, nil)
+		if err := v.session.Prove(t.Context()); err != nil || v.session.Alarm() != nil || x.keptID(t, kept) == before {
+			t.Errorf("it is not opened: %v, alarm %v", err, v.session.Alarm())
+		}
+		v.logout(t)
 	})
 }
 

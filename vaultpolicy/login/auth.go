@@ -26,6 +26,8 @@ const (
 type Auth struct {
 	// Method is "approle", "jwt", "cert" or "token".
 	Method string
+	// Namespace in which it logs in; empty: the root.
+	Namespace string
 	// Mount of the method; "token" has none.
 	Mount string
 	// Role of approle and jwt, or the name of the certificate's role.

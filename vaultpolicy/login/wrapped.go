@@ -66,6 +66,18 @@ func (a Auth) wrapped() (secret.Value, error) {
 	return token, nil
 }
 
+// secretIDPath is where a secret id of the role is made.
+func (a Auth) secretIDPath() string { return "auth/" + a.Mount + "/role/" + a.Role + "/secret-id" }
+
+// made reports the path of the role's own endpoint, and no other that ends like it: a
+// thief may write what he has opened at a path of his own, and wrap the reading of it.
+// In a namespace the path may begin with the name of that one.
+func (a Auth) made(path string) bool {
+	want := a.secretIDPath()
+	inside := strings.Trim(a.Namespace, "/")
+	return path == want || inside != "" && path == inside+"/"+want
+}
+
 // lookup asks who made a wrapping token, and for what. Only one of this role's own
 // endpoint is opened: anything else was put there.
 func (a Auth) lookup(ctx context.Context, c *client.Client, token secret.Value) (time.Duration, error) {
@@ -76,9 +88,8 @@ func (a Auth) lookup(ctx context.Context, c *client.Client, token secret.Value) 
 	case err != nil:
 		return 0, err
 	}
-	want := "auth/" + a.Mount + "/role/" + a.Role + "/secret-id"
-	// In a namespace the path may begin with its name.
-	if path := client.Text(said.Data["creation_path"]); path != want && !strings.HasSuffix(path, "/"+want) {
+	want := a.secretIDPath()
+	if path := client.Text(said.Data["creation_path"]); !a.made(path) {
 		return 0, &Intercepted{a.Wrapped, "was made by " + path + ", and not by " + want + ": somebody put it there, and it was not opened"}
 	}
 	left := client.Seconds(said.Data["creation_ttl"])
