@@ -6,9 +6,11 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +39,7 @@ type dev struct {
 	modelKeyFile string
 	destinations []string
 	noEdge       bool
+	bare         bool // no address is given
 	folders      []string
 	tree         *tree
 	began        time.Time
@@ -49,7 +52,8 @@ func (a *app) devCommand() *cobra.Command {
 		Short: "Server, broker and one runner on this machine, until Ctrl-C",
 		Long: `Starts everything as processes of their own on SQLite and a keyring file, logs you
 in, and keeps its state in --data. The first start makes the keys, the agents
-"assistant" and "coder", and joins this machine as a runner.
+"assistant" and "coder", and joins this machine as a runner. A later start that names
+no address is at those of the last one (addresses.json in --data).
 
 With --data another deployment begins. Your login stays with the one that it is for;
 the other one's lies beside its state, and is used with BIVOUAC_CONFIG or --config.
@@ -63,6 +67,7 @@ says how to use a real model.`,
 			if d.printScript {
 				return d.showScript()
 			}
+			d.bare = !slices.ContainsFunc(slices.Collect(maps.Keys(devPorts)), cmd.Flags().Changed)
 			return d.run(cmd.Context())
 		},
 	}

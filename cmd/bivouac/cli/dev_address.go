@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"bivouac/edge/finding"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
+	runnerstate "bivouac/edge/state"
 )
 
 // lock makes this the one bivouac dev of the directory, until release. Nothing in
@@ -30,6 +32,8 @@ func (d *dev) lock() (release func(), err error) {
 	switch {
 	case errors.Is(err, lockfile.ErrHeld):
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac dev runs on %s: end it with Ctrl-C where it runs, or name another directory with --data", d.data)
+	case errors.Is(err, syscall.ENOSPC):
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.data, runnerstate.Full(d.data, err))
 	case err != nil:
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; give it to this user, or name another with --data", d.data, err)
 	}
@@ -37,13 +41,15 @@ func (d *dev) lock() (release func(), err error) {
 }
 
 // addresses replaces port 0 by a free port, the same one at every start: runners
-// and files remember it. A taken port is found before anything starts.
+// and files remember it. A taken port is found before anything starts. A start that
+// names no address is one like the last.
 func (d *dev) addresses() error {
 	kept, err := d.keptAddresses()
 	if err != nil {
 		return err
 	}
 	moved := kept["model"]
+	d.asLastTime(kept)
 	for _, a := range []struct {
 		flag  string
 		value *string
@@ -71,7 +77,31 @@ func (d *dev) addresses() error {
 	if err != nil {
 		return err
 	}
-	return writePrivate(d.path(devdir.AddressFile), append(b, '\n'))
+	if err := writePrivate(d.path(devdir.AddressFile), append(b, '\n')); err != nil {
+		return runnerstate.Full(d.data, err)
+	}
+	return nil
+}
+
+// asLastTime takes the addresses of the last start where none is given, and for the
+// server the one that this machine's runner dials.
+func (d *dev) asLastTime(kept map[string]string) {
+	if !d.bare {
+		return
+	}
+	at := maps.Clone(kept)
+	if dials := d.enrolment().Server; dials != "" && !d.noEdge {
+		at["runner"] = dials
+	}
+	some := false
+	for flag, value := range map[string]*string{"public": &d.public, "runner": &d.runner, "broker": &d.broker, "model": &d.model} {
+		if at[flag] != "" && at[flag] != *value {
+			*value, some = at[flag], true
+		}
+	}
+	if some {
+		fmt.Fprintf(d.err, "no address was given: started as the last time, by %s\n", d.path(devdir.AddressFile))
+	}
 }
 
 func (d *dev) keptAddresses() (map[string]string, error) {
@@ -94,10 +124,16 @@ func (d *dev) keptAddresses() (map[string]string, error) {
 // wasModel is where the model was.
 func (d *dev) movable(wasModel string) error {
 	if dials := d.enrolment().Server; !d.noEdge && dials != "" && dials != d.runner {
+		kept, err := d.keptAddresses()
+		if err != nil {
+			return err
+		}
+		kept["runner"] = dials
+		start := devdir.CommandAt(d.data, kept)
 		return protocol.Errorf(protocol.CodeFailedPrecondition,
-			"the runner in %s dials the server at %s, and --runner is %s: use --runner %s; or add --no-edge, and it does not run; "+
-				"or let it join anew at the new address, with its edge.hcl as it is: `bivouac dev --data %s --runner %s` once more, there `bivouac-edge leave --state %s`, Ctrl-C, and this again",
-			d.path("edge"), dials, d.runner, dials, quoted(d.data), dials, quoted(d.path("edge")))
+			"the runner in %s dials the server at %s, and --runner is %s: start it as the last time: `%s`; or add --no-edge, and it does not run; "+
+				"or let it join anew at the new address, with its edge.hcl as it is: `%s` once more, there `bivouac-edge leave --state %s`, Ctrl-C, and this again",
+			d.path("edge"), dials, d.runner, start, start, quoted(d.path("edge")))
 	}
 	if _, err := os.Stat(d.path("broker", "broker.hcl")); err == nil && wasModel != "" && wasModel != d.model {
 		fmt.Fprintf(d.err, "note: %s was written for the model at %s, which is now at %s\n", d.path("broker", "broker.hcl"), wasModel, d.model)

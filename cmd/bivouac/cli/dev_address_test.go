@@ -57,7 +57,7 @@ func TestDevKeepsTheAddressOfItsRunner(t *testing.T) {
 	if protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
 		t.Fatalf("the runner dials another address, and dev starts: %v", err)
 	}
-	for _, want := range []string{"dials the server at " + dials, "use --runner " + dials, "--no-edge", "bivouac-edge leave --state " + filepath.Join(data, "edge")} {
+	for _, want := range []string{"dials the server at " + dials, "start it as the last time: `bivouac dev --data " + data + " --public " + moved.public + " --runner " + dials + " --broker " + moved.broker + " --model " + moved.model + "`", "--no-edge", "bivouac-edge leave --state " + filepath.Join(data, "edge")} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said: %v", want, err)
 		}
@@ -73,6 +73,38 @@ func TestDevKeepsTheAddressOfItsRunner(t *testing.T) {
 	}
 	if _, err := try(data, moved.runner, false); err != nil {
 		t.Errorf("at the address that the runner dials: %v", err)
+	}
+}
+
+// A start without an address is one like the last, at the address that the runner
+// dials; one with an address takes the usual others.
+func TestDevStartsAsTheLastTime(t *testing.T) {
+	data, said := t.TempDir(), new(bytes.Buffer)
+	try := func(bare bool, public string) *dev {
+		d := &dev{app: &app{err: said}, data: data, bare: bare,
+			public: public, runner: "127.0.0.1:0", broker: "127.0.0.1:0", model: "127.0.0.1:0"}
+		if err := d.addresses(); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first := try(true, "127.0.0.1:0")
+	if said.Len() > 0 {
+		t.Errorf("a first start says %q", said)
+	}
+	again := &dev{app: &app{err: said}, data: data, bare: true, public: "127.0.0.1:7400", runner: "127.0.0.1:7401", broker: "127.0.0.1:7402", model: "127.0.0.1:7403"}
+	if err := again.addresses(); err != nil || again.public != first.public || again.runner != first.runner || again.broker != first.broker || again.model != first.model {
+		t.Errorf("started at %s, %s, %s, %s: %v", again.public, again.runner, again.broker, again.model, err)
+	}
+	if !strings.Contains(said.String(), "no address was given: started as the last time, by "+filepath.Join(data, "addresses.json")) {
+		t.Errorf("it says %q", said)
+	}
+	other := "127.0.0.1:0"
+	if err := settle("public", &other, false); err != nil {
+		t.Fatal(err)
+	}
+	if named := try(false, other); named.public != other {
+		t.Errorf("an address that is given does not count: %s", named.public)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	runnerstate "bivouac/edge/state"
 )
 
 // tree is the processes of bivouac dev: started in order, ended in the opposite
@@ -42,7 +43,7 @@ type proc struct {
 
 func newTree(logs string) (*tree, error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory cannot be made: %w", err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory cannot be made: %w", runnerstate.Full(logs, err))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -156,7 +157,24 @@ func (t *tree) failure() error {
 	if p.err != nil {
 		how = "ended: " + p.err.Error()
 	}
+	if err := room(t.logs); err != nil {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s %s: %w", p.name, how, err)
+	}
 	return protocol.Errorf(protocol.CodeUnavailable, "%s %s; its log ends with:\n%s", p.name, how, tail(p.log))
+}
+
+// room tries to write a little in a directory. On a full disk a process could not even
+// write why it ended.
+func room(dir string) error {
+	f, err := os.CreateTemp(dir, ".room-*")
+	if err == nil {
+		_, err = f.Write(make([]byte, 64<<10))
+		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		return nil
+	}
+	return runnerstate.Full(dir, err)
 }
 
 // start is spawn for a process whose end is somebody else's matter: ended is

@@ -77,11 +77,15 @@ func holds(dir string) bool {
 // Command that starts the deployment in a directory again, at the addresses of its last
 // start.
 func Command(dir string) string {
+	return CommandAt(dir, Addresses(filepath.Join(dir, "server")))
+}
+
+// CommandAt is Command for addresses by flag; one that is not there is the usual one.
+func CommandAt(dir string, kept map[string]string) string {
 	words := []string{"bivouac", "dev"}
 	if dir = filepath.Clean(dir); dir != Default() {
 		words = append(words, "--data", dir)
 	}
-	kept := Addresses(filepath.Join(dir, "server"))
 	for _, a := range []struct{ flag, usual string }{{"public", "127.0.0.1:7400"}, {"runner", "127.0.0.1:7401"}, {"broker", "127.0.0.1:7402"}, {"model", "127.0.0.1:7403"}} {
 		if at := kept[a.flag]; at != "" && at != a.usual {
 			words = append(words, "--"+a.flag, at)
