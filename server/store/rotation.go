@@ -10,7 +10,9 @@ import (
 var (
 	beginRotation = define(`UPDATE grants SET rotation = $2, rotation_at = $3 WHERE id = $1 AND rotation = '' AND revoked_at = 0`)
 	keepRotated   = define(`UPDATE grants SET sealed = $3, rotated_at = $4 WHERE id = $1 AND rotation = $2 AND rotation <> '' AND revoked_at = 0`)
-	endRotation   = define(`UPDATE grants SET rotation = '', rotation_at = 0, rotation_receipt = $3 WHERE id = $1 AND rotation = $2 AND rotation <> ''`)
+	renewedIn     = define(`SELECT ` + grantColumns + ` FROM grants g WHERE g.rotated_at > $1 AND g.rotated_at <= $2 AND g.revoked_at = 0 AND g.rotation = ''
+		ORDER BY g.rotated_at, g.id`)
+	endRotation = define(`UPDATE grants SET rotation = '', rotation_at = 0, rotation_receipt = $3 WHERE id = $1 AND rotation = $2 AND rotation <> ''`)
 )
 
 // BeginRotation notes that the secret part of a grant is to be renewed, with the
@@ -44,6 +46,15 @@ func (tx *Tx) KeepRotated(id protocol.GrantID, rotation protocol.CleanupID, seal
 	}
 	tx.touch(TopicTurns)
 	return err
+}
+
+// RenewedIn are the grants in force whose secret part was renewed last after one moment
+// and not after another, and is not being renewed.
+func (tx *Tx) RenewedIn(after, until time.Time) ([]policy.Grant, error) {
+	if err := tx.internal("reading what was renewed"); err != nil {
+		return nil, err
+	}
+	return list(tx, scanGrant, renewedIn, []any{after, until})
 }
 
 // EndRotation says that nothing is left to do for a rotation. It keeps the receipt.

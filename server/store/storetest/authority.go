@@ -136,7 +136,21 @@ func rotations(t *testing.T, s *store.Store) {
 	if g := get(); g.Rotation != "" || !g.RotationAt.IsZero() || g.RotationReceipt != "signed" || string(g.Sealed) != "new" {
 		t.Errorf("over: %+v", g)
 	}
+	renewed := func(after, until time.Time) (found bool) {
+		view(t, s, loop, func(tx *store.Tx) error {
+			all, err := tx.RenewedIn(after, until)
+			found = slices.ContainsFunc(all, func(g policy.Grant) bool { return g.ID == x.Grant })
+			return err
+		})
+		return found
+	}
+	if g := get(); !renewed(g.RotatedAt.Add(-time.Microsecond), g.RotatedAt) || renewed(g.RotatedAt, time.Now().Add(time.Hour)) || renewed(time.Time{}, g.RotatedAt.Add(-time.Microsecond)) {
+		t.Errorf("renewed at %s is not found in its time alone", g.RotatedAt)
+	}
 	next, err := begin()
+	if g := get(); renewed(time.Time{}, g.RotatedAt) {
+		t.Error("a grant that is being renewed is found as renewed")
+	}
 	if err != nil || next.Rotation == first.Rotation {
 		t.Fatalf("the next one: %+v %v", next, err)
 	}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"maps"
 	"time"
 
@@ -360,6 +361,17 @@ var authorityProbes = map[string]probe{
 			return false, err
 		}
 		return did(tx.KeepRotated(x.Grant, r, []byte("new")))
+	}},
+	"RenewedIn": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		r, err := begun(tx, x)
+		if err == nil && r != "" {
+			err = errors.Join(tx.KeepRotated(x.Grant, r, []byte("new")), tx.EndRotation(x.Grant, r, ""))
+		}
+		if err != nil {
+			return false, err
+		}
+		all, err := tx.RenewedIn(time.Time{}, tx.Now)
+		return has(all, err, func(g policy.Grant) bool { return g.ID == x.Grant })
 	}},
 	"EndRotation": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		r, err := begun(tx, x)
