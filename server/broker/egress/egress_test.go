@@ -140,3 +140,32 @@ func TestCheckBase(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who ends a mutual connection before the request was written has read none of it, and
+// gets none; an end after it says nothing. INV-5.
+func TestMutualConnectionEnds(t *testing.T) {
+	for _, wrote := range []bool{false, true} {
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		c := &mutualConn{Conn: ours, name: "partner"}
+		if wrote {
+			read := make(chan error, 1)
+			go func() {
+				_, err := theirs.Read(make([]byte, 7))
+				read <- err
+			}()
+			if _, err := c.Write([]byte("request")); err != nil || <-read != nil {
+				t.Fatal(err)
+			}
+		}
+		theirs.Close()
+		_, err := c.Read(make([]byte, 1))
+		var refused *Refused
+		if err == nil || errors.As(err, &refused) == wrote {
+			t.Errorf("wrote %v: %v", wrote, err)
+		}
+		if _, err := c.Write([]byte("late")); err == nil || errors.As(err, &refused) == wrote {
+			t.Errorf("wrote %v: a late write: %v", wrote, err)
+		}
+	}
+}

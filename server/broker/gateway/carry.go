@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/egress"
 )
 
 // Carrier takes a credential along that is no value of one header: a signature of the
@@ -39,16 +40,22 @@ func (s *sending) client() *http.Client {
 	return s.r.d.cfg.Client
 }
 
-// certificateRefused says that the upstream ended the handshake for the client's
-// certificate; nil: it did not. With TLS 1.3 a client hears of that after it has sent
-// its request, of which the server has read nothing (RFC 8446, 4.4.2.4).
+// certificateRefused says that the upstream ended the connection for the client's
+// certificate; nil: it did not. Only where that came before a byte of the request was
+// written is it known that nothing happened: whoever stands before an upstream may end
+// a connection for an expired certificate after the request was done. INV-5.
 func (s *sending) certificateRefused(err error) error {
 	var remote *net.OpError
 	if s.pass.Carrier.Client == nil || !errors.As(err, &remote) || remote.Op != "remote error" {
 		return nil
 	}
-	if why := remote.Err.Error(); strings.Contains(why, "certificate") || strings.Contains(why, "access denied") {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s does not take the certificate that was issued for the action: %s; its operator looks which authority it trusts", s.r.d.cfg.Name, why)
+	why := remote.Err.Error()
+	if !strings.Contains(why, "certificate") && !strings.Contains(why, "access denied") {
+		return nil
 	}
-	return nil
+	var before *egress.Refused
+	if errors.As(err, &before) {
+		return &NotSent{protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s does not take the certificate that was issued for the action: %s; its operator looks which authority it trusts", s.r.d.cfg.Name, why)}
+	}
+	return protocol.Errorf(protocol.CodeOutcomeUnknown, "destination %s ended the connection for the certificate that was issued for the action: %s; the request had left by then, and may have been done; its operator looks which authority it trusts", s.r.d.cfg.Name, why)
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"log"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -130,9 +131,10 @@ func certificate(t *testing.T) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// An upstream that takes the certificate answers; of one that does not it is known
-// that nothing happened, in either version of TLS: with 1.3 it says so after the
-// request was written. INV-5.
+// An upstream that takes the certificate answers; one that does not does nothing, in
+// either version of TLS. That is known where it says so in the handshake; with 1.3 it
+// says so afterwards, when the request may have left already, and is taken for proof only
+// where it had not. INV-5.
 func TestCertificateIsRefused(t *testing.T) {
 	mine, other := certificate(t), certificate(t)
 	for version, name := range map[uint16]string{tls.VersionTLS12: "TLS 1.2", tls.VersionTLS13: "TLS 1.3"} {
@@ -164,8 +166,48 @@ func TestCertificateIsRefused(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		var never *NotSent
-		if err := send(other); !errors.As(err, &never) || served != 1 || !strings.Contains(err.Error(), "certificate") {
+		err = send(other)
+		if served != 1 || err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: %v, served %d", name, err, served)
+		}
+		if sure := errors.As(err, &never); !sure && (version == tls.VersionTLS12 || protocol.CodeOf(err) != protocol.CodeOutcomeUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// carriedTrip is a client's way to an upstream.
+type carriedTrip func(*http.Request) (*http.Response, error)
+
+func (f carriedTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A connection that ends for the certificate after the request was done is no proof that
+// it was not; one that ends so before anything was written is. INV-5.
+func TestCertificateIsRefusedAfterTheEffect(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wrap func(error) error
+		done int
+		want protocol.Code
+		sure bool
+	}{
+		"after":  {func(err error) error { return err }, 1, protocol.CodeOutcomeUnknown, false},
+		"before": {func(err error) error { return &egress.Refused{Err: err} }, 0, protocol.CodeFailedPrecondition, true},
+	} {
+		for _, alert := range []tls.AlertError{42, 45, 48, 49, 116} {
+			done := 0
+			client := &http.Client{Transport: carriedTrip(func(r *http.Request) (*http.Response, error) {
+				done += tc.done
+				return nil, tc.wrap(&net.OpError{Op: "remote error", Err: alert})
+			})}
+			r, err := carried(t, "https://partner.example", nil).Prepare(Call{Tool: signedTool(), Arguments: []byte(`{"n":7}`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = r.Send(t.Context(), Pass{Carrier: Carrier{Client: client, PutFunc: func(context.Context, *http.Request) error { return nil }}})
+			var never *NotSent
+			if errors.As(err, &never) != tc.sure || protocol.CodeOf(err) != tc.want || done != tc.done {
+				t.Errorf("%s, alert %d: %v, done %d times", name, alert, err, done)
+			}
 		}
 	}
 }

@@ -102,7 +102,7 @@ func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, err
 	res, err := s.client().Do(req)
 	if err != nil {
 		if refused := s.certificateRefused(err); refused != nil {
-			return nil, &NotSent{refused}
+			return nil, refused
 		}
 		return nil, r.failed(ctx, err, connected.Load())
 	}
