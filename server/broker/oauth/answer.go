@@ -50,10 +50,19 @@ func (c Config) read(tok *oauth2.Token) (g grantOf, err error) {
 		}
 	}
 	g.life = unsaid
-	if n := tok.ExpiresIn; n > 0 {
+	if n := expiresIn(tok); n > 0 {
 		g.life = time.Duration(min(n, 24*3600)) * time.Second
 	}
 	return g, nil
+}
+
+// expiresIn is what the answer says in seconds; 0: nothing. Of client credentials the
+// library keeps only the instant that it made of it.
+func expiresIn(tok *oauth2.Token) int64 {
+	if tok.ExpiresIn != 0 || tok.Expiry.IsZero() {
+		return tok.ExpiresIn
+	}
+	return int64(time.Until(tok.Expiry).Round(time.Second) / time.Second)
 }
 
 // ended are the codes (RFC 6749, 5.2) after which only a person helps, and what for.

@@ -449,3 +449,31 @@ func TestAfterTheEnd(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A token counts as long as its answer says, with either grant, and not longer than the
+// broker lets one that says nothing.
+func TestLifeOfEitherGrant(t *testing.T) {
+	for _, grant := range []string{RefreshToken, ClientCredentials} {
+		for in, want := range map[any]int{300: 2, "300": 2, 3600: 1} { // seconds, and tokens in ten minutes
+			t.Run(fmt.Sprintf("%s %T %v", grant, in, in), func(t *testing.T) {
+				inRoom(t, func(c *Config) {
+					if c.Grant = grant; grant == ClientCredentials {
+						c.Secret = ""
+					}
+				}, func(t *testing.T, r *room) {
+					n := 0
+					r.issuer.answer = func(w http.ResponseWriter, _ url.Values) {
+						n++
+						w.Header().Set("Content-Type", "application/json")
+						_ = json.NewEncoder(w).Encode(map[string]any{"access_token": fmt.Sprintf("access-token-canary-%d", n), "token_type": "bearer", "expires_in": in})
+					}
+					r.want("access-token-canary-1")
+					time.Sleep(time.Minute)
+					r.want("access-token-canary-1")
+					time.Sleep(9 * time.Minute)
+					r.want(fmt.Sprintf("access-token-canary-%d", want))
+				})
+			})
+		}
+	}
+}
