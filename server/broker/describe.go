@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/budget"
@@ -25,6 +26,11 @@ func (s brokerService) Describe(_ context.Context, in *brokerv1.DescribeRequest)
 	}
 	if files, ok := s.ports.Paths.(interface{ Location() string }); ok {
 		out.PathsDirectory = files.Location()
+	}
+	if held, ok := s.ports.Authority.(interface{ Restored() (asOf, at time.Time) }); ok {
+		if asOf, at := held.Restored(); !at.IsZero() {
+			out.GrantsAsOfUs, out.GrantsRestoredUs = asOf.UnixMicro(), at.UnixMicro()
+		}
 	}
 	if age := s.feed.Age(); age >= 0 {
 		out.FeedAgeMs = age.Milliseconds()

@@ -131,6 +131,7 @@ func Restore(file, dir string, with Passphrase, seal ...Passphrase) (Copy, error
 	if err != nil {
 		return Copy{}, err
 	}
+	c.bringBack()
 	sealed, err := c.Content.seal(id.Recipient())
 	if err != nil {
 		return Copy{}, err
@@ -160,6 +161,32 @@ func Restore(file, dir string, with Passphrase, seal ...Passphrase) (Copy, error
 		return Copy{}, writeError(dir, err)
 	}
 	return out, nil
+}
+
+// restored says of which moment a restored keyring is: what was done after it and
+// before the restore is not in it.
+type restored struct {
+	AsOf time.Time `json:"as_of"`
+	At   time.Time `json:"at"`
+}
+
+// bringBack marks the content of a backup as restored now. A backup of a keyring that
+// was restored itself may lack what that one lacked.
+func (c *copyOf) bringBack() {
+	r := restored{AsOf: c.MadeAt, At: now()}
+	if before := c.Content.Restored; before != nil && before.AsOf.Before(r.AsOf) {
+		r.AsOf = before.AsOf
+	}
+	c.Content.Restored = &r
+}
+
+// Restored says of which moment a keyring from a backup is, and when it was restored;
+// zero for one that never was.
+func (k *Keyring) Restored() (asOf, at time.Time) {
+	if r := k.content.Load().Restored; r != nil {
+		return r.AsOf, r.At
+	}
+	return time.Time{}, time.Time{}
 }
 
 // vacant refuses a directory that has a keyring. A key alone is what a restore left

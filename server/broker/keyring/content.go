@@ -41,6 +41,7 @@ type content struct {
 	Grants      []listed           `json:"grants"`
 	Credentials []storedCredential `json:"credentials"`
 	Moved       *moved             `json:"moved,omitempty"`
+	Restored    *restored          `json:"restored,omitempty"`
 
 	byGrant map[protocol.GrantID]int // index into Grants
 }

@@ -218,8 +218,12 @@ type DescribeResponse struct {
 	// Directory of the path entries that this broker reads; empty when they are no
 	// files.
 	PathsDirectory string `protobuf:"bytes,11,opt,name=paths_directory,json=pathsDirectory,proto3" json:"paths_directory,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Grants are those of a backup of this moment, which was restored at that one; zero:
+	// they are what they were. Secret parts that were renewed in between are not known.
+	GrantsAsOfUs     int64 `protobuf:"varint,12,opt,name=grants_as_of_us,json=grantsAsOfUs,proto3" json:"grants_as_of_us,omitempty"`
+	GrantsRestoredUs int64 `protobuf:"varint,13,opt,name=grants_restored_us,json=grantsRestoredUs,proto3" json:"grants_restored_us,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
@@ -327,6 +331,20 @@ func (x *DescribeResponse) GetPathsDirectory() string {
 		return x.PathsDirectory
 	}
 	return ""
+}
+
+func (x *DescribeResponse) GetGrantsAsOfUs() int64 {
+	if x != nil {
+		return x.GrantsAsOfUs
+	}
+	return 0
+}
+
+func (x *DescribeResponse) GetGrantsRestoredUs() int64 {
+	if x != nil {
+		return x.GrantsRestoredUs
+	}
+	return 0
 }
 
 type ModelRoute struct {
@@ -4157,7 +4175,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x1ebivouac/broker/v1/broker.proto\x12\x11bivouac.broker.v1\x1a bivouac/runtime/v1/runtime.proto\"|\n" +
 	"\x0fDescribeRequest\x12-\n" +
 	"\x12capability_version\x18\x01 \x01(\x05R\x11capabilityVersion\x12:\n" +
-	"\x19oldest_capability_version\x18\x02 \x01(\x05R\x17oldestCapabilityVersion\"\xce\x03\n" +
+	"\x19oldest_capability_version\x18\x02 \x01(\x05R\x17oldestCapabilityVersion\"\xa3\x04\n" +
 	"\x10DescribeResponse\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\tR\bbrokerId\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x1d\n" +
@@ -4171,7 +4189,9 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\fdestinations\x18\t \x03(\v2\x1e.bivouac.broker.v1.DestinationR\fdestinations\x12\x1e\n" +
 	"\vfeed_age_ms\x18\n" +
 	" \x01(\x03R\tfeedAgeMs\x12'\n" +
-	"\x0fpaths_directory\x18\v \x01(\tR\x0epathsDirectory\"\xfa\x01\n" +
+	"\x0fpaths_directory\x18\v \x01(\tR\x0epathsDirectory\x12%\n" +
+	"\x0fgrants_as_of_us\x18\f \x01(\x03R\fgrantsAsOfUs\x12,\n" +
+	"\x12grants_restored_us\x18\r \x01(\x03R\x10grantsRestoredUs\"\xfa\x01\n" +
 	"\n" +
 	"ModelRoute\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
