@@ -40,3 +40,37 @@ func TestEndIsNotTakenFromAnybody(t *testing.T) {
 		}
 	})
 }
+
+// Two end one token at the same time, and the second is told that its request is wrong:
+// the token is gone, and the revocation has succeeded. A server that goes on saying so
+// has ended nothing. INV-13.
+func TestTokenIsEndedByTwo(t *testing.T) {
+	for name, again := range map[string]bool{"it is gone": false, "it is not": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				g, _ := w.grant(t)
+				w.fake.with(func() {
+					w.fake.fault = func(r *http.Request) (int, string) {
+						if !strings.HasSuffix(r.URL.Path, "/revoke-accessor") {
+							return 0, ""
+						}
+						if !again {
+							token := w.fake.tokenOf(g)
+							w.fake.with(func() {
+								w.fake.fault = nil
+								delete(w.fake.tokens, token)
+							})
+						}
+						return 400, "token not found"
+					}
+				})
+				_, err := w.RevokeGrant(t.Context(), g.ID)
+				if _, lives := w.lives(g); lives != again || (err != nil) != again {
+					t.Errorf("its token lives: %t; the revocation: %v", lives, err)
+				}
+				w.fake.with(func() { w.fake.fault = nil })
+			})
+		})
+	}
+}

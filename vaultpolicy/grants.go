@@ -157,9 +157,18 @@ func (v *Vault) undo(ctx context.Context, accessor string) {
 }
 
 // revokeToken ends a token and everything that hangs on it. One that is gone is
-// ended.
+// ended. Of two who end one at the same time, the server tells the second that its
+// request is wrong, because the token is not found any more: asked again, it says
+// whether it knows the accessor.
 func (v *Vault) revokeToken(ctx context.Context, accessor string) error {
-	_, err := v.write(ctx, "revoke grants", "auth/token/revoke-accessor", map[string]any{"accessor": accessor})
+	end := func() error {
+		_, err := v.write(ctx, "revoke grants", "auth/token/revoke-accessor", map[string]any{"accessor": accessor})
+		return err
+	}
+	err := end()
+	if client.KindOf(err) == client.Invalid {
+		err = end()
+	}
 	if client.KindOf(err) == client.NoAccessor {
 		return nil
 	}

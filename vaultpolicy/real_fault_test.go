@@ -204,10 +204,10 @@ func TestExpiry(t *testing.T) {
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
 		x := newSite(t, vaulttest.Open(t, p))
 		// Setup refuses so short a period; the role is changed by hand.
-		if _, err := x.root.Logical().WriteWithContext(t.Context(), "auth/token/roles/"+x.cfg.names().GrantRole(), map[string]any{"token_period": "3s"}); err != nil {
+		if _, err := x.root.Logical().WriteWithContext(t.Context(), "auth/token/roles/"+x.cfg.names().GrantRole(), map[string]any{"token_period": "6s"}); err != nil {
 			t.Fatal(err)
 		}
-		v, said := x.tells(t, func(c *Config) { quick(c); c.PeriodText = "3s" })
+		v, said := x.tells(t, func(c *Config) { quick(c); c.PeriodText = "6s" })
 		g := authoritytest.NewGrant("weather")
 		if err := x.apply(t, g); err != nil {
 			t.Fatal(err)
@@ -219,7 +219,7 @@ func TestExpiry(t *testing.T) {
 		if err := v.PutCredential(t.Context(), g.Tenant, "weather", authoritytest.Seal(t, v, "weather", authoritytest.Value)); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			if err := v.Alive(t.Context(), g.ID); err != nil {
 				t.Fatalf("while it is renewed: %v", err)
 			}
