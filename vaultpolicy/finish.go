@@ -35,7 +35,7 @@ func (v *Vault) finishAll(ctx context.Context) error {
 // finish ends the token where it lives, and writes the end into the index.
 func (v *Vault) finish(ctx context.Context, e entry) error {
 	if !e.settled {
-		if err := v.endToken(ctx, e); err != nil {
+		if _, err := v.endToken(ctx, e); err != nil {
 			return err
 		}
 		// That a token is gone counts where the server that says so is proven after it.
@@ -54,24 +54,25 @@ func (v *Vault) finish(ctx context.Context, e entry) error {
 // endToken ends the token of a grant, and no other: whoever may write an entry of the
 // index could name any accessor there. An accessor that is not known as the grant's
 // own is asked first whose it is; where it is another's, or nobody's, the grant's own
-// token is taken out of what was sealed.
-func (v *Vault) endToken(ctx context.Context, e entry) error {
+// token is taken out of what was sealed. mine: the accessor is of the grant's own.
+func (v *Vault) endToken(ctx context.Context, e entry) (mine bool, err error) {
 	if e.own {
-		return v.revokeToken(ctx, e.accessor)
+		return true, v.revokeToken(ctx, e.accessor)
 	}
 	foreign := false
 	a, err := v.lookup(ctx, e.accessor)
 	switch k := client.KindOf(err); {
+	case e.accessor == "": // nobody's
 	case err == nil && tokenOf(a, e.grant.ID):
-		return v.revokeToken(ctx, e.accessor)
+		return true, v.revokeToken(ctx, e.accessor)
 	case err == nil:
 		foreign = true
 		v.log.WarnContext(ctx, "the index names the token of something else for a grant that ended: that token is left alone", "grant", e.grant.ID, "accessor", e.accessor)
 	case k == client.NoAccessor, k == client.Refused && badToken(err) && v.mayLookUp(ctx):
 	default:
-		return v.may("end a grant", "write "+lookupPath, err)
+		return false, v.may("end a grant", "write "+lookupPath, err)
 	}
-	return v.endSealed(ctx, e, foreign)
+	return false, v.endSealed(ctx, e, foreign)
 }
 
 // endSealed ends the token that the entry of a grant holds sealed, by its own right to
@@ -128,8 +129,34 @@ func (v *Vault) lost(ctx context.Context, e entry) (bool, error) {
 	return true, nil
 }
 
-// writeEnd marks the entry of a grant as revoked. What was sealed in it opens nothing
-// any more, and is taken out.
+// endListed ends every token that the entry of a grant names, as it is read now: another
+// broker may have renewed the grant since it was known here, and be gone. It returns
+// what is to be listed as ended: the token in force, where that was found.
+func (v *Vault) endListed(ctx context.Context, e entry, r record) (entry, error) {
+	if r.accessor != e.accessor && (r.accessor != "" || len(r.sealed) > 0) {
+		there := e
+		there.accessor, there.inForce, there.own = r.accessor, r.part, false
+		mine, err := v.endToken(ctx, there)
+		if err == nil { // as where the token that is known here was ended
+			err = v.session.Prove(ctx)
+		}
+		if err != nil {
+			return e, err
+		}
+		if mine {
+			e = there
+		}
+	}
+	for _, accessor := range []string{r.old, r.next.accessor, e.pending.accessor} { // it was being renewed
+		if err := v.endOther(ctx, e.grant.ID, accessor); err != nil {
+			return e, err
+		}
+	}
+	return e, nil
+}
+
+// writeEnd marks the entry of a grant as revoked, over the version whose tokens were
+// ended. What was sealed in it opens nothing any more, and is taken out.
 func (v *Vault) writeEnd(ctx context.Context, e entry) error {
 	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
 	if err != nil {
@@ -144,13 +171,12 @@ func (v *Vault) writeEnd(ctx context.Context, e entry) error {
 			return err
 		}
 	}
-	for _, accessor := range []string{r.old, r.next.accessor, e.pending.accessor} { // it was being renewed
-		if err := v.endOther(ctx, e.grant.ID, accessor); err != nil {
-			return err
-		}
+	listed, err := v.endListed(ctx, e, r)
+	if err != nil {
+		return err
 	}
-	r.entry, r.state, r.sealed = e, stateRevoked, nil
-	r.renewal = renewal{part: e.inForce}
+	r.entry, r.state, r.sealed = listed, stateRevoked, nil
+	r.renewal = renewal{part: listed.inForce}
 	if err := v.writeRecord(ctx, r); err != nil {
 		return err
 	}
