@@ -89,13 +89,46 @@ func (r *rotating) run(ctx context.Context) (Rotation, error) {
 	if err == nil {
 		err = r.e.cfg.Broker.SettleRotation(ctx, r.id, r.rotation.String())
 	}
+	if err == nil {
+		return r.finish(ctx)
+	}
+	if out, done := r.finished(ctx); done {
+		return out, nil
+	}
 	if refusesRotation(err) {
 		return Rotation{}, r.giveUp(ctx, err)
 	}
-	if err != nil {
-		return Rotation{}, err
+	return Rotation{}, err
+}
+
+// inForce is the evidence of a rotation that came to its end.
+const inForce = "the new secret part is in force, and the old one refused"
+
+// finished is what became of a rotation that another brought to its end meanwhile, the
+// call or its cleanup: nothing is left to do, whatever was refused to us for that.
+func (r *rotating) finished(ctx context.Context) (out Rotation, done bool) {
+	err := r.e.cfg.Store.View(ctx, store.AsLoop("rotation"), func(tx *store.Tx) error {
+		c, err := tx.Cleanup(r.rotation)
+		if err != nil {
+			return err
+		}
+		done = !c.DoneAt.IsZero() && c.Evidence == inForce
+		out.Grant, err = tx.Grant(r.id)
+		out.Receipt = out.Grant.RotationReceipt
+		return err
+	})
+	if err != nil || !done {
+		return Rotation{}, false
 	}
-	return r.finish(ctx)
+	r.ended = true
+	under, err := r.e.standingOn(ctx, out.Grant)
+	if err != nil {
+		r.e.cfg.Log.Warn("the sessions that stand on a renewed grant are not listed", "grant", r.id, "error", err)
+	}
+	for _, id := range under {
+		out.Sessions = append(out.Sessions, id.String())
+	}
+	return out, true
 }
 
 // keep stores the new part, from which moment on it is what is minted with.
@@ -142,14 +175,14 @@ func (r *rotating) finish(ctx context.Context) (Rotation, error) {
 		if out.Grant, err = tx.Grant(r.id); err != nil {
 			return err
 		}
-		return r.close(tx, "the new secret part is in force, and the old one refused")
+		return r.close(tx, inForce)
 	})
 	if notFound(err) { // another was faster: the call, or its cleanup
-		err = r.e.cfg.Store.View(ctx, store.AsLoop("rotation"), func(tx *store.Tx) (err error) {
-			out.Grant, err = tx.Grant(r.id)
-			return err
-		})
-		out.Receipt = out.Grant.RotationReceipt
+		if out, done := r.finished(ctx); done {
+			return out, nil
+		}
+		r.ended = true
+		return Rotation{}, protocol.Errorf(protocol.CodeConflict, "the renewal of grant %s was given up: bivouac grant show %s says how it stands", r.id, r.id)
 	}
 	if r.ended = err == nil; r.ended {
 		r.e.cfg.Log.Info("the secret part of a grant was renewed", "grant", r.id, "rotation", r.rotation, "sessions", len(out.Sessions), "receipt", out.Receipt != "")

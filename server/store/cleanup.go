@@ -18,6 +18,7 @@ var (
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`)
 	cleanupsDue = define(`SELECT ` + cleanupColumns + ` FROM cleanups c WHERE c.done_at = 0 AND c.next_at <= $1
 		ORDER BY c.next_at, c.id LIMIT $2`)
+	cleanupByID  = define(`SELECT ` + cleanupColumns + ` FROM cleanups c WHERE c.id = $1`)
 	cleanupsOpen = define(`SELECT COUNT(*) FROM cleanups c WHERE c.done_at = 0`)
 	cleanupsPage = define(`SELECT ` + cleanupColumns + ` FROM cleanups c WHERE ($1 = '' OR (c.tenant = $1 AND $2 <> '' AND $3 = 1))
 		AND c.done_at = 0 AND (c.created_at, c.id) > ($4, $5) ORDER BY c.created_at, c.id LIMIT $6`)
@@ -46,6 +47,14 @@ func (tx *Tx) CleanupsDue(limit int) ([]policy.Cleanup, error) {
 		return nil, err
 	}
 	return list(tx, scanCleanup, cleanupsDue, []any{tx.Now, limited(limit)})
+}
+
+// Cleanup is one of them, open or done, with its evidence.
+func (tx *Tx) Cleanup(id protocol.CleanupID) (policy.Cleanup, error) {
+	if err := tx.internal("cleaning up"); err != nil {
+		return policy.Cleanup{}, err
+	}
+	return one(tx, "cleanup", id, scanCleanup, cleanupByID, []any{id})
 }
 
 // CleanupDebt counts what is not cleaned up yet. INV-18.

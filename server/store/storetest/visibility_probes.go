@@ -406,6 +406,10 @@ var authorityProbes = map[string]probe{
 		all, err := tx.CleanupsDue(0)
 		return has(all, err, func(c policy.Cleanup) bool { return c.ID == x.Cleanup })
 	}},
+	"Cleanup": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) {
+		c, err := tx.Cleanup(x.Cleanup)
+		return c.ID == x.Cleanup, err
+	}},
 	"Cleanups": {by: adminOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, _, err := tx.Cleanups(0, "")
 		return has(all, err, func(c policy.Cleanup) bool { return c.ID == x.Cleanup })
