@@ -47,6 +47,38 @@ func TestOpenRefuses(t *testing.T) {
 	openAt(t, t.TempDir()) // and a good one opens
 }
 
+// A DSN with a password is refused in every form that the driver reads; one that names
+// where the password is kept is not, and neither is a word that only looks like one.
+func TestPasswordInTheDSN(t *testing.T) {
+	t.Setenv("PGPASSWORD", "of-the-environment")
+	for dsn, carries := range map[string]bool{
+		"host=h user=u dbname=d password\t=s3cret-canary":         true,
+		"host=h dbname=d\npassword\n=\ns3cret-canary":             true,
+		"host=h\vpassword = 's3cret canary'":                      true,
+		"password=\\s3cret-canary":                                true,
+		"host=h Password=s3cret-canary":                           true,
+		"host=h sslpassword=s3cret-canary":                        true,
+		"postgres://u:s3cret-canary@h/d":                          true,
+		"postgresql://u@h/d?password=s3cret-canary":               true,
+		"postgres://u@h/d?%70assword=s3cret-canary":               true,
+		"postgres://u@h/d?user=x&sslpassword=s3cret-canary":       true,
+		"postgres://u@h,i/d?sslmode=disable&passfile=/etc/x":      false,
+		"postgres://u@h/d?ssl=true&application_name=password%3Dx": false,
+		"host=h user=u dbname='password=x' passfile=/etc/x":       false,
+		"service=bivouac servicefile=/nowhere":                    false,
+		"host=/run/postgresql dbname=bivouac search_path=a":       false,
+		"": false,
+	} {
+		if got := carriesPassword(dsn); got != carries {
+			t.Errorf("%q carries a password: %v", dsn, got)
+		}
+		_, err := postgresConfig(dsn)
+		if carries && protocol.CodeOf(err) != protocol.CodeInvalidArgument || err != nil && strings.Contains(err.Error(), "canary") {
+			t.Errorf("%q: %v", dsn, err)
+		}
+	}
+}
+
 // A second server on one data directory is told who has it.
 func TestDirectoryIsLocked(t *testing.T) {
 	dir := t.TempDir()

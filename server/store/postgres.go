@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -111,12 +111,42 @@ func postgresConfig(dsn string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
+// carriesPassword reports that the DSN itself brings a password, of the database or of
+// a key: not a file or a service entry that it names, nor the environment. What it says
+// is read by the driver alone, which knows more forms than anybody who looks for one.
 func carriesPassword(dsn string) bool {
-	if u, err := url.Parse(dsn); err == nil && strings.HasPrefix(u.Scheme, "postgres") {
-		_, set := u.User.Password()
-		return set || u.Query().Has("password")
+	allowed := []string{} // of its keys, one more each time: the driver names the next that is not
+	for range len(dsn) + 1 {
+		_, err := pgconn.ParseConfigWithOptions(dsn, pgconn.ParseConfigOptions{ConnStringAllowedKeys: allowed})
+		key, next := refusedKey(err)
+		switch {
+		case !next:
+			return false // every key was seen, or the driver cannot read it and says so later
+		case strings.EqualFold(key, "password") || strings.EqualFold(key, "sslpassword"):
+			return true
+		}
+		allowed = append(allowed, key)
 	}
-	return strings.Contains(strings.ReplaceAll(dsn, " ", ""), "password=")
+	return true // the driver names the same again
+}
+
+// refusedKey is the key of a DSN that the driver was not allowed to take.
+func refusedKey(err error) (key string, ok bool) {
+	if err == nil {
+		return "", false
+	}
+	const before = "connection string key "
+	text := err.Error()
+	i := strings.LastIndex(text, before)
+	if i < 0 {
+		return "", false
+	}
+	quoted, err := strconv.QuotedPrefix(text[i+len(before):])
+	if err != nil {
+		return "", false
+	}
+	key, err = strconv.Unquote(quoted)
+	return key, err == nil
 }
 
 // pgConn runs statements in one transaction; the driver keeps them prepared.
