@@ -103,6 +103,29 @@ func (l *links) lacks(r protocol.RunnerID, a protocol.AttemptID) bool {
 	return n != nil && !n.holds[a]
 }
 
+// away are the runners whose transport is gone, each with the epoch that still counts
+// here.
+func (l *links) away() map[protocol.RunnerID]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[protocol.RunnerID]int64{}
+	for r, n := range l.byRun {
+		if !n.here {
+			out[r] = n.epoch
+		}
+	}
+	return out
+}
+
+// dropStale forgets a runner whose epoch another replica has replaced.
+func (l *links) dropStale(r protocol.RunnerID, epoch int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.byRun[r]; n != nil && n.epoch == epoch {
+		delete(l.byRun, r)
+	}
+}
+
 // attached runners, sorted.
 func (l *links) attached() []protocol.RunnerID {
 	l.mu.Lock()

@@ -213,10 +213,11 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 	e.replicas.mu.Lock()
 	entered, self := e.replicas.entered, e.replicas.self
 	e.replicas.mu.Unlock()
-	attached := e.links.attached()
+	attached, away := e.links.attached(), e.links.away()
 	var lost []protocol.RunnerID
+	var stale map[protocol.RunnerID]int64
 	err := e.cfg.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error {
-		lost = nil
+		lost, stale = nil, nil
 		if err := tx.Unaltered(); err != nil {
 			return &ended{err}
 		}
@@ -235,7 +236,9 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 			return nil
 		}
 		var err error
-		lost, err = tx.RenewConnections(self.ID, attached, tx.Now.Add(e.cfg.Limits.ConnectionTTL))
+		if lost, err = tx.RenewConnections(self.ID, attached, tx.Now.Add(e.cfg.Limits.ConnectionTTL)); err == nil {
+			stale, err = e.replaced(tx, away)
+		}
 		return err
 	})
 	if err != nil {
@@ -250,7 +253,25 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 		e.links.drop(id)
 		e.cfg.Log.Info("runner is another replica's", "runner", id)
 	}
+	for id, epoch := range stale {
+		e.links.dropStale(id, epoch)
+	}
 	return nil
+}
+
+// replaced are those of the runners whose transport is gone here that went to another
+// replica: a renewal of theirs that was on its way would count here for ever. INV-20.
+func (e *Engine) replaced(tx *store.Tx, away map[protocol.RunnerID]int64) (map[protocol.RunnerID]int64, error) {
+	if len(away) == 0 || e.cfg.Alone {
+		return nil, nil
+	}
+	rows, err := tx.Connections()
+	for _, row := range rows {
+		if row.Replica == e.cfg.Replica {
+			delete(away, row.Runner)
+		}
+	}
+	return away, err
 }
 
 // look sees who else is there, and takes the lead when nobody has it.

@@ -122,6 +122,11 @@ func TestRunnerMovesToAnotherReplica(t *testing.T) {
 // the machine acts on that. The new one calls no lease lapsed before those words are
 // as old as the authority that they gave; after that it does. INV-20.
 func TestLeaseOfALeftReplicaCounts(t *testing.T) {
+	t.Run("its transport stays", func(t *testing.T) { leftReplica(t, false) })
+	t.Run("its transport is gone", func(t *testing.T) { leftReplica(t, true) })
+}
+
+func leftReplica(t *testing.T, gone bool) {
 	inWorld(t, func(w *et.World, r *et.Runner) {
 		_, h := begun(t, w, r)
 		other, _ := w.Beside(otherReplica)
@@ -135,6 +140,11 @@ func TestLeaseOfALeftReplicaCounts(t *testing.T) {
 			}
 		}
 		epoch := r.Epoch()
+		if gone {
+			if err := w.Engine.Disconnect(ctx(), r.Caller(), epoch); err != nil {
+				t.Fatal(err)
+			}
+		}
 		held := []*runnerv1.HeldLease{{AttemptId: h.ID.String(), Fence: int64(h.Fence)}}
 		if _, err := other.Connect(ctx(), r.Caller(), "http/2", &runnerv1.ConnectRequest{
 			CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(), BootNonce: "boot", Facts: r.Facts, LastEpoch: epoch, Held: held,
