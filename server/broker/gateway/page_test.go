@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"bivouac/consul"
 	"bivouac/server/broker/protocol/brokerv1"
+	"bivouac/server/broker/secret"
 )
 
 // paged is a destination that divides what it lists.
@@ -314,6 +316,46 @@ func TestEmptyPagesAreAList(t *testing.T) {
 		a := list(t, paged(t, Paging{By: ByCursor, Items: []string{"data"}, Cursor: []string{"next"}, Parameter: "cursor"}, c.ServeHTTP), listTool(nil), nil)
 		if string(a.Body) != want || a.Unread != "" {
 			t.Errorf("%s, unread %q", a.Body, a.Unread)
+		}
+	}
+}
+
+// A credential that an answer spells with escapes is none of what comes back, in names
+// and in values, of one page and of several; what is escaped and no credential stays as
+// it was. INV-17.
+func TestEscapedCredentialIsRedacted(t *testing.T) {
+	var all, some strings.Builder
+	for i, c := range token {
+		fmt.Fprintf(&all, `\u%04x`, c)
+		if i%2 == 0 || c == '"' {
+			fmt.Fprintf(&some, `\u%04X`, c)
+		} else {
+			some.WriteRune(c)
+		}
+	}
+	innocent := `{"a\u0062":"\u0063\"\/"}`
+	for name, tc := range map[string]struct{ item, want string }{
+		"a name":        {`{"` + all.String() + `":1}`, `{"[redacted]":1}`},
+		"a value":       {`"x ` + all.String() + `"`, `"x [redacted]"`},
+		"in part":       {`{"a":["` + some.String() + `"]}`, `{"a":["[redacted]"]}`},
+		"no credential": {innocent, innocent},
+	} {
+		for _, pages := range []int{1, 2} {
+			c := &counted{page: func(w http.ResponseWriter, r *http.Request, n int) {
+				next := `null`
+				if n < pages {
+					next = `"b"`
+				}
+				fmt.Fprintf(w, `{"data":[%s,%d],"next":%s,"%s":0}`, tc.item, n, next, all.String())
+			}}
+			a := list(t, paged(t, Paging{By: ByCursor, Items: []string{"data"}, Cursor: []string{"next"}, Parameter: "cursor"}, c.ServeHTTP), listTool(nil), nil)
+			var read any
+			if err := json.Unmarshal(a.Body, &read); err != nil || a.Unread != "" {
+				t.Fatalf("%s: %v, unread %q, %s", name, err, a.Unread, a.Body)
+			}
+			if r := secret.NewRedactor(credential(t)); r.Found(fmt.Sprint(read)) || r.Found(string(a.Body)) || strings.Count(string(a.Body), tc.want) != pages || !strings.Contains(string(a.Body), `"[redacted]":0`) {
+				t.Errorf("%s on %d pages: %s", name, pages, a.Body)
+			}
 		}
 	}
 }
