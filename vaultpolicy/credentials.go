@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -64,19 +65,36 @@ func (v *Vault) Credentials(ctx context.Context, tenant protocol.TenantID) ([]au
 
 // credential without its value; none where its newest version is deleted.
 func (v *Vault) credential(ctx context.Context, c policies.Credential) (authority.Credential, bool, error) {
-	a, err := v.read(ctx, "list credentials", v.credentialPath("metadata", c))
-	if client.KindOf(err) == client.Absent {
-		return authority.Credential{}, false, nil
-	}
-	if err != nil {
+	n, err := v.newest(ctx, c)
+	if err != nil || !n.readable {
 		return authority.Credential{}, false, err
 	}
-	version, ok := client.Map(a.Data["versions"])[number(a.Data["current_version"])]
-	newest := client.Map(version)
-	if !ok || client.Flag(newest["destroyed"]) || client.Text(newest["deletion_time"]) != "" {
-		return authority.Credential{}, false, nil
+	return authority.Credential{Name: c.Name, UpdatedAt: n.made}, true, nil
+}
+
+// newestVersion of a credential, as the server lists it. The number of one that was
+// deleted is still the newest.
+type newestVersion struct {
+	number   int64 // zero: none was ever written
+	readable bool  // neither deleted nor destroyed
+	made     time.Time
+}
+
+func (v *Vault) newest(ctx context.Context, c policies.Credential) (n newestVersion, err error) {
+	a, err := v.read(ctx, "list credentials", v.credentialPath("metadata", c))
+	if client.KindOf(err) == client.Absent {
+		return n, nil
 	}
-	return authority.Credential{Name: c.Name, UpdatedAt: client.Time(newest["created_time"])}, true, nil
+	if err != nil {
+		return n, err
+	}
+	n.number = client.Number(a.Data["current_version"])
+	version, ok := client.Map(a.Data["versions"])[number(a.Data["current_version"])]
+	m := client.Map(version)
+	// A store that deletes by age says beforehand when.
+	deleted := client.Text(m["deletion_time"]) != "" && !client.Time(m["deletion_time"]).After(time.Now())
+	n.readable, n.made = ok && !client.Flag(m["destroyed"]) && !deleted, client.Time(m["created_time"])
+	return n, nil
 }
 
 // DeleteCredential forgets one, with every version of it.

@@ -56,7 +56,8 @@ func versionOf(a client.Answer) int64 {
 }
 
 // ReplaceCredential puts a value in the place of the version that a grant read last, if
-// that was it and no other was written since.
+// that was it and no other was written since. One that was deleted meanwhile stays so:
+// a version that is deleted goes on being the newest, which the write alone cannot see.
 func (v *Vault) ReplaceCredential(ctx context.Context, tenant protocol.TenantID, name string, was, is secret.Value) error {
 	c := policies.Credential{Tenant: tenant, Name: name}
 	if _, done := v.versions.of(c, is); done { // it was done before, and the answer lost
@@ -65,6 +66,11 @@ func (v *Vault) ReplaceCredential(ctx context.Context, tenant protocol.TenantID,
 	version, known := v.versions.of(c, was)
 	if !known || version == 0 {
 		return protocol.Errorf(protocol.CodeConflict, "the credential %q was stored anew meanwhile", name)
+	}
+	if n, err := v.newest(ctx, c); err != nil {
+		return err
+	} else if !n.readable {
+		return protocol.Errorf(protocol.CodeNotFound, "the credential %q was deleted, and is not written again: store another with bivouac credential set %s", name, name)
 	}
 	a, err := v.write(ctx, "store credentials", v.credentialPath("data", c), map[string]any{
 		"options": map[string]any{"cas": version}, "data": map[string]any{valueField: is.Reveal()},

@@ -34,6 +34,7 @@ type shelf struct {
 	mu     sync.Mutex
 	values map[string]string
 	broken bool
+	gone   bool // it was deleted
 	writes []string
 }
 
@@ -49,6 +50,8 @@ func (s *shelf) ReplaceCredential(_ context.Context, _ protocol.TenantID, name s
 	switch {
 	case s.broken:
 		return protocol.Errorf(protocol.CodeUnavailable, "the shelf is away")
+	case s.gone:
+		return protocol.Errorf(protocol.CodeNotFound, "it was deleted")
 	case !was.Equal(s.values[name]):
 		return protocol.Errorf(protocol.CodeConflict, "another one")
 	}
@@ -323,6 +326,42 @@ func TestReplacedWhileTheStoreIsAway(t *testing.T) {
 		r.tokens.Examine(report)
 		if report.All[0].Level == finding.Problem {
 			t.Errorf("%+v", report.All)
+		}
+	})
+}
+
+// A credential that somebody deleted while its refresh token waits to be stored is not
+// written again: the token is let go, and that is found until another is stored.
+func TestDeletedWhileTheStoreIsAway(t *testing.T) {
+	inRoom(t, nil, func(t *testing.T, r *room) {
+		r.shelf.set(true, "")
+		r.want("access-token-canary-1")
+		r.shelf.mu.Lock()
+		r.shelf.broken, r.shelf.gone = false, true
+		r.shelf.mu.Unlock()
+		time.Sleep(saveAgain + time.Second)
+		found := func() finding.Finding {
+			t.Helper()
+			report := finding.From("broker")
+			r.tokens.Examine(report)
+			if len(report.All) != 1 || strings.Contains(fmt.Sprint(report.All), "canary") {
+				t.Fatalf("%+v", report.All)
+			}
+			return report.All[0]
+		}
+		if f := found(); f.Level != finding.Warning || !strings.Contains(f.What, "was let go") || !strings.Contains(f.Mend, "bivouac credential set calendar") {
+			t.Errorf("%+v", f)
+		}
+		if len(r.tokens.open()) != 0 || len(r.shelf.writes) != 0 {
+			t.Errorf("it goes on: %d open, written %d times", len(r.tokens.open()), len(r.shelf.writes))
+		}
+		r.shelf.mu.Lock()
+		r.shelf.gone = false
+		r.shelf.mu.Unlock()
+		r.shelf.set(false, r.issuer.good) // a person stores another
+		r.want("access-token-canary-2")
+		if f := found(); f.Level == finding.Warning || len(r.shelf.writes) != 1 {
+			t.Errorf("after that: %+v, written %d times", f, len(r.shelf.writes))
 		}
 	})
 }

@@ -28,7 +28,7 @@ func (t *Tokens) renew(ctx context.Context, k key, stored, with secret.Value) {
 		t.log.WarnContext(ctx, "no access token", "credential", k.name, "tenant", k.tenant, "code", protocol.CodeOf(err))
 		return
 	}
-	h.refusal, h.refused = nil, secret.Value{}
+	h.refusal, h.refused, h.overtaken = nil, secret.Value{}, false
 	h.hide(h.token)
 	if h.stored != with { // another was stored
 		h.hide(h.stored)
@@ -85,7 +85,7 @@ func (t *Tokens) save(ctx context.Context, k key) {
 	case protocol.CodeOf(err) == protocol.CodeConflict || protocol.CodeOf(err) == protocol.CodeNotFound:
 		h.hide(h.token)
 		h.hide(is)
-		h.stored, h.token, h.past, h.saved = secret.Value{}, secret.Value{}, nil, true
+		h.stored, h.token, h.past, h.saved, h.overtaken = secret.Value{}, secret.Value{}, nil, true, true
 		t.log.WarnContext(ctx, "a credential was stored anew or deleted while its token was renewed: what is stored counts", "credential", k.name, "tenant", k.tenant)
 	default:
 		t.log.ErrorContext(ctx, "a refresh token was replaced and is not stored yet: it is lost if the broker ends before it is", "credential", k.name, "tenant", k.tenant, "error", err)

@@ -109,6 +109,8 @@ type held struct {
 	refusal   error
 	refused   secret.Value
 	refusedAt time.Duration
+	// overtaken: what was stored changed under a refresh token that its server replaced.
+	overtaken bool
 	done      chan struct{} // of the request under way; nil: there is none
 }
 
@@ -228,7 +230,7 @@ func (t *Tokens) Stored(tenant protocol.TenantID, name string) {
 	defer t.mu.Unlock()
 	for k, h := range t.held {
 		if k.tenant == tenant && (k.name == name || t.configs[k.name].Secret == name) {
-			h.refusal = nil
+			h.refusal, h.overtaken = nil, false
 		}
 	}
 }
