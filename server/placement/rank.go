@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -281,7 +282,29 @@ func sandbox(q execution.Requirements, facts execution.Facts) []Reason {
 	}
 	if q.Trust != protocol.TrustTrusted && facts.Limits != protocol.LimitsCgroup {
 		out = append(out, Reason{ReasonLimits, fmt.Sprintf("it can limit untrusted code only by %s, and cgroup limits are needed",
-			cmp.Or(facts.Limits, "nothing")), "run it as root or with a delegated cgroup, or say trust = \"trusted\" in the agent"})
+			cmp.Or(facts.Limits, "nothing")), limitsMend(facts.SandboxProblem) + ", or say trust = \"trusted\" in the agent"})
 	}
 	return out
+}
+
+// limitsMend is what the machine's own doctor says: the command that its problem ends
+// with, where it names one. Whether it runs as root already only the machine knows.
+func limitsMend(problem string) string {
+	if problem == "" {
+		return "run it as root or with a delegated cgroup"
+	}
+	if before, _, ok := cutLast(problem, "`"); ok {
+		if _, command, ok := cutLast(before, "`"); ok {
+			return "on that machine: " + command + "  (bivouac-edge doctor there says more)"
+		}
+	}
+	return "on that machine, " + problem
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
 }

@@ -198,3 +198,18 @@ func TestSummaryIsShort(t *testing.T) {
 		t.Errorf("summary %q", got)
 	}
 }
+
+// What mends missing limits is what that machine said of itself; one that said nothing
+// is told the usual.
+func TestLimitsAreMendedAsTheMachineSays(t *testing.T) {
+	for problem, want := range map[string]string{
+		"": "run it as root or with a delegated cgroup, or say trust = \"trusted\" in the agent",
+		"limits hold for single processes only: mount one: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`": "on that machine: mount -t cgroup2 cgroup2 /sys/fs/cgroup  (bivouac-edge doctor there says more), or say trust = \"trusted\" in the agent",
+		"root may do no more here: run the edge outside":                                              "on that machine, root may do no more here: run the edge outside, or say trust = \"trusted\" in the agent",
+	} {
+		got := sandbox(execution.Requirements{Boundary: protocol.BoundaryProcess}, execution.Facts{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsRlimit, SandboxProblem: problem})
+		if len(got) != 1 || got[0].Code != ReasonLimits || got[0].Remedy != want {
+			t.Errorf("%q: %+v, want %q", problem, got, want)
+		}
+	}
+}

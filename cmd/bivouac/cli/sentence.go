@@ -65,7 +65,11 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		}
 	case "attempt.ended":
 		if d["state"] != "SUCCEEDED" {
-			return "the attempt on " + f.machine(ctx, d["runner"]) + " ended: " + strings.ToLower(plain(d["state"])) + because(d["reason"])
+			at := ""
+			if d["runner"] != "" { // none was placed where it is empty
+				at = " on " + f.machine(ctx, d["runner"])
+			}
+			return "the attempt" + at + " ended: " + strings.ToLower(plain(d["state"])) + because(d["reason"])
 		}
 	case "sandbox.moved":
 		return f.moved(ctx, e, d)

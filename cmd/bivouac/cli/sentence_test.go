@@ -47,3 +47,17 @@ func TestWhoDidNotReachTheBroker(t *testing.T) {
 		t.Error("a failure after an answer is not said")
 	}
 }
+
+// An attempt that no machine got ended nowhere; one that a machine had ended there.
+func TestAttemptEndsWhereItWas(t *testing.T) {
+	f := &follower{app: &app{}, turn: "trn_1", tools: map[string]string{}, names: map[string]string{"run_1": "laptop"}}
+	for data, want := range map[string]string{
+		`{"state":"FAILED","reason":"not_placed"}`:                          "the attempt ended: failed (not_placed)",
+		`{"state":"FAILED","reason":"not_placed","runner":""}`:              "the attempt ended: failed (not_placed)",
+		`{"state":"INTERRUPTED","reason":"lease_expired","runner":"run_1"}`: "the attempt on laptop ended: interrupted (lease_expired)",
+	} {
+		if got := f.sentence(t.Context(), &apiv1.Event{Type: "attempt.ended", Data: data}); got != want {
+			t.Errorf("%s: %q, want %q", data, got, want)
+		}
+	}
+}
