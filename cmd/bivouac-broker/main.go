@@ -79,13 +79,21 @@ func initCommand(data *string) *cobra.Command {
 		Short: "Make the keyring, a first broker.hcl and the paths directory; print the root's fingerprint",
 		Long: "Makes the keyring, a first broker.hcl and the paths directory, and prints the root's fingerprint. The addresses\n" +
 			"that are given are written to broker.hcl, so that bivouac-broker run needs none. With --passphrase-file the keyring\n" +
-			"opens with that passphrase alone, which run needs then: from a file, from systemd, or from the terminal.",
+			"opens with that passphrase alone, which run needs then: from a file, from systemd, or from the terminal.\n" +
+			"Where a keyring is and broker.hcl is missing, the keyring stays, and a first broker.hcl is written again.",
 		Example: "  bivouac-broker init --listen 203.0.113.10:7402 --server 203.0.113.10:7401\n  bivouac-broker init --passphrase-file prompt",
 		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if with.from != "" && keyring.Has(*data) {
+				return protocol.Errorf(protocol.CodeAlreadyExists, "there is a keyring in %s, which stays as it is: leave --passphrase-file out, or give it another key with bivouac-broker keyring rekey", *data)
+			}
 			fingerprint, err := assembly.Init(*data, listen, servers, with.choose("passphrase of the new keyring"))
 			if err != nil {
 				return err
+			}
+			if fingerprint == "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "the keyring in %s stays as it is; %s was missing, and is a first one again: say in it what may be reached\n", *data, filepath.Join(*data, assembly.ConfigFile))
+				return nil
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), fingerprint)
 			fmt.Fprintf(cmd.ErrOrStderr(), "keyring made in %s; say what may be reached in %s\n", *data, filepath.Join(*data, assembly.ConfigFile))

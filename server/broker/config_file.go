@@ -33,7 +33,7 @@ func LoadConfig(path string) (Config, error) {
 func unread(path string, err error) error {
 	switch dir := filepath.Dir(path); {
 	case errors.Is(err, fs.ErrNotExist):
-		return protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration %s is not there: name the broker's directory with --data; where there never was one, bivouac-broker init --data %s writes a first one", path, dir)
+		return protocol.Errorf(protocol.CodeInvalidArgument, "the broker's configuration %s is not there: name the broker's directory with --data; where there is none any more, bivouac-broker init --data %s writes a first one, and leaves a keyring as it is", path, dir)
 	case errors.Is(err, fs.ErrPermission):
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "the broker's configuration cannot be read: %w; run this as the user of the broker (ls -ld %s says who that is)", err, dir)
 	}

@@ -67,7 +67,8 @@ func DefaultDir() string {
 
 // Init makes a data directory: the keyring and, where they are missing, a first
 // configuration with the addresses that are given, and the paths directory. It returns
-// the root's fingerprint.
+// the root's fingerprint, or nothing where a keyring was there, which stays, and its
+// configuration was missing.
 func Init(data, listen string, servers []string, with ...keyring.Passphrase) (string, error) {
 	first, err := broker.First(listen, servers)
 	if err != nil {
@@ -77,9 +78,11 @@ func Init(data, listen string, servers []string, with ...keyring.Passphrase) (st
 	if _, err := os.Stat(path); err == nil && (listen != "" || len(servers) > 0) {
 		return "", protocol.Errorf(protocol.CodeAlreadyExists, "%s is there already: say listen and servers in it, and leave --listen and --server out", path)
 	}
-	fingerprint, err := keyring.Init(data, with...)
-	if err != nil {
-		return "", err
+	fingerprint := ""
+	if _, lost := os.Lstat(path); !errors.Is(lost, fs.ErrNotExist) || !keyring.Has(data) {
+		if fingerprint, err = keyring.Init(data, with...); err != nil {
+			return "", err
+		}
 	}
 	if err := os.MkdirAll(filepath.Join(data, pathsDir), 0o700); err != nil {
 		return "", err

@@ -93,6 +93,16 @@ func Init(dir string, with ...Passphrase) (fingerprint string, err error) {
 	return identity.Fingerprint(root), nil
 }
 
+// Has reports that a whole keyring is in dir: neither of its files is missing.
+func Has(dir string) bool {
+	for _, name := range []string{keyringFile, keyFile} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
 func writeError(dir string, err error) error {
 	return protocol.Errorf(protocol.CodeFailedPrecondition, "the keyring in %s cannot be written: %w; make room, or make it yours with chown and chmod 700, or name another with --data", dir, err)
 }
