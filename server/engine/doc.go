@@ -48,7 +48,8 @@
 // tell who watches, explain.go tells a person why it waits, explain_ended.go what to try after it.
 //
 // Authority: principals.go and grants.go give it, grant_reach.go says what one lets its agent do, foundation.go is what stands on it, revoke.go
-// takes it back, rotate.go renews the secret part of a grant, floors.go is what this replica knows of that, probe.go proves it.
+// takes it back, rotate.go renews the secret part of a grant, restored.go does so once more after the broker's
+// grants were restored, floors.go is what this replica knows of that, probe.go proves it.
 //
 // Beside all turns: replicas.go is who else works on the store, lifetime.go ends old
 // sessions, erase.go takes words out, seal.go and export.go are the ledger, sweep.go removes

@@ -83,7 +83,8 @@ type Engine struct {
 	hungry   op.Bell // a runner waits for a larger slice
 	closed   op.Bell // slices were closed, others may be due
 	agents   *definitions
-	atOnce   int // set by Run: how many turns a loop works on at the same time
+	mended   time.Time // the last restore of the broker's grants that tickRestored saw to
+	atOnce   int       // set by Run: how many turns a loop works on at the same time
 }
 
 // New makes an engine and starts nothing.

@@ -27,6 +27,7 @@ func invokeOp(id protocol.ActionID) string { return "invoke/" + id.String() }
 type gatewayCall struct {
 	action  session.Action
 	grant   protocol.GrantID // under which it goes out
+	sealed  []byte           // its secret part
 	request *brokerv1.InvokeRequest
 }
 
@@ -48,7 +49,7 @@ func (w *turnTx) prepareCall(a session.Action) (*gatewayCall, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &gatewayCall{action: a, grant: auth.grant, request: &brokerv1.InvokeRequest{
+	return &gatewayCall{action: a, grant: auth.grant, sealed: auth.sealed, request: &brokerv1.InvokeRequest{
 		Capability: token, ActionId: a.ID.String(), Tool: gatewayTool(tool), Arguments: a.Arguments,
 		IdempotencyKey: a.IdempotencyKey, MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes,
 	}}, nil
@@ -75,11 +76,8 @@ func gatewayTool(t policy.Tool) *brokerv1.HttpTool {
 func (e *Engine) startCall(c *gatewayCall) bool {
 	id := c.action.ID
 	started := e.cfg.Ops.Start(invokeOp(id), func(ctx context.Context) {
-		resp, err := e.cfg.Broker.Invoke(ctx, c.request)
-		if protocol.DetailOf(err) == protocol.DetailGrantRotated {
-			resp, err = e.callAgain(ctx, c, err)
-		}
-		if ctx.Err() != nil && err != nil {
+		resp, err := e.invoke(ctx, c)
+		if err != nil && (ctx.Err() != nil || errors.Is(err, errUnread)) {
 			e.calls.forget(id)
 			return
 		}

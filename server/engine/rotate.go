@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -252,20 +253,57 @@ func (r *rotating) sign(ctx context.Context, g policy.Grant) (receipt string) {
 	return receipt
 }
 
-// callAgain makes a call once more that was refused before it left, because its grant
-// was renewed after its capability was minted: with the part that counts now. INV-5.
-func (e *Engine) callAgain(ctx context.Context, c *gatewayCall, refused error) (*brokerv1.InvokeResponse, error) {
-	var again *gatewayCall
-	err := e.onTurn(ctx, "dispatch", c.action.Turn, func(w *turnTx) error {
-		a, err := w.tx.Action(c.action.ID)
-		if err != nil || a.State.Terminal() || a.Fence != c.action.Fence {
-			return errors.Join(err, refused)
+// maxRenewed bounds how often one call follows the renewals of its grant.
+const maxRenewed = 5
+
+// errUnread says that what a call was to go out with could not be read: nothing is
+// known against the call, and nothing of it has left.
+var errUnread = errors.New("engine: the new part of a grant was not read")
+
+// invoke makes a call. One that was refused before it left, because its grant was
+// renewed after its capability was minted, is made once more with the part that counts
+// now, and again where that was renewed too. A part that was refused is not shown
+// twice. INV-5.
+func (e *Engine) invoke(ctx context.Context, c *gatewayCall) (*brokerv1.InvokeResponse, error) {
+	resp, err := e.cfg.Broker.Invoke(ctx, c.request)
+	for range maxRenewed {
+		if protocol.DetailOf(err) != protocol.DetailGrantRotated {
+			break
 		}
-		again, err = w.prepareCall(a)
+		next, failed := e.renewedCall(ctx, c, err)
+		if failed != nil {
+			return nil, failed
+		}
+		c = next
+		resp, err = e.cfg.Broker.Invoke(ctx, c.request)
+	}
+	return resp, err
+}
+
+// renewedCall prepares a call with the part that counts now. The refusal stays where
+// there is none; a store that does not answer is errUnread.
+func (e *Engine) renewedCall(ctx context.Context, c *gatewayCall, refused error) (next *gatewayCall, err error) {
+	err = e.onTurn(ctx, "dispatch", c.action.Turn, func(w *turnTx) error {
+		a, err := w.tx.Action(c.action.ID)
+		if err != nil {
+			return err
+		}
+		if a.State.Terminal() || a.Fence != c.action.Fence {
+			return refused
+		}
+		next, err = w.prepareCall(a)
 		return err
 	})
-	if err != nil {
+	switch {
+	case err == nil && next.grant == c.grant && bytes.Equal(next.sealed, c.sealed):
+		return nil, refused
+	case err == nil:
+		return next, nil
+	case isUngranted(err):
+		return nil, protocol.Errorf(protocol.CodePermissionDenied, "%w", err)
+	case isTaken(err) || errors.Is(err, refused):
 		return nil, refused
 	}
-	return e.cfg.Broker.Invoke(ctx, again.request)
+	e.cfg.Log.Warn("a call whose grant was renewed cannot be made again yet", "action", c.action.ID, "error", err)
+	return nil, errors.Join(errUnread, err)
 }

@@ -2,13 +2,13 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"bivouac/edge/protocol"
-	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
 	et "bivouac/server/engine/enginetest"
 	"bivouac/server/policy"
@@ -182,31 +182,108 @@ func TestRotationOfWhatEnds(t *testing.T) {
 	}
 }
 
+// leaving is a turn whose call is about to leave.
+func leaving(t *testing.T, w *et.World, call et.Call) session.Turn {
+	t.Helper()
+	w.Broker.Say(et.Script(et.Calls(call), et.Text("done")))
+	turn := w.Submit(w.Session("assistant"), "go")
+	w.Until("the call is about to leave", func() bool {
+		return slices.ContainsFunc(w.Ops.Keys(), func(k string) bool { return strings.HasPrefix(k, "invoke/") })
+	})
+	return turn
+}
+
+func rotate(t *testing.T, w *et.World, id protocol.GrantID) {
+	t.Helper()
+	if _, err := w.Engine.RotateGrant(ctx(), w.Me(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantCall holds what became of the only call of a turn.
+func wantCall(t *testing.T, w *et.World, turn session.Turn, state session.ActionState, effects, refused int) {
+	t.Helper()
+	wantState(t, w, turn.ID, session.Completed, "")
+	if len(w.Broker.Effects()) != effects || len(w.Broker.Refused()) != refused {
+		t.Errorf("%d effects, refused %v", len(w.Broker.Effects()), w.Broker.Refused())
+	}
+	all := w.Actions(turn.ID)
+	if len(all) != 1 || all[0].State != state {
+		t.Errorf("the calls: %+v", all)
+	}
+}
+
 // A call whose grant was renewed after its capability was minted is refused before it
-// leaves, and made again with the new part: the agent does not notice. INV-5.
+// leaves, and made again with the new part: the agent does not notice, also where the
+// grant is renewed over and over while the call is made again. INV-5.
 func TestRotationUnderACall(t *testing.T) {
+	for name, more := range map[string]int{"once": 0, "again while it is made again": 3} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *et.World, _ *et.Runner) {
+				g := give(t, w, "weather-token")
+				turn := leaving(t, w, forecast)
+				rotate(t, w, g.ID)
+				left := more
+				w.Broker.OnCall(func() {
+					if left > 0 {
+						left--
+						rotate(t, w, g.ID)
+					}
+				})
+				w.Settle()
+				wantCall(t, w, turn, session.Succeeded, 1, max(1, more))
+			})
+		})
+	}
+}
+
+// A call that a renewal caught, whose new part cannot be read because the store does
+// not answer, is not denied for it: nothing has left, and it is made when the store is
+// back. INV-4, INV-5.
+func TestRotationUnderACallWithoutAStore(t *testing.T) {
+	var away bool
+	commit := func(commit func() error) error {
+		if away {
+			return errors.New("no room on the disk")
+		}
+		return commit()
+	}
 	inWorld(t, func(w *et.World, _ *et.Runner) {
 		g := give(t, w, "weather-token")
-		w.Broker.Say(et.Script(et.Calls(forecast), et.Text("done")))
-		w.Broker.Serve("http:forecast", func(*brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
-			return &brokerv1.InvokeResponse{HttpStatus: 200, Body: []byte("sunny")}, nil
+		turn := leaving(t, w, forecast)
+		rotate(t, w, g.ID)
+		w.Broker.OnCall(func() { away = true })
+		w.Ops.Step(ctx(), 0)
+		away = false
+		w.Broker.OnCall(nil)
+		if a := w.Actions(turn.ID); len(a) != 1 || a[0].State != session.Dispatched {
+			t.Fatalf("while the store is away: %+v", a)
+		}
+		w.Sleep(time.Minute)
+		wantCall(t, w, turn, session.Succeeded, 1, 1)
+	}, et.WithCommit(commit))
+}
+
+// A part that is refused and is the one that is stored is shown once; and a call whose
+// grant ended while it was made again did not run. INV-5, INV-13.
+func TestNoNewPartForACall(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, w *et.World, g policy.Grant){
+		"the broker knows an older one": func(_ *testing.T, w *et.World, _ policy.Grant) { w.Broker.PutBack(et.Copy{}) },
+		"it ended":                      func(t *testing.T, w *et.World, g policy.Grant) { rotate(t, w, g.ID); revokeGrant(t, w, g.ID) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *et.World, _ *et.Runner) {
+				g, own := give(t, w, "weather-token"), give(t, w, "shop-token")
+				rotate(t, w, g.ID)
+				turn := leaving(t, w, forecast)
+				spoil(t, w, g)
+				w.Ops.Step(ctx(), 0)
+				w.Settle()
+				wantCall(t, w, turn, session.Denied, 0, 1)
+				if now := storedGrant(t, w, own.ID); !now.RevokedAt.IsZero() {
+					t.Error("the turn's own grant ended too")
+				}
+			})
 		})
-		turn := w.Submit(w.Session("assistant"), "weather?")
-		w.Until("the call is about to leave", func() bool {
-			return slices.ContainsFunc(w.Ops.Keys(), func(k string) bool { return strings.HasPrefix(k, "invoke/") })
-		})
-		if _, err := w.Engine.RotateGrant(ctx(), w.Me(), g.ID); err != nil {
-			t.Fatal(err)
-		}
-		w.Settle()
-		wantState(t, w, turn.ID, session.Completed, "")
-		if n := len(w.Broker.Effects()); n != 1 || len(w.Broker.Refused()) != 1 {
-			t.Errorf("%d effects, refused %v", n, w.Broker.Refused())
-		}
-		for _, a := range w.Actions(turn.ID) {
-			if a.State != session.Succeeded || a.Effect != runtimev1.Effect_EFFECT_READ {
-				t.Errorf("the call is %s", a.State)
-			}
-		}
-	})
+	}
 }

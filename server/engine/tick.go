@@ -55,6 +55,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "owners", Do: e.tickOwners, Due: e.replicas.dueIn, Eager: true},
 		{Name: "usage", Do: e.tickUsage, Wake: e.hungry},
 		{Name: "cleanup", Do: e.tickCleanup, Topics: on(store.TopicCleanups), Wake: e.closed, Due: e.pauses.next},
+		{Name: "restored", Do: e.led(e.tickRestored)},
 		{Name: "sweep", Do: e.led(e.tickSweep)},
 		{Name: "seal", Do: e.led(e.tickSeal)},
 	}

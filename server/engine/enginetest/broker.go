@@ -59,6 +59,9 @@ type Broker struct {
 	revoked map[protocol.GrantID]time.Time
 	parts   map[protocol.GrantID]parts // of grants that were renewed
 	step    func(string)               // before each step of a rotation
+	calling func()                     // before each call
+	// asOf and restored: see PutBack.
+	asOf, restored time.Time
 	// disowned are held elsewhere by now.
 	disowned map[protocol.GrantID]bool
 	drawn    map[string]int64 // by slice, over boots
@@ -325,7 +328,12 @@ func (b *Broker) Describe(context.Context) (*brokerv1.DescribeResponse, error) {
 	if b.down {
 		return nil, unreachable()
 	}
+	var asOf, restored int64
+	if !b.restored.IsZero() {
+		asOf, restored = b.asOf.UnixMicro(), b.restored.UnixMicro()
+	}
 	return &brokerv1.DescribeResponse{BrokerId: "broker", Pool: b.Pool, BootNonce: b.boot, CapabilityVersion: protocol.Current(),
+		GrantsAsOfUs: asOf, GrantsRestoredUs: restored,
 		Models: []*brokerv1.ModelRoute{
 			{Name: "scripted", DataBoundaries: []string{"personal", "internal"}, InputMicroUsdPerMtok: 1, OutputMicroUsdPerMtok: 1, Priced: true},
 			{Name: "public", DataBoundaries: []string{"public"}, Priced: true},
@@ -404,6 +412,7 @@ func (b *Broker) count(id protocol.SliceID, more use) {
 func (b *Broker) Invoke(_ context.Context, req *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 	b.mu.Lock()
 	down := b.down
+	calling := b.calling
 	look := b.looks[req.Tool.Ref]
 	if req.Tool.Method != "GET" {
 		look = nil
@@ -414,6 +423,9 @@ func (b *Broker) Invoke(_ context.Context, req *brokerv1.InvokeRequest) (*broker
 		b.asked.Sent++
 	}
 	b.mu.Unlock()
+	if calling != nil {
+		calling()
+	}
 	if down {
 		return nil, unreachable()
 	}

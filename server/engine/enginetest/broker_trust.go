@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"strings"
 	"time"
 
@@ -102,11 +103,46 @@ func (b *Broker) rotating(step string, id protocol.GrantID, change func(*parts) 
 	return err
 }
 
+// Copy is what PutBack brings back.
+type Copy struct {
+	at    time.Time
+	parts map[protocol.GrantID]parts
+}
+
+// Copy of its grants as they are now.
+func (b *Broker) Copy() Copy {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Copy{time.Now(), maps.Clone(b.parts)}
+}
+
+// PutBack makes the parts of grants count that a copy has, as a broker does whose
+// keyring was restored.
+func (b *Broker) PutBack(c Copy) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asOf, b.restored = c.at, time.Now()
+	for id := range b.parts {
+		p, had := c.parts[id]
+		if !had {
+			p.now = sealedAs(id, "")
+		}
+		b.parts[id] = p
+	}
+}
+
 // OnRotation is called before each step of a rotation, "rotate" and "settle".
 func (b *Broker) OnRotation(f func(step string)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.step = f
+}
+
+// OnCall is called before each call is looked at.
+func (b *Broker) OnCall(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calling = f
 }
 
 // Opens reports that a sealed grant is one whose part counts.

@@ -51,6 +51,7 @@ type World struct {
 	meter   engine.Meter
 	bytes   engine.Bytes
 	ended   func(protocol.TurnID)
+	commit  func(commit func() error) error
 }
 
 // Option changes a world before it begins.
@@ -64,6 +65,9 @@ func WithMeter(m engine.Meter) Option { return func(w *World) { w.meter = m } }
 
 // WithEnded has f told each turn whose usage is settled.
 func WithEnded(f func(protocol.TurnID)) Option { return func(w *World) { w.ended = f } }
+
+// WithCommit stands before every COMMIT of the store.
+func WithCommit(f func(commit func() error) error) Option { return func(w *World) { w.commit = f } }
 
 // WithBytes gives the world the contents of artifacts, to be swept.
 func WithBytes(b engine.Bytes) Option { return func(w *World) { w.bytes = b } }
@@ -80,7 +84,7 @@ func New(t testing.TB, options ...Option) *World {
 	}
 	w.elapsed = func() time.Duration { return time.Since(w.begun) }
 	w.Path = filepath.Join(t.TempDir(), "state.db")
-	st, err := store.Open(context.Background(), store.Config{Path: w.Path, Entropy: rand.Reader})
+	st, err := store.Open(context.Background(), store.Config{Path: w.Path, Entropy: rand.Reader, Commit: w.commit})
 	if err != nil {
 		t.Fatal(err)
 	}
