@@ -106,10 +106,12 @@ already are newer than the backup, and stay.
 
 A backup is older than what was done since. What was revoked stays revoked: a broker
 admits nothing before a server has told it what was, and takes that into its keyring.
-A grant whose secret part was renewed since is refused until it is renewed once more
-(bivouac grant rotate), grants and servers that came since are not known (bivouac grant
-create, bivouac-broker server-code), and credentials have the values of the backup.
-Codes for servers that were not used are void.`,
+A grant whose secret part was renewed since is renewed once more by the server, by itself
+and within a minute of reaching the broker; until then its calls are refused, and the
+part that the backup has counts again. Where no server does so, bivouac grant rotate
+does. Grants and servers that came since are not known (bivouac grant create,
+bivouac-broker server-code), and credentials have the values of the backup. Codes for
+servers that were not used are void.`,
 		Example: "  bivouac-broker restore --data /var/lib/bivouac/broker --backup-passphrase-file prompt /mnt/backup/keyring-monday.age",
 		Args:    usage.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
