@@ -20,7 +20,7 @@ type Step string
 // The steps of a move.
 const (
 	StepMove    Step = "moves"                  // it is not here yet
-	StepThere   Step = "is there"               // an earlier move brought it, or somebody set it since
+	StepThere   Step = "is there"               // it can be read: an earlier move brought it, or somebody set it since
 	StepRevoked Step = "is refused there too"   // it ended before it moved: its id is never used again
 	StepEnded   Step = "ended there, and stays" // somebody has ended it here since it moved
 )
@@ -123,22 +123,43 @@ func (v *Vault) moveEnd(ctx context.Context, g authority.Grant, dry bool) error 
 	return v.writeRecord(ctx, record{entry: entry{grant: g, how: howMoved}, state: stateRevoked})
 }
 
-// MoveCredential brings a credential here, unless one of the name is there: that is
-// newer.
+// MoveCredential brings a credential here, unless one of the name can be read there:
+// that is newer. One that was deleted there is neither: what moves would end the only
+// copy, or bring back what somebody took away, so that it is refused, dry or not.
 func (v *Vault) MoveCredential(ctx context.Context, tenant protocol.TenantID, name string, value secret.Value, dry bool) (Step, error) {
 	c := policies.Credential{Tenant: tenant, Name: name}
-	if _, found, err := v.credential(ctx, c); err != nil || found {
-		return StepThere, err
+	step, err := v.credentialThere(ctx, c)
+	if err != nil || dry || step == StepThere {
+		return step, err
 	}
-	if dry {
+	_, err = v.write(ctx, "store credentials", v.credentialPath("data", c),
+		map[string]any{"data": map[string]any{valueField: value.Reveal()}, "options": map[string]any{"cas": 0}})
+	if client.KindOf(err) == client.Changed { // somebody was faster
+		if step, err = v.credentialThere(ctx, c); err == nil && step != StepThere {
+			err = unavailable("the credential %q of tenant %s changes in the server in this moment", name, tenant)
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	return step, nil
+}
+
+// credentialThere says whether a credential moves, or is there.
+func (v *Vault) credentialThere(ctx context.Context, c policies.Credential) (Step, error) {
+	n, err := v.newest(ctx, c)
+	switch {
+	case err != nil:
+		return "", err
+	case n.readable:
+		return StepThere, nil
+	case n.number == 0:
 		return StepMove, nil
 	}
-	_, err := v.write(ctx, "store credentials", v.credentialPath("data", c),
-		map[string]any{"data": map[string]any{valueField: value.Reveal()}, "options": map[string]any{"cas": 0}})
-	if client.KindOf(err) == client.Changed { // one that was deleted here, or is set in this moment
-		return StepThere, nil
-	}
-	return StepMove, err
+	path := v.names.Credentials + "/" + c.Tenant.String() + "/" + c.Name
+	return "", protocol.Errorf(protocol.CodeFailedPrecondition,
+		"the credential %q of tenant %s was deleted in the server, and the keyring holds the only copy that can be read: it does not move. Take that back with vault kv undelete -mount=%s -versions=%d %s/%s, or let the keyring's move with vault kv metadata delete %s",
+		c.Name, c.Tenant, v.names.Credentials, n.number, c.Tenant, c.Name, path)
 }
 
 // openHeld opens a sealed grant: one of this server's, or one that was sealed by the

@@ -181,6 +181,17 @@ func TestMoveToVault(t *testing.T) {
 		if err != nil || !left || strings.Count(said, string(vaultpolicy.StepMove)) != 4 || x.listed() != 0 || x.held() != 5 {
 			t.Fatalf("a dry run: %v %v, %d there\n%s", left, err, x.listed(), said)
 		}
+		// Over a credential that was deleted there nothing moves, and the keyring's stays.
+		credentials, name := x.root.KVv2(x.names+"-credentials"), x.over.Tenant.String()+"/weather"
+		_, err = credentials.Put(t.Context(), name, map[string]any{"value": "of-before"})
+		x.must(err)
+		x.must(credentials.Delete(t.Context(), name))
+		for _, apply := range []bool{false, true} {
+			if said, _, err := x.move(apply); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "was deleted in the server") || said != "" || x.listed() != 0 || x.held() != 5 {
+				t.Errorf("over a deleted credential, apply %t: %v, %d held\n%s", apply, err, x.held(), said)
+			}
+		}
+		x.must(credentials.DeleteMetadata(t.Context(), name))
 		// Away: nothing happened.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		x.must(err)
