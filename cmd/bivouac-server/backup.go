@@ -3,12 +3,15 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/devdir"
+	"bivouac/cmd/internal/laststart"
 	"bivouac/edge/protocol"
 	"bivouac/server"
 )
@@ -122,10 +125,31 @@ func (o *options) afterRestore(done server.Restored) string {
 		start = "Start it: " + devdir.Command(filepath.Dir(filepath.Clean(data)))
 	case !done.Enrolled:
 		start = "The broker does not know it yet, so it needs a new code. Where the broker runs: bivouac-broker server-code --out code\n" +
-			"and here: bivouac-server --data " + devdir.Word(data) + " --broker HOST:7402 --broker-code-file code  (with the other addresses that it had)"
+			"and here: " + enrolling(data)
 	}
 	return start + "\nIf the ledger has lost its end, the broker does not sign it until you say where it runs that this is on purpose; bivouac doctor says whether it waits\n" +
 		"for that, half a minute after its first turn: " + accept(data, done.Epoch) + "\n"
+}
+
+// enrolling is the whole command that starts a restored server with a new code: at the
+// addresses of its last start, kept here or in the directory that was moved away as the
+// refusal to restore says; where nobody knows them each has its place.
+func enrolling(data string) string {
+	command := "bivouac-server --data " + devdir.Word(data)
+	for _, dir := range []string{data, filepath.Clean(data) + ".old"} {
+		last, err := laststart.Read(dir)
+		if err != nil || len(last) == 0 {
+			continue
+		}
+		for _, flag := range slices.Sorted(maps.Keys(last)) {
+			for _, value := range last[flag] {
+				command += " --" + flag + " " + devdir.Word(value)
+			}
+		}
+		return command + " --broker-code-file code  (as it was started last: " + filepath.Join(dir, laststart.File) + ")"
+	}
+	return command + " --public HOST:7400 --tls-cert FILE --tls-key FILE --runners HOST:7401 --broker HOST:7402 --broker-code-file code\n" +
+		"with what it had: runners dial the old --runners; --tls-cert and --tls-key where --public is beyond this machine. What is left out is loopback"
 }
 
 // accept is the whole command where the broker is beside the server, as bivouac dev

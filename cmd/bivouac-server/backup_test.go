@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"bivouac/cmd/internal/devdir"
+	"bivouac/cmd/internal/laststart"
 	"bivouac/edge/protocol"
 )
 
@@ -27,7 +28,7 @@ func TestBackupAndRestore(t *testing.T) {
 	if out, err = run(t, "restore", "--data", again, file); err != nil || !strings.Contains(out, "revoked again") || !strings.Contains(out, "into "+again) || !strings.Contains(out, "bivouac-broker ledger accept --epoch ") || strings.Contains(out, "--epoch --data") {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if !strings.Contains(out, "needs a new code") || !strings.Contains(out, "bivouac-broker server-code --out code") || !strings.Contains(out, "bivouac-server --data "+again+" --broker HOST:7402 --broker-code-file code") {
+	if !strings.Contains(out, "needs a new code") || !strings.Contains(out, "bivouac-broker server-code --out code") || !strings.Contains(out, "bivouac-server --data "+again+" --public HOST:7400 --tls-cert FILE --tls-key FILE --runners HOST:7401 --broker HOST:7402 --broker-code-file code") {
 		t.Errorf("how it enrols is not said: %s", out)
 	}
 	if _, err := run(t, "restore", "--data", again, file); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "mv "+again+" "+again+".old") {
@@ -105,5 +106,24 @@ func TestBackupFindsWhatIsThere(t *testing.T) {
 	out, err := run(t, "restore", "--data", filepath.Join(dev, "server"), file)
 	if err != nil || !strings.Contains(out, "Start it: bivouac dev --public 127.0.0.1:7500") || !strings.Contains(out, " --data "+filepath.Join(dev, "broker")+"\n") {
 		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// A server that was moved away tells with which flags it was started; one that is not
+// there leaves a place for each.
+func TestRestoredServerKeepsItsAddresses(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	if got := enrolling(data); !strings.Contains(got, "--runners HOST:7401 --broker HOST:7402 --broker-code-file code") {
+		t.Errorf("unknown: %s", got)
+	}
+	if err := os.MkdirAll(data+".old", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	last := laststart.Start{"public": {"192.0.2.1:7400"}, "runners": {"192.0.2.1:7401"}, "broker": {"192.0.2.1:7402"}}
+	if err := last.Keep(data + ".old"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := enrolling(data), "bivouac-server --data "+data+" --broker 192.0.2.1:7402 --public 192.0.2.1:7400 --runners 192.0.2.1:7401 --broker-code-file code  ("; !strings.HasPrefix(got, want) {
+		t.Errorf("moved away: %s, want %s", got, want)
 	}
 }
