@@ -114,6 +114,9 @@ func TestExamineWithoutAServer(t *testing.T) {
 		"open directory": {func(t *testing.T, c *server.Config) { must(t, os.Chmod(c.DataDir, 0o755)) }, "data directory", finding.Problem, "mode 0755", "chmod 700"},
 		"open database":  {func(t *testing.T, c *server.Config) { must(t, os.Chmod(filepath.Join(c.DataDir, "bivouac.db"), 0o666)) }, "data directory", finding.Problem, "mode 0666", "chmod 600"},
 		"no database":    {func(t *testing.T, c *server.Config) { must(t, os.Remove(filepath.Join(c.DataDir, "bivouac.db"))) }, "database", finding.Warning, "no database", "bootstrap"},
+		"database cut short": {func(t *testing.T, c *server.Config) {
+			must(t, os.Truncate(filepath.Join(c.DataDir, "bivouac.db"), 0))
+		}, "database", finding.Warning, "was never finished", "bootstrap"},
 		"damaged database": {func(t *testing.T, c *server.Config) {
 			must(t, os.WriteFile(filepath.Join(c.DataDir, "bivouac.db"), []byte(strings.Repeat("no database ", 1000)), 0o600))
 		}, "database", finding.Problem, "not a usable SQLite", "restore"},

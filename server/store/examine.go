@@ -52,10 +52,24 @@ func Examine(ctx context.Context, c Config) (Examined, error) {
 	}
 	applied, err := appliedMigrations(ctx, db)
 	if err != nil {
+		if none, nerr := unmade(ctx, db, c); nerr == nil && none {
+			return out, protocol.Errorf(protocol.CodeNotFound, "the database at %s was never finished: it has no table. The start that made it was cut short; where a server ran on it before, bring a backup back with `bivouac-server restore`", c.Path)
+		}
 		return out, unexaminable(c, err)
 	}
 	out.Version = int64(len(applied))
 	return out, compatible(known, applied)
+}
+
+// unmade reports an SQLite file without one table: the start that made it had no room
+// to go on, and the next one makes it whole.
+func unmade(ctx context.Context, db *sql.DB, c Config) (bool, error) {
+	if c.Path == "" {
+		return false, nil
+	}
+	tables := 1
+	err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM sqlite_schema`).Scan(&tables)
+	return tables == 0, err
 }
 
 func examined(c Config, out *Examined) (*sql.DB, error) {
