@@ -9,6 +9,7 @@ import (
 	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/laststart"
 	"bivouac/edge/protocol"
+	"bivouac/server"
 )
 
 // The two commands, as a person runs them; what is copied is server/backup's to prove.
@@ -125,5 +126,20 @@ func TestRestoredServerKeepsItsAddresses(t *testing.T) {
 	}
 	if got, want := enrolling(data), "bivouac-server --data "+data+" --broker 192.0.2.1:7402 --public 192.0.2.1:7400 --runners 192.0.2.1:7401 --broker-code-file code  ("; !strings.HasPrefix(got, want) {
 		t.Errorf("moved away: %s, want %s", got, want)
+	}
+}
+
+// Where to log in is where the server listened last; a first one is on this machine.
+func TestBootstrapNamesTheAPI(t *testing.T) {
+	c := server.Default()
+	c.DataDir = t.TempDir()
+	if got := api(c); got != "http://"+c.PublicAddress {
+		t.Errorf("a first server: %s", got)
+	}
+	if err := (laststart.Start{"public": {"192.0.2.1:7400"}, "tls-cert": {"/etc/cert.pem"}}).Keep(c.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	if got := api(c); got != "https://192.0.2.1:7400" {
+		t.Errorf("one that was started: %s", got)
 	}
 }

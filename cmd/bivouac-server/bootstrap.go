@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/cmd/internal/laststart"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/protocol"
 	"bivouac/server"
@@ -35,8 +36,8 @@ it already holds a token that works, nothing is done.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s; its token is in %s\nnext: start bivouac-server, then bivouac login http://%s --token-file %s\n",
-				p.Name, p.ID, b.Tenant, b.TokenFile, o.config.PublicAddress, b.TokenFile)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s; its token is in %s\nnext: start bivouac-server, then bivouac login %s --token-file %s\n",
+				p.Name, p.ID, b.Tenant, b.TokenFile, api(o.config), b.TokenFile)
 			return nil
 		},
 	}
@@ -44,4 +45,19 @@ it already holds a token that works, nothing is done.`,
 	cmd.Flags().StringVar(&b.Principal, "principal", "", "its name")
 	cmd.Flags().StringVar(&b.TokenFile, "token-file", "", "file that gets its token")
 	return cmd
+}
+
+// api is the URL of the server: as its file says it, or as it was started last.
+func api(c server.Config) string {
+	address, tls := c.PublicAddress, c.TLSCertFile != ""
+	if last, err := laststart.Read(c.DataDir); err == nil && address == server.Default().PublicAddress {
+		if public := last["public"]; len(public) > 0 {
+			address = public[0]
+		}
+		tls = tls || len(last["tls-cert"]) > 0
+	}
+	if tls {
+		return "https://" + address
+	}
+	return "http://" + address
 }

@@ -101,7 +101,7 @@ func (a authenticator) authenticate(ctx context.Context, h http.Header) (context
 		if !wellFormed(token) {
 			return nil, refused("the bearer token is malformed: it must be bvt_ and 52 letters and digits")
 		}
-		return nil, refused("the bearer token is not valid here: it is unknown, or its principal is disabled")
+		return nil, refused("the bearer token is not valid here: it is unknown, or its principal is disabled. An admin makes a good one with bivouac principal add NAME --token-file FILE; that of bivouac dev is the file token in its --data")
 	default:
 		return nil, err
 	}
