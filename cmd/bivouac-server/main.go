@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -184,6 +185,11 @@ func (o *options) run(cmd *cobra.Command) error {
 		o.config.Log.Info("no address was given: started as the last time", "flags", filepath.Join(o.config.DataDir, laststart.File))
 	}
 	o.config.StartedFunc = func() {
+		if last, err := laststart.Read(o.config.DataDir); err == nil {
+			if lost := given.Lost(last); len(lost) > 0 {
+				o.config.Log.Warn("this start names less than the last one, and is kept in its place: what is left out is at its default", "left out", strings.Join(lost, " "))
+			}
+		}
 		if err := given.Keep(o.config.DataDir); err != nil {
 			o.config.Log.Warn("the flags of this start are not kept: the doctor will not know them", "error", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,4 +113,17 @@ func (s Start) Keep(dir string) error {
 		return err
 	}
 	return durable.Replace(filepath.Join(dir, File), append(b, '\n'), 0o600)
+}
+
+// Lost are the flags, as they are typed, that an earlier start had and this one has not.
+func (s Start) Lost(earlier Start) (words []string) {
+	for _, flag := range slices.Sorted(maps.Keys(earlier)) {
+		if len(s[flag]) > 0 {
+			continue
+		}
+		for _, value := range earlier[flag] {
+			words = append(words, "--"+flag+" "+value)
+		}
+	}
+	return words
 }

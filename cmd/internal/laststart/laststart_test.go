@@ -3,6 +3,7 @@ package laststart_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -78,5 +79,17 @@ func TestKeepAndApply(t *testing.T) {
 	}
 	if _, err := laststart.Read(dir); protocol.CodeOf(err) != protocol.CodeDataLoss {
 		t.Errorf("damaged: %v", err)
+	}
+}
+
+// A start that names less than the one before is told what it leaves out; another value
+// of a flag is none of that.
+func TestWhatAStartLeavesOut(t *testing.T) {
+	earlier := laststart.Start{"public": {"192.0.2.1:7400"}, "broker": {"192.0.2.1:7402"}}
+	if got := (laststart.Start{"broker": {"127.0.0.1:7402"}}).Lost(earlier); !slices.Equal(got, []string{"--public 192.0.2.1:7400"}) {
+		t.Errorf("fewer: %v", got)
+	}
+	if got := (laststart.Start{"broker": {"b:1"}, "public": {"p:1"}}).Lost(earlier); len(got) != 0 {
+		t.Errorf("others: %v", got)
 	}
 }
