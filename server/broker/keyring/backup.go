@@ -143,7 +143,10 @@ func Restore(file, dir string, with Passphrase, seal ...Passphrase) (Copy, error
 	if err != nil {
 		return Copy{}, err
 	}
-	defer held.Release() // only a lock
+	defer held.Release()                // only a lock
+	if err := vacant(dir); err != nil { // one may have come while a passphrase was typed
+		return Copy{}, err
+	}
 	for name, b := range c.Beside {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil || filepath.Base(name) != name {
 			continue

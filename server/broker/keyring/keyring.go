@@ -58,11 +58,8 @@ func Init(dir string, with ...Passphrase) (fingerprint string, err error) {
 	if err := prepare(dir); err != nil {
 		return "", err
 	}
-	for _, name := range []string{keyringFile, keyFile} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
-			return "", protocol.Errorf(protocol.CodeAlreadyExists,
-				"%s is there already: a keyring is never overwritten, because everything that trusts it would be lost; use it, or choose another --data", filepath.Join(dir, name))
-		}
+	if err := untouched(dir); err != nil {
+		return "", err
 	}
 	c, err := newContent(time.Now())
 	if err != nil {
@@ -78,6 +75,14 @@ func Init(dir string, with ...Passphrase) (fingerprint string, err error) {
 	}
 	key, err := sealIdentity(id, with)
 	if err != nil {
+		return "", err
+	}
+	held, err := lock(dir)
+	if err != nil {
+		return "", err
+	}
+	defer held.Release()                   // only a lock
+	if err := untouched(dir); err != nil { // one may have come while a passphrase was typed
 		return "", err
 	}
 	if err := durable.Replace(filepath.Join(dir, keyFile), key, 0o600); err != nil {
@@ -101,6 +106,17 @@ func Has(dir string) bool {
 		}
 	}
 	return true
+}
+
+// untouched refuses a directory that has a keyring, or the key of one.
+func untouched(dir string) error {
+	for _, name := range []string{keyringFile, keyFile} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return protocol.Errorf(protocol.CodeAlreadyExists,
+				"%s is there already: a keyring is never overwritten, because everything that trusts it would be lost; use it, or choose another --data", filepath.Join(dir, name))
+		}
+	}
+	return nil
 }
 
 func writeError(dir string, err error) error {

@@ -263,3 +263,47 @@ func TestBackupAndRestore(t *testing.T) {
 		t.Errorf("what goes with it: %s %v", b, err)
 	}
 }
+
+// A keyring that somebody makes in the directory while a passphrase is typed stays: what
+// was under way for it is refused, and goes through where nobody was faster.
+func TestNothingIsOverwrittenAfterAPassphrase(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "backup.age")
+	if _, err := keyring.Backup(newDir(t), file, says(phrase), nil); err != nil {
+		t.Fatal(err)
+	}
+	for what, under := range map[string]func(dir string, with keyring.Passphrase) error{
+		"restore": func(dir string, with keyring.Passphrase) error {
+			_, err := keyring.Restore(file, dir, with)
+			return err
+		},
+		"restore, sealed": func(dir string, with keyring.Passphrase) error {
+			_, err := keyring.Restore(file, dir, says(phrase), with)
+			return err
+		},
+		"init": func(dir string, with keyring.Passphrase) error {
+			_, err := keyring.Init(dir, with)
+			return err
+		},
+	} {
+		dir, made := filepath.Join(t.TempDir(), "broker"), ""
+		err := under(dir, func() (string, error) {
+			f, err := keyring.Init(dir)
+			made = f
+			return phrase, err
+		})
+		if protocol.CodeOf(err) != protocol.CodeAlreadyExists || !strings.Contains(err.Error(), "is there already") {
+			t.Errorf("%s: %v", what, err)
+		}
+		k, err := keyring.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now := identity.Fingerprint(k.Root()); now != made {
+			t.Errorf("%s: the keyring was overwritten", what)
+		}
+		k.Close()
+		if err := under(filepath.Join(t.TempDir(), "other"), says(phrase)); err != nil {
+			t.Errorf("%s, alone: %v", what, err)
+		}
+	}
+}
