@@ -70,15 +70,23 @@ func (c Config) Commands() (out []string) {
 	return out
 }
 
-// Confined refuses a configuration whose commands this machine cannot confine. Without
-// commands nothing is tried.
-func (c Config) Confined(ctx context.Context, b sandbox.Backend) error {
+// Confined refuses a configuration whose commands this machine cannot confine, or that
+// are shown one of the broker's own folders: those that are given, and that of its file.
+// Without commands nothing is tried.
+func (c Config) Confined(ctx context.Context, b sandbox.Backend, private ...string) error {
 	names := c.Commands()
 	if len(names) == 0 {
 		return nil
 	}
 	if b == nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s is a command, and this broker was given no sandbox to run it in", names[0])
+	}
+	for _, d := range c.Destinations {
+		if l := d.MCP.local(); l != nil {
+			if err := l.Exposed(append([]string{c.Dir}, private...)...); err != nil {
+				return protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s is a command: %w; correct read_only in broker.hcl", d.Name, err)
+			}
+		}
 	}
 	if err := mcp.Usable(b.Probe(ctx)); err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s is a command: %w", strings.Join(names, ", "), err)

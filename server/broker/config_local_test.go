@@ -84,6 +84,9 @@ func TestCommandsNeedASandbox(t *testing.T) {
 	if err := without.Confined(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
+	if err := with.Confined(t.Context(), goodSandbox{}, "/srv/broker"); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "own folder /srv/broker") || !strings.Contains(err.Error(), "correct read_only") {
+		t.Errorf("the broker's folder is shown: %v", err)
+	}
 	dir := filepath.Join(t.TempDir(), "broker")
 	if _, err := keyring.Init(dir); err != nil {
 		t.Fatal(err)

@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) error {
 		cfg.Servers = o.Servers
 	}
 	confine := sandboxes(cfg, o.Log)
-	if err := cfg.Confined(ctx, confine); err != nil {
+	if err := cfg.Confined(ctx, confine, o.Data); err != nil {
 		return err
 	}
 	keys, err := keyring.Open(o.Data, o.Passphrase)

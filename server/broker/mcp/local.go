@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -69,44 +67,6 @@ func (l Local) process() sandbox.Process {
 		p.Argv[0] = inside
 	}
 	return p
-}
-
-// secretForm is an argument that says it carries a secret.
-var secretForm = regexp.MustCompile(`(?i)(^|[-_.])(token|secret|password|passwd|passphrase|api[-_]?key|credentials?|bearer)(=|:|$)`)
-
-// Check refuses a command that no sandbox takes, or that seems to bring a secret.
-func (l Local) Check() (out []error) {
-	if len(l.Command) == 0 || !filepath.IsAbs(l.Command[0]) || filepath.Clean(l.Command[0]) != l.Command[0] {
-		return []error{fmt.Errorf("command must begin with the absolute path of a program: nothing is looked up in PATH")}
-	}
-	for _, a := range l.Command[1:] {
-		if secretForm.MatchString(a) {
-			out = append(out, fmt.Errorf("the argument %q seems to bring a secret, and no sandbox ever holds one: run a server that needs one by itself, as streamable HTTP, and bind its credential to its url", clipped(a)))
-		}
-	}
-	if err := l.process().Validate(); err != nil {
-		out = append(out, err)
-	}
-	return out
-}
-
-// clipped is an argument's name without its value.
-func clipped(a string) string {
-	name, _, _ := strings.Cut(a, "=")
-	return name[:min(len(name), 40)]
-}
-
-// Missing says what is not on this machine as the file names it.
-func (l Local) Missing() error {
-	if st, err := os.Stat(l.Command[0]); err != nil || st.IsDir() || st.Mode()&0o111 == 0 {
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is no program on this machine", l.Command[0])
-	}
-	for _, dir := range l.ReadOnly {
-		if _, err := os.Stat(dir); err != nil {
-			return protocol.Errorf(protocol.CodeFailedPrecondition, "%s, which read_only names, is not on this machine", dir)
-		}
-	}
-	return nil
 }
 
 // Usable refuses a machine without a sandbox that holds what it promises.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -265,7 +266,8 @@ func leaves(asked *[]string, no error) func(*consul.Request) error {
 
 // What a command may be; the rightful twin is first.
 func TestLocalCheck(t *testing.T) {
-	good := []Local{{Command: []string{"/usr/bin/notes", "--max-tokens=3", "--keys"}}, {Command: []string{"/opt/notes/run"}, ReadOnly: []string{"/opt/notes", "/srv/data"}}}
+	good := []Local{{Command: []string{"/usr/bin/notes", "--max-tokens=3", "--keys"}}, {Command: []string{"/opt/notes/run"}, ReadOnly: []string{"/opt/notes", "/srv/data", "/home/ann/notes", "/runs"}},
+		{Command: []string{"/usr/bin/notes", "--path=/srv", "--author=ann", "--db=postgres://ann@db:5432/notes", "--compass=1", "--auth=none", "--sort=key", "12:30@noon", "--keyboard=us"}}}
 	for _, l := range good {
 		if err := l.Check(); len(err) != 0 {
 			t.Errorf("%+v: %v", l, err)
@@ -293,6 +295,54 @@ func TestLocalCheck(t *testing.T) {
 	}
 	if err := Usable(sandbox.Report{Problem: "there is no bwrap"}); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "there is no bwrap") {
 		t.Errorf("%v", err)
+	}
+}
+
+// What an argument may not bring, in no form, and is not repeated; the rightful twins
+// are in TestLocalCheck.
+func TestLocalSecrets(t *testing.T) {
+	for _, a := range []string{"--token=x1canary", "--access-key=x1canary", "--pat=ghp_x1canary", "--pass=x1canary", "--pwd=x1canary", "--auth=Basic x1canary", "--header=Authorization: x1canary",
+		"Bearer x1canary", "ghp_x1canary", "--key=sk-x1canary", "postgres://u:x1canary@h/db", "--dsn=postgres://u:x1canary@h", "--dsn=postgres://:x1canary@h", "host=h password=x1canary", "--url=https://h/?a=b&token=x1canary",
+		"--private-key=x1canary", "--githubToken=x1canary", "--apiKey=x1canary", "-----BEGIN PRIVATE KEY-----x1canary"} {
+		err := errors.Join(Local{Command: []string{"/usr/bin/notes", "--ok", a}}.Check()...)
+		if err == nil || !strings.Contains(err.Error(), "argument 2") || !strings.Contains(err.Error(), "bind its credential") || strings.Contains(err.Error(), "x1canary") {
+			t.Errorf("%q: %v", a, err)
+		}
+	}
+}
+
+// What a program may not be shown: the machine's own places, homes, the broker's
+// folder, sockets, and links that lead there. INV-12.
+func TestLocalExposes(t *testing.T) {
+	shown := func(dir string) Local { return Local{Command: []string{"/usr/bin/notes"}, ReadOnly: []string{dir}} }
+	for _, dir := range []string{"/var/lib/bivouac-broker", "/var/lib/bivouac-broker/paths", "/var/lib", "/var", "/root", "/root/.ssh", "/home", "/home/ann", "/home/ann/.aws", "/run", "/run/docker.sock", "/var/run/secrets", "/proc/1", "/sys", "/dev", "/etc"} {
+		if err := errors.Join(shown(dir).Check()...); err == nil || !strings.Contains(err.Error(), "/srv/notes") {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	top, err := os.MkdirTemp("", "mcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(top)
+	at := func(name string) string { return filepath.Join(top, name) }
+	if err := errors.Join(os.MkdirAll(at("broker/paths"), 0o700), os.MkdirAll(at("notes/deep"), 0o700), os.MkdirAll(at("talks/deep"), 0o700),
+		os.Symlink(at("broker"), at("link")), os.Symlink("/run", at("run")), os.WriteFile(at("notes/deep/a"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("unix", at("talks/deep/s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for dir, says := range map[string]string{
+		"broker": "own folder", "broker/paths": "own folder", "": "own folder", "link": "own folder", "run": "of the machine itself", "talks": "is a socket", "talks/deep/s": "is a socket",
+		"notes": "", "notes/deep": "", "broker-notes": "",
+	} {
+		err := shown(at(dir)).Exposed("", at("broker"))
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", dir, err)
+		}
 	}
 }
 
