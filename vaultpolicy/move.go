@@ -39,19 +39,20 @@ func (v *Vault) Once(ctx context.Context, do func(ctx context.Context) error) er
 }
 
 // MoveGrant brings a grant here under its own id: for its person, with its credentials
-// and the name of the secret part that is in force, so that what was sealed elsewhere
+// and the names of the secret part that is in force and of those that are over, so that what was sealed elsewhere
 // goes on to stand for it until it is renewed. One that was revoked is listed as
 // revoked. Again it changes nothing: what ended here stays ended. dry: nothing changes
 // the first time either.
-func (v *Vault) MoveGrant(ctx context.Context, g authority.Grant, part authority.Rotation, dry bool) (Step, error) {
-	step, err := v.moveGrant(ctx, g, part, dry)
+func (v *Vault) MoveGrant(ctx context.Context, g authority.Grant, part authority.Rotation, over authority.Over, dry bool) (Step, error) {
+	n := renewal{part: part, past: over}
+	step, err := v.moveGrant(ctx, g, n, dry)
 	if client.KindOf(err) == client.Changed { // another was faster
-		step, err = v.moveGrant(ctx, g, part, dry)
+		step, err = v.moveGrant(ctx, g, n, dry)
 	}
 	return step, err
 }
 
-func (v *Vault) moveGrant(ctx context.Context, g authority.Grant, part authority.Rotation, dry bool) (Step, error) {
+func (v *Vault) moveGrant(ctx context.Context, g authority.Grant, n renewal, dry bool) (Step, error) {
 	if err := g.Check(); err != nil {
 		return "", err
 	}
@@ -78,9 +79,9 @@ func (v *Vault) moveGrant(ctx context.Context, g authority.Grant, part authority
 	if err != nil {
 		return "", err
 	}
-	sealed, err := v.seal(ctx, opened{grant: g, token: token, part: part, accessor: accessor})
+	sealed, err := v.seal(ctx, opened{grant: g, token: token, part: n.part, accessor: accessor})
 	if err == nil {
-		r = record{entry: entry{grant: g, accessor: accessor}, state: stateAlive, sealed: sealed, renewal: renewal{part: part}}
+		r = record{entry: entry{grant: g, accessor: accessor}, state: stateAlive, sealed: sealed, renewal: n}
 		err = v.writeRecord(ctx, r)
 	}
 	if err != nil {

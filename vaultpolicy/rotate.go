@@ -24,12 +24,16 @@ type renewal struct {
 	part authority.Rotation // in force
 	next secretPart         // made, and not in force yet
 	old  string             // accessor of the part that was in force before, until it is ended
+	past authority.Over     // rotations whose parts counted, and do not any more
 }
 
 func parseRenewal(d map[string]any) (n renewal, ok bool) {
 	sealed, err := base64.StdEncoding.DecodeString(client.Text(d["next_sealed"]))
 	n.part, n.old = authority.Rotation(client.Text(d["rotation"])), client.Text(d["old_accessor"])
 	n.next = secretPart{authority.Rotation(client.Text(d["next_rotation"])), client.Text(d["next_accessor"]), sealed}
+	for _, name := range client.Texts(d["past_rotations"]) {
+		n.past = append(n.past, authority.Rotation(name))
+	}
 	return n, err == nil
 }
 
@@ -43,11 +47,14 @@ func (n renewal) into(d map[string]any) {
 			d[key] = text
 		}
 	}
+	if len(n.past) > 0 {
+		d["past_rotations"] = n.past
+	}
 }
 
 // RotateGrant makes another token of the grant, for the same person, beside the one in
 // force, and keeps it in the entry. The same rotation again is the same ciphertext, for
-// as long as its token lives.
+// as long as its token lives; one that is over is refused.
 func (v *Vault) RotateGrant(ctx context.Context, id protocol.GrantID, r authority.Rotation) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -69,6 +76,9 @@ func (v *Vault) makeNext(ctx context.Context, id protocol.GrantID, name authorit
 			return r.next.sealed, err
 		}
 	}
+	if err := r.past.Check(id, name); err != nil {
+		return nil, err
+	}
 	if err := v.policiesExist(ctx, r.grant); err != nil {
 		return nil, err
 	}
@@ -76,9 +86,12 @@ func (v *Vault) makeNext(ctx context.Context, id protocol.GrantID, name authorit
 	if err != nil {
 		return nil, err
 	}
-	before := r.next.accessor
+	before := r.next
 	sealed, err := v.seal(ctx, opened{grant: r.grant, token: token, part: name, accessor: accessor})
 	if err == nil {
+		if before.name != name {
+			r.past = r.past.With(before.name)
+		}
 		r.next = secretPart{name, accessor, sealed}
 		err = v.writeRecord(ctx, r)
 	}
@@ -87,8 +100,8 @@ func (v *Vault) makeNext(ctx context.Context, id protocol.GrantID, name authorit
 		return nil, err
 	}
 	v.table.staged(id, r.next)
-	if err := v.endOther(ctx, id, before); err != nil {
-		v.log.WarnContext(ctx, "the token of a rotation that another took the place of lives until its period ends", "grant", id, "accessor", before, "error", err)
+	if err := v.endOther(ctx, id, before.accessor); err != nil {
+		v.log.WarnContext(ctx, "the token of a rotation that another took the place of lives until its period ends", "grant", id, "accessor", before.accessor, "error", err)
 	}
 	return sealed, nil
 }
@@ -129,7 +142,7 @@ func (v *Vault) takeNext(ctx context.Context, id protocol.GrantID, name authorit
 	}
 	next := r.next
 	r.old, r.accessor, r.sealed = r.accessor, next.accessor, next.sealed
-	r.part, r.next = name, secretPart{}
+	r.past, r.part, r.next = r.past.With(r.part), name, secretPart{}
 	if err := v.writeRecord(ctx, r); err != nil {
 		return err
 	}

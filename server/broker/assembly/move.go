@@ -91,7 +91,7 @@ func (m Move) all(ctx context.Context, v *vaultpolicy.Vault, what keyring.Moving
 		say("credential "+c.Name+" of "+c.Tenant.String(), step)
 	}
 	for _, g := range what.Grants {
-		step, err := v.MoveGrant(ctx, g.Grant, g.Part, !m.Apply)
+		step, err := v.MoveGrant(ctx, g.Grant, g.Part, g.Over, !m.Apply)
 		if err != nil {
 			return done, err
 		}

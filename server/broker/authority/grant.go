@@ -131,6 +131,29 @@ func Rotated(id protocol.GrantID) error {
 	return e
 }
 
+// Over are rotations of a grant whose secret part counted, and does not any more: the
+// newest last. A request of one of them that was held up on its way makes nothing.
+type Over []Rotation
+
+// maxOver is how many are remembered: far more than can be on their way.
+const maxOver = 64
+
+// With one more; the first part of a grant has no rotation.
+func (o Over) With(r Rotation) Over {
+	if r == "" || slices.Contains(o, r) {
+		return o
+	}
+	return append(slices.Clone(o[max(0, len(o)-maxOver+1):]), r)
+}
+
+// Check refuses a rotation that is over.
+func (o Over) Check(id protocol.GrantID, r Rotation) error {
+	if slices.Contains(o, r) {
+		return protocol.Errorf(protocol.CodeConflict, "the rotation %s of grant %s is over, and another took its place: begin a new one with bivouac grant rotate %s", r, id, id)
+	}
+	return nil
+}
+
 // Unknown is the refusal to settle a rotation that was never begun, or that another
 // took the place of.
 func (r Rotation) Unknown(id protocol.GrantID) error {

@@ -43,6 +43,7 @@ func rotated(t *testing.T, f Fixture) {
 	put(t, f, g.Tenant, "weather")
 	put(t, f, other.Tenant, "weather")
 	old, others := create(t, f, g), create(t, f, other)
+	var first []byte
 	for _, name := range []authority.Rotation{firstRotation, nextRotation} {
 		next := rotate(t, f, g.ID, name)
 		for range 2 { // a crash after the new part is made
@@ -68,9 +69,20 @@ func rotated(t *testing.T, f Fixture) {
 		if told := f.watch.of(g.ID); len(told) != 0 {
 			t.Errorf("a renewed grant was told as ended: %+v", told)
 		}
-		old = next
+		if old = next; name == firstRotation {
+			first = next
+		}
 	}
 	minted(t, f, Use(other, others, "weather"))
+	for range 2 { // a request of the first one that was held up on its way
+		_, err := f.RotateGrant(t.Context(), g.ID, firstRotation)
+		refused(t, "a rotation that is over", err, protocol.CodeConflict)
+		refused(t, "settling it", f.SettleRotation(t.Context(), g.ID, firstRotation), protocol.CodeConflict)
+		rotatedRefusal(t, f, "its part", Use(g, first, "weather"))
+		minted(t, f, Use(g, old, "weather"))
+		f.reopen(t)
+		known(t, f, g.ID)
+	}
 	list, err := f.Grants(t.Context(), g.Tenant)
 	if err != nil || len(list) != 1 || !list[0].SameAs(g) || !list[0].RevokedAt.IsZero() {
 		t.Errorf("%+v %v", list, err)
@@ -108,6 +120,9 @@ func notRotated(t *testing.T, f Fixture) {
 	rotatedRefusal(t, f, "one that was given up", Use(g, lost, "weather"))
 	refused(t, "settling it", f.SettleRotation(t.Context(), g.ID, firstRotation), protocol.CodeConflict)
 	minted(t, f, Use(g, sealed, "weather"))
+	minted(t, f, Use(g, next, "weather"))
+	_, err = f.RotateGrant(t.Context(), g.ID, firstRotation)
+	refused(t, "beginning it again", err, protocol.CodeConflict)
 	minted(t, f, Use(g, next, "weather"))
 	u := Use(g, next, "weather")
 	u.Principal = NewGrant().Principal

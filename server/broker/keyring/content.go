@@ -68,11 +68,13 @@ func (c *content) grant(id protocol.GrantID) (listed, error) {
 }
 
 // listed is a grant, and which secret parts of it count: the name of the rotation that
-// made the one in force, empty for the first, and of one that is not settled.
+// made the one in force, empty for the first, of one that is not settled, and of those
+// that are over.
 type listed struct {
 	authority.Grant
 	Part    authority.Rotation `json:"part,omitempty"`
 	Pending authority.Rotation `json:"pending,omitempty"`
+	Over    authority.Over     `json:"over,omitempty"`
 }
 
 // counts reports a secret part that opens the grant.

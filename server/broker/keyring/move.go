@@ -18,10 +18,12 @@ type Moving struct {
 	Credentials []MovingCredential
 }
 
-// MovingGrant is a grant with the name of the secret part that is in force.
+// MovingGrant is a grant with the name of the secret part that is in force, and those of
+// parts that are over.
 type MovingGrant struct {
 	authority.Grant
 	Part authority.Rotation
+	Over authority.Over
 }
 
 // MovingCredential is a credential with its value, which prints as REDACTED.
@@ -47,7 +49,7 @@ func (k *Keyring) Moving() (Moving, error) {
 		if l.Pending != "" && l.RevokedAt.IsZero() {
 			return Moving{}, protocol.Errorf(protocol.CodeFailedPrecondition, "grant %s is being renewed: let that come to its end first, with the broker and its server running (bivouac grant show %s)", l.ID, l.ID)
 		}
-		out.Grants = append(out.Grants, MovingGrant{l.Grant, l.Part})
+		out.Grants = append(out.Grants, MovingGrant{l.Grant, l.Part, l.Over})
 	}
 	for _, s := range c.Credentials {
 		v, err := secret.New(s.Value)

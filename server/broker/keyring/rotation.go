@@ -8,16 +8,22 @@ import (
 )
 
 // RotateGrant lists another secret part of a grant beside the one in force, and
-// returns the grant sealed with it. The same rotation again changes nothing.
+// returns the grant sealed with it. The same rotation again changes nothing; one that is
+// over is refused, for its part is ended for good.
 func (k *Keyring) RotateGrant(_ context.Context, id protocol.GrantID, r authority.Rotation) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
 	var g authority.Grant
 	err := k.updateGrant(id, func(l *listed) error {
-		if g = l.Grant; l.Part != r {
-			l.Pending = r
+		g = l.Grant
+		if r == l.Part || r == l.Pending {
+			return nil
 		}
+		if err := l.Over.Check(id, r); err != nil {
+			return err
+		}
+		l.Over, l.Pending = l.Over.With(l.Pending), r
 		return nil
 	})
 	if err != nil {
@@ -35,7 +41,7 @@ func (k *Keyring) SettleRotation(_ context.Context, id protocol.GrantID, r autho
 		switch r {
 		case l.Part:
 		case l.Pending:
-			l.Part, l.Pending = r, ""
+			l.Over, l.Part, l.Pending = l.Over.With(l.Part), r, ""
 		default:
 			return r.Unknown(id)
 		}
