@@ -105,6 +105,14 @@ func parseFile(src []byte, path string, getenv func(string) string) (File, error
 	return File{Config: c, Scope: scope}, err
 }
 
+// apart refuses a name that two tenants would share, unless the block says so itself.
+func (c Config) apart(from *issued.From) error {
+	if len(from.Tenants) > 0 {
+		return nil
+	}
+	return from.Apart(c.Tenants)
+}
+
 func place(r *hcl.Range, path string) string {
 	if r == nil {
 		return path
@@ -150,7 +158,7 @@ func (b brokerFile) scope(path string, c Config) (s Scope, err error) {
 				continue
 			}
 			s.Issued[cr.Name] = from
-			for _, p := range append(from.Problems(), c.own(from)) {
+			for _, p := range append(from.Problems(), c.own(from), c.apart(from)) {
 				if p != nil {
 					problems = append(problems, fmt.Errorf("%s: credential %q: %w", place(&from.Range, path), cr.Name, p))
 				}

@@ -43,7 +43,13 @@ func (i issue) certificate(ctx context.Context) (issued.Credential, error) {
 	if err != nil {
 		return issued.Credential{}, err
 	}
-	name := i.from.NameFor(i.use.Agent, i.use.Principal.String())
+	if err := i.from.Apart(i.v.cfg.Tenants); err != nil {
+		return issued.Credential{}, err
+	}
+	name, err := i.from.NameFor(i.use.TenantName, i.use.Agent, i.use.Principal.String())
+	if err != nil {
+		return issued.Credential{}, err
+	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
 	if err != nil {
 		return issued.Credential{}, err

@@ -3,6 +3,9 @@ package broker
 import (
 	"strings"
 
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/issued"
 )
@@ -54,9 +57,29 @@ func (k *check) from(c Config, d Destination, cr Credential) {
 	if c.Vault == nil {
 		k.bad(cr.From.Range, "credential %q: from %q needs a vault block in this file: the keyring stores values and issues nothing", cr.Name, cr.From.Engine)
 	}
+	if err := cr.From.Apart(c.Vault.tenants()); err != nil && len(cr.From.Tenants) == 0 {
+		k.bad(cr.From.Range, "credential %q: %w", cr.Name, err)
+	}
 	if cr.Header != "" || cr.Format != "" {
 		k.bad(cr.Range, "credential %q: header and format are for a value that is stored: what %s issues has its own", cr.Name, cr.From.Engine)
 	}
+}
+
+// tenants that the block names, as far as they are told here: everything else in it is
+// for whoever reads it.
+func (v *Vault) tenants() []string {
+	if v == nil || v.Body == nil {
+		return nil
+	}
+	content, _, _ := v.Body.PartialContent(&hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: "tenants"}}})
+	if content == nil || content.Attributes["tenants"] == nil {
+		return nil
+	}
+	var out []string
+	if gohcl.DecodeExpression(content.Attributes["tenants"].Expr, nil, &out).HasErrors() {
+		return nil // said by whoever reads it
+	}
+	return out
 }
 
 // isStored refuses a name that an engine issues: a value under it would never be used.

@@ -64,3 +64,18 @@ func TestIssuedInConfig(t *testing.T) {
 		}
 	}
 }
+
+// A certificate's name of which the vault block's tenants would share one is refused
+// with its line; for one tenant, or with {tenant}, it is taken.
+func TestCertificateNamesOfTenants(t *testing.T) {
+	const a, b = `"ten_01arz3ndektsv4rrffq69g5fav"`, `"ten_01arz3ndektsv4rrffq69g5faw"`
+	for text, refused := range map[string]bool{
+		a + "\n{agent}": false, a + ", " + b + "\n{agent}": true, a + ", " + b + "\n{agent}.{tenant}": false,
+	} {
+		tenants, name, _ := strings.Cut(text, "\n")
+		_, err := broker.ParseConfig([]byte("vault {\n  tenants = ["+tenants+"]\n}\ndestination \"d\" {\n  url = \"https://d.example\"\n  credential \"c\" {\n    from \"pki\" {\n      role = \"r\"\n      common_name = \""+name+".example\"\n    }\n  }\n}\n"), "broker.hcl")
+		if (err != nil) != refused || err != nil && (!strings.Contains(err.Error(), "broker.hcl:7") || !strings.Contains(err.Error(), "{tenant}")) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

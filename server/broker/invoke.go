@@ -74,7 +74,7 @@ func (b *Broker) mint(ctx context.Context, r *request) (issued.Credential, error
 		return issued.Credential{}, denied("the credential %q needs a grant, and the turn has none: bivouac grant create --agent %s --credential %s", name, c.Agent, name)
 	}
 	use := authority.Use{
-		Grant: c.Grant, Sealed: c.SealedGrant, Tenant: c.Tenant, Principal: c.Principal, Agent: c.Agent, Credential: name,
+		Grant: c.Grant, Sealed: c.SealedGrant, Tenant: c.Tenant, TenantName: c.TenantName, Principal: c.Principal, Agent: c.Agent, Credential: name,
 	}
 	if from := b.destinations[r.destination()].issued[name]; from != nil {
 		return b.issuer.Issue(ctx, use, from)

@@ -60,8 +60,10 @@ type Use struct {
 	Grant     protocol.GrantID
 	Sealed    []byte
 	Tenant    protocol.TenantID
-	Principal protocol.PrincipalID
-	Agent     string
+	// TenantName as paths use it. It decides nothing here.
+	TenantName string
+	Principal  protocol.PrincipalID
+	Agent      string
 	// Credential that is to be injected.
 	Credential string
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
 )
 
@@ -20,6 +21,7 @@ const (
 
 var (
 	commonNameForm = regexp.MustCompile(`^[A-Za-z0-9@_. -]{1,64}$`)
+	joined         = regexp.MustCompile(`\}[A-Za-z0-9_-]*\{`)
 	placeholder    = regexp.MustCompile(`\{[^{}]*\}`)
 	keyIDForm      = regexp.MustCompile(`^[A-Za-z0-9@_./:#?=&%~ -]{1,256}$`)
 )
@@ -41,9 +43,15 @@ func (f *From) database(bad func(string, ...any)) {
 
 func (f *From) certificate(bad func(string, ...any)) {
 	for _, p := range placeholder.FindAllString(f.CommonName, -1) {
-		if p != "{agent}" && p != "{principal}" {
-			bad("common_name: %s stands for nothing: there are {agent} and {principal}", p)
+		if p != "{tenant}" && p != "{agent}" && p != "{principal}" {
+			bad("common_name: %s stands for nothing: there are {tenant}, {agent} and {principal}", p)
 		}
+	}
+	if joined.MatchString(f.CommonName) {
+		bad("common_name %q: put a dot between two names: without it one of two tenants is the other", f.CommonName)
+	}
+	if err := f.Apart(f.Tenants); err != nil {
+		bad("%w", err)
 	}
 	if f.CommonName != "" && !commonNameForm.MatchString(placeholder.ReplaceAllString(f.CommonName, "x")) {
 		bad("common_name %q: up to 64 letters, digits, dots, hyphens, underscores, spaces and @", f.CommonName)
@@ -74,10 +82,29 @@ func (f *From) Life() time.Duration {
 	return d
 }
 
-// NameFor an agent's action: the common name with whose it is.
-func (f *From) NameFor(agent, principal string) string {
-	return strings.NewReplacer("{agent}", agent, "{principal}", principal).Replace(f.CommonName)
+// Apart refuses a common name that tells agents apart, and not the tenants that have
+// them: those of the block, or of the vault block where it names none. An agent's name
+// is each tenant's own, so that of two agents one would pass for the other.
+func (f *From) Apart(vault []string) error {
+	tenants := f.Tenants
+	if len(tenants) == 0 {
+		tenants = vault
+	}
+	if len(tenants) < 2 || !strings.Contains(f.CommonName, "{agent}") || strings.Contains(f.CommonName, "{tenant}") || strings.Contains(f.CommonName, "{principal}") {
+		return nil
+	}
+	return protocol.Errorf(protocol.CodeInvalidArgument, "common_name %q is the same for agents of one name of %d tenants: write {tenant} into it, such as %q, or name one tenant in tenants",
+		f.CommonName, len(tenants), strings.Replace(f.CommonName, "{agent}", "{agent}.{tenant}", 1))
 }
 
-// Named reports that the common name is the same for everybody.
+// NameFor an agent's action: the common name with whose it is. A name that needs what
+// is not known is refused.
+func (f *From) NameFor(tenant, agent, principal string) (string, error) {
+	if tenant == "" && strings.Contains(f.CommonName, "{tenant}") {
+		return "", protocol.Errorf(protocol.CodeInternal, "common_name %q needs the tenant's name, which the action does not bring", f.CommonName)
+	}
+	return strings.NewReplacer("{tenant}", tenant, "{agent}", agent, "{principal}", principal).Replace(f.CommonName), nil
+}
+
+// NamedAlike reports that the common name is the same for everybody.
 func (f *From) NamedAlike() bool { return !placeholder.MatchString(f.CommonName) }

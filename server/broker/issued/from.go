@@ -39,8 +39,9 @@ type From struct {
 	UsernameHeader string `hcl:"username_header,optional"`
 	PasswordHeader string `hcl:"password_header,optional"`
 
-	// CommonName of a client certificate (pki), in which {agent} and {principal} may
-	// stand for whose action it is.
+	// CommonName of a client certificate (pki), in which {tenant}, {agent} and
+	// {principal} may stand for whose action it is. An agent's name is its tenant's own:
+	// where more than one may use it, {agent} goes with {tenant} or {principal}.
 	CommonName string `hcl:"common_name,optional"`
 	// TTL of a client certificate. Default "2m".
 	TTL string `hcl:"ttl,optional"`

@@ -34,7 +34,9 @@ func TestFromProblems(t *testing.T) {
 		"the host's header":    {From{Engine: Database, Role: "x", UsernameHeader: "Host", PasswordHeader: "X-Key"}, []string{"Host"}},
 		"a certificate":        {From{Engine: PKI, Role: "agents", CommonName: "{agent}.agents.example", TTL: "30s", KeyType: KeyRSA}, nil},
 		"no common name":       {From{Engine: PKI, Role: "agents"}, []string{"common_name is missing"}},
-		"a name of nothing":    {From{Engine: PKI, Role: "agents", CommonName: "{tenant}.example"}, []string{"{tenant} stands for nothing"}},
+		"a name of nothing":    {From{Engine: PKI, Role: "agents", CommonName: "{team}.example"}, []string{"{team} stands for nothing"}},
+		"a name of a tenant":   {From{Engine: PKI, Role: "agents", CommonName: "{agent}.{tenant}.agents.example"}, nil},
+		"two names in one":     {From{Engine: PKI, Role: "agents", CommonName: "{tenant}-{agent}.example"}, []string{"put a dot between"}},
 		"a name with a quote":  {From{Engine: PKI, Role: "agents", CommonName: `a"b`}, []string{"common_name"}},
 		"a name of patterns":   {From{Engine: PKI, Role: "agents", CommonName: "*"}, []string{"common_name"}},
 		"a day":                {From{Engine: PKI, Role: "agents", CommonName: "a", TTL: "24h"}, []string{`ttl "24h"`}},
@@ -100,5 +102,41 @@ func TestLogin(t *testing.T) {
 		if _, err := Login(bad[0], bad[1]); protocol.CodeOf(err) == "" {
 			t.Errorf("%q is taken", bad[0])
 		}
+	}
+}
+
+// Agents of one name of two tenants get two names; a block that would give them one is
+// refused, and one tenant needs no more than its agents.
+func TestTenantsAreApart(t *testing.T) {
+	const a, b = "ten_01arz3ndektsv4rrffq69g5fav", "ten_01arz3ndektsv4rrffq69g5faw"
+	for name, tc := range map[string]struct {
+		common       string
+		block, vault []string
+		refused      bool
+	}{
+		"one tenant":                       {"{agent}.agents.example", nil, []string{a}, false},
+		"narrowed to one":                  {"{agent}.agents.example", []string{a}, []string{a, b}, false},
+		"two of the vault":                 {"{agent}.agents.example", nil, []string{a, b}, true},
+		"two of the block":                 {"{agent}.agents.example", []string{a, b}, []string{a, b}, true},
+		"two, with the tenant":             {"{agent}.{tenant}.agents.example", nil, []string{a, b}, false},
+		"two, with the principal":          {"{agent}.{principal}", nil, []string{a, b}, false},
+		"two, of one name that is for all": {"bivouac.agents.example", nil, []string{a, b}, false},
+	} {
+		f := (&From{Engine: PKI, Role: "agents", CommonName: tc.common, Tenants: tc.block}).WithDefaults()
+		err := f.Apart(tc.vault)
+		if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "{agent}.{tenant}.agents.example") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if problems := f.Problems(); (len(problems) > 0) != (len(tc.block) > 1) {
+			t.Errorf("%s: %v", name, problems)
+		}
+	}
+	f := From{CommonName: "{agent}.{tenant}.x"}
+	one, err := f.NameFor("acme", "assistant", "prn")
+	if two, _ := f.NameFor("umbrella", "assistant", "prn"); err != nil || one != "assistant.acme.x" || two != "assistant.umbrella.x" {
+		t.Errorf("%q and %q, %v", one, two, err)
+	}
+	if n, err := f.NameFor("", "assistant", "prn"); err == nil {
+		t.Errorf("nobody's name is %q", n)
 	}
 }
