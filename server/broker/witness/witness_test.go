@@ -122,7 +122,7 @@ func TestMemoryOutlastsTheProcess(t *testing.T) {
 func TestRestore(t *testing.T) {
 	dir := t.TempDir()
 	before, after := newHistory(t, "abcdef"), newHistory(t, "abcXYZ")
-	w, log := open(t, dir)
+	w, _ := open(t, dir)
 	if err := w.Take(before.head(5, 1), 0, nil); err != nil {
 		t.Fatal(err)
 	}
