@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,7 +148,8 @@ func TestWrappedSecretIDIsIntercepted(t *testing.T) {
 			v.Examine(t.Context(), running)
 			(File{Config: x.cfg}).ExamineLogin(t.Context(), looking)
 			for who, r := range map[string]*finding.Report{"the broker": running, "a doctor": looking} {
-				if found := strings.Join(worst(r), "\n"); !strings.Contains(found, "vault.wrapped: the wrapped secret id in ") || !strings.Contains(found, c.want) {
+				mended := slices.ContainsFunc(r.All, func(f finding.Finding) bool { return strings.Contains(f.Mend, "vault list "+path+",") })
+				if found := strings.Join(worst(r), "\n"); !mended || !strings.Contains(found, "vault.wrapped: the wrapped secret id in ") || !strings.Contains(found, c.want) {
 					t.Errorf("%s: %s finds %s", name, who, found)
 				}
 			}

@@ -14,7 +14,7 @@ import (
 const whyWrapped = "somebody else may have the secret id, and log in as the broker with it"
 
 func sayIntercepted(r *finding.Report, bad *login.Intercepted) {
-	r.Bad("vault.wrapped", bad.Error(), whyWrapped, login.MendIntercepted)
+	r.Bad("vault.wrapped", bad.Error(), whyWrapped, bad.Mend)
 }
 
 // examineWrapped looks at a wrapped secret id without opening it. It reports whether

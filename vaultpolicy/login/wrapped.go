@@ -24,14 +24,17 @@ const wrappedEvery = 2 * time.Second
 type Intercepted struct {
 	File string
 	Why  string
+	Mend string // what to do about it
 }
 
 func (e *Intercepted) Error() string {
 	return "the wrapped secret id in " + e.File + " " + e.Why
 }
 
-// MendIntercepted says what to do about one.
-const MendIntercepted = "destroy the secret id that was in it: vault list auth/approle/role/ROLE/secret-id, and the newest accessor (vaultpolicy/README.md, section 7); look in the audit log who asked sys/wrapping/unwrap; remove the file, and carry a new one"
+func (a Auth) intercepted(why string) *Intercepted {
+	return &Intercepted{a.Wrapped, why, "destroy the secret id that was in it: vault list " + a.secretIDPath() +
+		", and the newest accessor (vaultpolicy/README.md, section 7); look in the audit log who asked sys/wrapping/unwrap; remove the file, and carry a new one"}
+}
 
 // Waits says how a wrapped secret id stands: none is there, one waits that nobody has
 // opened, or one was intercepted. It opens nothing.
@@ -61,7 +64,7 @@ func (a Auth) wrapped() (secret.Value, error) {
 	defer clear(b)
 	token, err := secret.New(strings.TrimSpace(string(b)))
 	if err != nil || len(b) > maxFile {
-		return secret.Value{}, &Intercepted{a.Wrapped, "is no token that unwraps: it was not whole, or is something else"}
+		return secret.Value{}, a.intercepted("is no token that unwraps: it was not whole, or is something else")
 	}
 	return token, nil
 }
@@ -84,13 +87,13 @@ func (a Auth) lookup(ctx context.Context, c *client.Client, token secret.Value) 
 	said, err := c.Write(ctx, secret.Value{}, "sys/wrapping/lookup", map[string]any{"token": token.Reveal()})
 	switch k := client.KindOf(err); {
 	case k == client.Invalid || k == client.Refused || k == client.Absent:
-		return 0, &Intercepted{a.Wrapped, "cannot be opened any more: somebody else was faster, or its time was over before the broker saw it"}
+		return 0, a.intercepted("cannot be opened any more: somebody else was faster, or its time was over before the broker saw it")
 	case err != nil:
 		return 0, err
 	}
 	want := a.secretIDPath()
 	if path := client.Text(said.Data["creation_path"]); !a.made(path) {
-		return 0, &Intercepted{a.Wrapped, "was made by " + path + ", and not by " + want + ": somebody put it there, and it was not opened"}
+		return 0, a.intercepted("was made by " + path + ", and not by " + want + ": somebody put it there, and it was not opened")
 	}
 	left := client.Seconds(said.Data["creation_ttl"])
 	if made := client.Time(said.Data["creation_time"]); !made.IsZero() {
@@ -119,13 +122,13 @@ func (a Auth) unwrap(ctx context.Context, c *client.Client) (opened bool, err er
 	said, err := c.Write(ctx, token, "sys/wrapping/unwrap", map[string]any{})
 	switch k := client.KindOf(err); {
 	case k == client.Invalid || k == client.Refused || k == client.Absent:
-		return false, &Intercepted{a.Wrapped, "was opened by somebody else in this moment"}
+		return false, a.intercepted("was opened by somebody else in this moment")
 	case err != nil:
 		return false, err
 	}
 	id, err := secret.New(client.Text(said.Data["secret_id"]))
 	if err != nil {
-		return false, &Intercepted{a.Wrapped, "holds no secret id"}
+		return false, a.intercepted("holds no secret id")
 	}
 	_, err = place.WriteString(id.Reveal() + "\n")
 	err = errors.Join(err, place.Sync(), place.Close())
@@ -154,7 +157,7 @@ func (s *Session) takeWrapped(ctx context.Context) {
 		}
 	case errors.As(err, &bad):
 		if was := s.alarm.Swap(bad); was == nil || *was != *bad {
-			s.log.ErrorContext(ctx, "ALARM: a wrapped secret id was intercepted", "error", bad, "mend", MendIntercepted)
+			s.log.ErrorContext(ctx, "ALARM: a wrapped secret id was intercepted", "error", bad, "mend", bad.Mend)
 		}
 	case ctx.Err() == nil:
 		s.log.WarnContext(ctx, "a wrapped secret id waits and was not opened", "error", err)
