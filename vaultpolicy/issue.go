@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"bivouac/edge/protocol"
@@ -112,16 +113,34 @@ func (i issue) failed(ctx context.Context, err error) error {
 	case k == client.Unmounted:
 		return protocol.Errorf(protocol.CodeFailedPrecondition, which+"the server has no engine at %s/; its admin enables it: vault secrets enable -path=%s %s", i.c.Name, i.from.Mount, i.from.Mount, i.from.Engine)
 	case k == client.Invalid || k == client.Absent:
-		i.v.log.WarnContext(ctx, "an engine refuses to issue a credential", "credential", i.c.Name, "from", i.from.String(), "error", err)
+		i.v.log.WarnContext(ctx, "an engine refuses to issue a credential", "credential", i.c.Name, "from", i.from.String(), "words", engineWords(err))
 		return protocol.Errorf(protocol.CodeFailedPrecondition, which+"the %s is missing, or made for something else (the broker's log has the server's words); its admin looks: vault read %s", i.c.Name, i.from, i.from.RolePath())
 	case broken(err):
-		i.v.log.WarnContext(ctx, "an engine issued no credential", "credential", i.c.Name, "from", i.from.String(), "error", err)
+		i.v.log.WarnContext(ctx, "an engine issued no credential", "credential", i.c.Name, "from", i.from.String(), "words", engineWords(err))
 		e := protocol.Errorf(protocol.CodeUnavailable, which+"the %s failed inside (the broker's log has its words); what it stands for may be away, or its configuration wrong: vault read %s", i.c.Name, i.from, i.from.RolePath())
 		return e
 	case err != nil && k == "":
 		return err
 	}
 	return fmt.Errorf(which+"%w", i.c.Name, err)
+}
+
+// quotes is where the words of an engine begin to quote: a database's plugin may tell
+// the statement that failed, with the password that it was about to set, or the address
+// that it connects to.
+var quotes = regexp.MustCompile("(?i)['\"`]|://|identified +by|password *[:= ]|pwd")
+
+// engineWords are what an engine said, up to where it quotes.
+func engineWords(err error) string {
+	f := client.FaultOf(err)
+	if f == nil {
+		return "none"
+	}
+	said := f.Said
+	if at := quotes.FindStringIndex(said); at != nil {
+		said = said[:at[0]] + "… (the rest is withheld, because it may hold a secret: the server's own log has it)"
+	}
+	return fmt.Sprintf("%s %s: %d: %s", f.Verb, f.Path, f.Status, said)
 }
 
 // broken reports that the server answered, and its engine could not.
