@@ -142,7 +142,7 @@ func TestRestore(t *testing.T) {
 	if err := witness.Accept(dir, 8); err != nil {
 		t.Fatal(err)
 	}
-	w, log = open(t, dir) // what was shown outlasts the process
+	w, log := open(t, dir) // what was shown outlasts the process
 	if err := restored(9); protocol.CodeOf(err) != protocol.CodeFailedPrecondition {
 		t.Errorf("with the word for another life: %v", err)
 	}
