@@ -10,7 +10,7 @@ import (
 var (
 	beginRotation = define(`UPDATE grants SET rotation = $2, rotation_at = $3 WHERE id = $1 AND rotation = '' AND revoked_at = 0`)
 	keepRotated   = define(`UPDATE grants SET sealed = $3, rotated_at = $4 WHERE id = $1 AND rotation = $2 AND rotation <> '' AND revoked_at = 0`)
-	renewedIn     = define(`SELECT ` + grantColumns + ` FROM grants g WHERE g.rotated_at > $1 AND g.rotated_at <= $2 AND g.revoked_at = 0 AND g.rotation = ''
+	renewedIn     = define(`SELECT ` + grantColumns + ` FROM grants g WHERE g.rotated_at > 0 AND g.rotated_at > $1 AND g.rotated_at <= $2 AND g.revoked_at = 0 AND g.rotation = ''
 		ORDER BY g.rotated_at, g.id`)
 	endRotation = define(`UPDATE grants SET rotation = '', rotation_at = 0, rotation_receipt = $3 WHERE id = $1 AND rotation = $2 AND rotation <> ''`)
 )
