@@ -57,9 +57,9 @@ func (g Grant) Check() error {
 
 // Use is what a request wants to do under a grant, as its capability says.
 type Use struct {
-	Grant     protocol.GrantID
-	Sealed    []byte
-	Tenant    protocol.TenantID
+	Grant  protocol.GrantID
+	Sealed []byte
+	Tenant protocol.TenantID
 	// TenantName as paths use it. It decides nothing here.
 	TenantName string
 	Principal  protocol.PrincipalID
