@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,10 +25,10 @@ func TestRotationThatTheCleanupEnds(t *testing.T) {
 			inWorld(t, func(w *et.World, _ *et.Runner) {
 				g := give(t, w, "weather-token")
 				s := talked(t, w)
-				hold, once := make(chan struct{}), false
+				hold := make(chan struct{})
+				var once atomic.Bool
 				w.Broker.OnRotation(func(step string) {
-					if step == tc.step && !once {
-						once = true
+					if step == tc.step && once.CompareAndSwap(false, true) {
 						<-hold
 					}
 				})

@@ -19,6 +19,7 @@ var beforeOwners = []string{
 	`ALTER TABLE grants DROP COLUMN receipt`,
 	`ALTER TABLE grants DROP COLUMN rotation`,
 	`ALTER TABLE grants DROP COLUMN rotation_at`,
+	`DROP INDEX grants_rotated_at`,
 	`ALTER TABLE grants DROP COLUMN rotated_at`,
 	`ALTER TABLE grants DROP COLUMN rotation_receipt`,
 	`DROP INDEX sessions_queued`,

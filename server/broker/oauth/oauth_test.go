@@ -369,6 +369,7 @@ func TestDeletedWhileTheStoreIsAway(t *testing.T) {
 // What a person stored while a token was renewed counts, and not what it replaces.
 func TestStoredMeanwhile(t *testing.T) {
 	inRoom(t, nil, func(t *testing.T, r *room) {
+		synctest.Wait() // it has started
 		stored := r.shelf.stored()
 		time.AfterFunc(500*time.Millisecond, func() { r.shelf.set(false, "refresh-token-canary-8") })
 		_, _ = r.tokens.Access(t.Context(), tenant, "calendar", stored)
