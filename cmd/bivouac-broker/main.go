@@ -22,6 +22,7 @@ import (
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server/broker/assembly"
 	"bivouac/server/broker/keyring"
 	"bivouac/server/broker/provider"
@@ -160,7 +161,7 @@ func remember(cmd *cobra.Command, data string) (again string, err error) {
 	}
 	again = "bivouac-broker run"
 	if data != devdir.Own("broker") {
-		again += " --data " + devdir.Word(data)
+		again += " --data " + shellword.Quote(data)
 	}
 	return again, nil
 }

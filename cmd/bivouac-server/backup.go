@@ -13,6 +13,7 @@ import (
 	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/laststart"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server"
 )
 
@@ -119,7 +120,7 @@ disk, or PostgreSQL's own backup.`,
 // again, and to say at the broker that the restore was on purpose, where it asks.
 func (o *options) afterRestore(done server.Restored) string {
 	data := o.config.DataDir
-	start := "It is enrolled as before and needs no new code. Start it: bivouac-server --data " + devdir.Word(data)
+	start := "It is enrolled as before and needs no new code. Start it: bivouac-server --data " + shellword.Quote(data)
 	switch {
 	case devdir.Addresses(data) != nil: // makes a code by itself
 		start = "Start it: " + devdir.Command(filepath.Dir(filepath.Clean(data)))
@@ -135,7 +136,7 @@ func (o *options) afterRestore(done server.Restored) string {
 // addresses of its last start, kept here or in the directory that was moved away as the
 // refusal to restore says; where nobody knows them each has its place.
 func enrolling(data string) string {
-	command := "bivouac-server --data " + devdir.Word(data)
+	command := "bivouac-server --data " + shellword.Quote(data)
 	for _, dir := range []string{data, filepath.Clean(data) + ".old"} {
 		last, err := laststart.Read(dir)
 		if err != nil || len(last) == 0 {
@@ -143,7 +144,7 @@ func enrolling(data string) string {
 		}
 		for _, flag := range slices.Sorted(maps.Keys(last)) {
 			for _, value := range last[flag] {
-				command += " --" + flag + " " + devdir.Word(value)
+				command += " --" + flag + " " + shellword.Quote(value)
 			}
 		}
 		return command + " --broker-code-file code  (as it was started last: " + filepath.Join(dir, laststart.File) + ")"
@@ -157,7 +158,7 @@ func enrolling(data string) string {
 func accept(data string, epoch uint32) string {
 	command := fmt.Sprintf("bivouac-broker ledger accept --epoch %d", epoch)
 	if broker := devdir.Beside(data, "broker"); broker != "" && broker != devdir.Own("broker") {
-		command += " --data " + devdir.Word(broker)
+		command += " --data " + shellword.Quote(broker)
 	}
 	return command
 }

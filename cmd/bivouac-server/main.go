@@ -22,6 +22,7 @@ import (
 	"bivouac/edge/finding"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server"
 )
 
@@ -122,7 +123,7 @@ func (o *options) remember(cmd *cobra.Command) error {
 		return err
 	}
 	if o.config.Again = "bivouac-server"; dir != devdir.Own("server") {
-		o.config.Again += " --data " + devdir.Word(dir)
+		o.config.Again += " --data " + shellword.Quote(dir)
 	}
 	return nil
 }

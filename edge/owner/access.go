@@ -7,7 +7,8 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"strings"
+
+	"bivouac/edge/shellword"
 )
 
 // Opens tries to list a folder, and to go into it, as the user that runs this. Where
@@ -22,9 +23,9 @@ func Opens(path string) (mend string, err error) {
 	case errors.Is(err, fs.ErrPermission):
 		return openTo(path), err
 	case errors.Is(err, fs.ErrNotExist):
-		return "mkdir -p " + shellWord(path), err
+		return "mkdir -p " + shellword.Quote(path), err
 	}
-	return "ls -ld " + shellWord(path), err
+	return "ls -ld " + shellword.Quote(path), err
 }
 
 // openTo is the command that lets this user into a folder: it is made theirs, or, where
@@ -38,11 +39,11 @@ func openTo(path string) string {
 			continue // a higher one is closed
 		}
 		if _, err := os.Stat(at); errors.Is(err, fs.ErrPermission) {
-			return "sudo chmod o+x " + shellWord(above)
+			return "sudo chmod o+x " + shellword.Quote(above)
 		}
 		break
 	}
-	return "sudo chown " + userName() + " " + shellWord(path) + " && sudo chmod u+rwx " + shellWord(path)
+	return "sudo chown " + userName() + " " + shellword.Quote(path) + " && sudo chmod u+rwx " + shellword.Quote(path)
 }
 
 // userName of this process, which runs the edge or will.
@@ -52,12 +53,4 @@ func userName() string {
 		return "$USER"
 	}
 	return cmp.Or(u.Username, u.Uid)
-}
-
-// shellWord is a path as a shell takes it.
-func shellWord(path string) string {
-	if strings.ContainsAny(path, " \t\n'\"\\$`&;|<>()*?[]#~!{}") {
-		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
-	}
-	return path
 }

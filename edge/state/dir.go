@@ -8,12 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"bivouac/edge/durable"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 )
 
 // Dir is a runner's state directory.
@@ -100,15 +100,7 @@ func (d *Dir) Command(args string) string {
 	if d.IsDefault() {
 		return text
 	}
-	return text + " --state " + word(d.path)
-}
-
-// word is a path as a shell takes it.
-func word(path string) string {
-	if strings.ContainsFunc(path, func(r rune) bool { return strings.ContainsRune(" \t\n'\"\\$`&;|<>()*?[]#~", r) }) {
-		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
-	}
-	return path
+	return text + " --state " + shellword.Quote(d.path)
 }
 
 // IsDefault reports the directory that is meant when nobody names one.
@@ -151,7 +143,7 @@ func (d *Dir) PolicyInForce() (path string, missing error) {
 }
 
 // PolicyBack is the command that makes edge.hcl of the last good one.
-func (d *Dir) PolicyBack() string { return "cp " + word(d.GoodPolicy()) + " " + word(d.Policy()) }
+func (d *Dir) PolicyBack() string { return "cp " + shellword.Quote(d.GoodPolicy()) + " " + shellword.Quote(d.Policy()) }
 
 // Control is the path of the daemon's control socket.
 func (d *Dir) Control() string { return d.file("control.sock") }

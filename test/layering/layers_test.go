@@ -29,6 +29,7 @@ var layers = []layer{
 	{"edge/identity", []string{"edge/protocol"}, []string{"github.com/oklog/ulid/v2"}, "identity is keys and certificates"},
 	{"edge/lease", nil, []string{"golang.org/x/sys"}, "the clock seam depends on nothing"},
 	{"edge/fault", nil, []string{}, "labels depend on nothing"},
+	{"edge/shellword", nil, []string{}, "a word of a command line knows no command"},
 	{"edge/op", nil, []string{}, "work and wake-ups know nobody's work"},
 
 	// what a process shows of itself
@@ -49,10 +50,10 @@ var layers = []layer{
 	{"edge/worker", []string{"edge/protocol", "edge/runtime", "edge/fault"}, nil, "the worker has one socket and the loop"},
 	{"edge/worker/outward", nil, []string{}, "it copies bytes, inside of a sandbox"},
 	{"edge/supervise", []string{"edge/durable", "edge/protocol", "edge/runtime", "edge/supervise/protocol", "edge/sandbox", "edge/journal", "edge/relay", "edge/workspace", "edge/lease", "edge/fault", "edge/worker/outward"}, nil, "a supervisor owns one attempt, and starts what stands in its sandboxes"},
-	{"edge/owner", []string{"edge/filemode", "edge/protocol", "edge/protocol/secondkey", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
+	{"edge/owner", []string{"edge/shellword", "edge/filemode", "edge/protocol", "edge/protocol/secondkey", "edge/device"}, nil, "what the owner allows is read from one file, and names device actions"},
 	{"edge/legible", []string{}, []string{}, "what a person sees is text"},
 	{"edge/lockfile", []string{}, []string{"golang.org/x/sys"}, "a lock is a file"},
-	{"edge/state", []string{"edge/durable", "edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
+	{"edge/state", []string{"edge/shellword", "edge/durable", "edge/filemode", "edge/lockfile", "edge/protocol", "edge/identity", "edge/sandbox", "edge/supervise/protocol"}, []string{"golang.org/x/sys", "google.golang.org/protobuf"}, "the directory of a runner keeps what it is given"},
 	{"edge/service", []string{"edge/durable", "edge/protocol", "edge/state"}, []string{}, "a unit starts the program; it knows the directory alone"},
 	{"edge/doctor", []string{"edge", "edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/owner", "edge/protocol", "edge/sandbox", "edge/state"}, []string{}, "a doctor sees the whole runner, and no backend's inside"},
 	{"edge", []string{"edge/op", "edge/legible", "edge/durable", "edge/filemode", "edge/metric", "edge/protocol", "edge/supervise/protocol", "edge/journal", "edge/link", "edge/lease", "edge/fault", "edge/identity", "edge/device", "edge/owner", "edge/sandbox", "edge/state"}, nil, "the daemon reaches a turn through its supervisor's contract alone"},
@@ -116,12 +117,12 @@ var layers = []layer{
 	{"server", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
+	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
 	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
-	{"cmd/internal/devdir", []string{"edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
+	{"cmd/internal/devdir", []string{"edge/shellword", "edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
 	{"cmd/internal/laststart", []string{"edge/durable", "edge/protocol"}, []string{"github.com/spf13/cobra"}, "which flags a start had, in a file of its data directory"},
-	{"cmd/bivouac-server", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
-	{"cmd/bivouac-broker", []string{"cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/filemode", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra", "golang.org/x/term"}, "flags, configuration, the keyring's passphrase, run"},
+	{"cmd/bivouac-server", []string{"edge/shellword", "cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/finding", "edge/legible", "edge/protocol", "server"}, []string{"github.com/spf13/cobra"}, "flags, configuration, run"},
+	{"cmd/bivouac-broker", []string{"edge/shellword", "cmd/internal/devdir", "cmd/internal/laststart", "cmd/internal/usage", "edge/filemode", "edge/finding", "edge/legible", "edge/protocol", "server/broker"}, []string{"github.com/spf13/cobra", "golang.org/x/term"}, "flags, configuration, the keyring's passphrase, run"},
 	{"cmd/bivouac-edge", []string{"cmd/internal/devdir", "cmd/internal/usage", "edge"}, nil, "flags, configuration, run"},
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 

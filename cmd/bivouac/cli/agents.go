@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -34,7 +35,7 @@ that the broker does not have is a warning: it may come later.`,
 			for _, file := range args {
 				src, err := os.ReadFile(file)
 				if err != nil {
-					return protocol.Errorf(protocol.CodeInvalidArgument, "the definition %s cannot be read: %w; bivouac agents example assistant > %s writes one to begin with, bivouac agents show NAME prints one that is stored", file, err, quoted(file))
+					return protocol.Errorf(protocol.CodeInvalidArgument, "the definition %s cannot be read: %w; bivouac agents example assistant > %s writes one to begin with, bivouac agents show NAME prints one that is stored", file, err, shellword.Quote(file))
 				}
 				res, err := c.Agents.ApplyAgent(ctx, &apiv1.ApplyAgentRequest{Filename: shownName(file), Source: string(src), DryRun: dryRun})
 				if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac/edge/shellword"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -64,7 +65,7 @@ func showApproval(w io.Writer, ap *apiv1.Approval) {
 func showOwnerQuestion(w io.Writer, q *apiv1.OwnerQuestion, state string) {
 	at, where := "", "  (with --state DIR where its runner is not in the usual directory)"
 	if state != "" {
-		at, where = " --state "+quoted(state), ""
+		at, where = " --state "+shellword.Quote(state), ""
 	}
 	fmt.Fprintf(w, "%s  WAITING  %s on %s, for the owner of that machine, who holds a second key over it\n", q.GetAttemptId(), plain(q.GetWork()), plain(q.GetRunnerName()))
 	if q.GetArguments() != "" {

@@ -11,6 +11,7 @@ import (
 
 	"bivouac/cmd/internal/devdir"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 )
 
 // state names a deployment's state on this machine.
@@ -89,7 +90,7 @@ func (s *state) settle(what string) error {
 		there := map[bool]string{true: "two deployments are on this machine",
 			false: "no deployment is on this machine, and the state is where the server is: on the server's machine, as its user, bivouac-server " + what + " FILE. If it is this one"}[own]
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%s: say whose state it is, with --data %s for that of bivouac-server by itself, or --data %s for that of bivouac dev",
-			there, quoted(served), quoted(devs))
+			there, shellword.Quote(served), shellword.Quote(devs))
 	}
 	return nil
 }

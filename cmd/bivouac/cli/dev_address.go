@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/finding"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	runnerstate "bivouac/edge/state"
 )
 
@@ -133,7 +134,7 @@ func (d *dev) movable(wasModel string) error {
 		return protocol.Errorf(protocol.CodeFailedPrecondition,
 			"the runner in %s dials the server at %s, and --runner is %s: start it as the last time: `%s`; or add --no-edge, and it does not run; "+
 				"or let it join anew at the new address, with its edge.hcl as it is: `%s` once more, there `bivouac-edge leave --state %s`, Ctrl-C, and this again",
-			d.path("edge"), dials, d.runner, start, start, quoted(d.path("edge")))
+			d.path("edge"), dials, d.runner, start, start, shellword.Quote(d.path("edge")))
 	}
 	if _, err := os.Stat(d.path("broker", "broker.hcl")); err == nil && wasModel != "" && wasModel != d.model {
 		fmt.Fprintf(d.err, "note: %s was written for the model at %s, which is now at %s\n", d.path("broker", "broker.hcl"), wasModel, d.model)

@@ -13,6 +13,7 @@ import (
 
 	"bivouac/edge/owner"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	runnerstate "bivouac/edge/state"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
@@ -77,7 +78,7 @@ func (d *dev) startEdge(ctx context.Context, g *errgroup.Group, c *client.Client
 		fmt.Fprintf(d.err, "  runner   does not run; its log ends with:\n%s\n", tail(p.log))
 		return nil
 	default:
-		fmt.Fprintf(d.err, "  runner   not connected yet, and goes on trying: %v\n           why: bivouac-edge doctor --state %s\n", err, quoted(d.path("edge")))
+		fmt.Fprintf(d.err, "  runner   not connected yet, and goes on trying: %v\n           why: bivouac-edge doctor --state %s\n", err, shellword.Quote(d.path("edge")))
 	}
 	g.Go(func() error { d.tellEnd(ctx, ended); return nil })
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server/api/apiv1"
 )
 
@@ -42,7 +43,7 @@ func judgeMachines(r *finding.Report, runners []*apiv1.Runner, stateOf func(id s
 		case !m.GetConnected():
 			mend := edgeAt(state, "doctor") // it may run, and only its network be gone
 			if state != "" {
-				mend = edgeAt(state, "run") + ", or bivouac dev --data " + quoted(filepath.Dir(state)) + ", which runs it"
+				mend = edgeAt(state, "run") + ", or bivouac dev --data " + shellword.Quote(filepath.Dir(state)) + ", which runs it"
 			}
 			r.Warn(check, name+" is offline, last seen "+ago(m.GetLastSeenAt()), why, mend)
 		case m.GetSandboxProblem() != "":
@@ -67,7 +68,7 @@ func edgeAt(state, command string) string {
 	if state == "" {
 		return "bivouac-edge " + command + "  (on that machine)"
 	}
-	return "bivouac-edge " + command + " --state " + quoted(state)
+	return "bivouac-edge " + command + " --state " + shellword.Quote(state)
 }
 
 // devEdge is where bivouac dev keeps the runner of this id; empty when it is

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
 )
@@ -230,7 +231,7 @@ func (a *app) keepReceipt(file, receipt string) error {
 		return err
 	}
 	if !a.json {
-		fmt.Fprintf(a.err, "receipt written to %s; prove it anywhere: bivouac ledger verify %s --fingerprint %s\n", file, quoted(file), a.login.RootFingerprint)
+		fmt.Fprintf(a.err, "receipt written to %s; prove it anywhere: bivouac ledger verify %s --fingerprint %s\n", file, shellword.Quote(file), a.login.RootFingerprint)
 	}
 	return nil
 }

@@ -47,14 +47,6 @@ func (a *app) nextOf(ctx context.Context, t *apiv1.Turn) string {
 	return next
 }
 
-// quoted is a path as a shell takes it.
-func quoted(path string) string {
-	if strings.ContainsAny(path, " \t\n'\"\\$`&;|<>()*?[]#~") {
-		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
-	}
-	return path
-}
-
 // tellVersion says that a session goes on with an older definition of its agent
 // than there is now. What it cannot find out it does not say.
 func (a *app) tellVersion(ctx context.Context, c *client.Client, s *apiv1.Session) {

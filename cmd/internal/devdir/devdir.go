@@ -14,6 +14,7 @@ import (
 
 	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 )
 
 // AddressFile in the directory has the addresses of the last start, by flag.
@@ -92,17 +93,9 @@ func CommandAt(dir string, kept map[string]string) string {
 		}
 	}
 	for i, w := range words {
-		words[i] = Word(w)
+		words[i] = shellword.Quote(w)
 	}
 	return strings.Join(words, " ")
-}
-
-// Word is one word as a shell takes it.
-func Word(w string) string {
-	if strings.ContainsAny(w, " \t\n'\"$&;()*?[]`\\<>|#~") {
-		return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-	}
-	return w
 }
 
 // Addresses of the deployment that data is a part of: public, runner, broker and
