@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"sync"
 
 	"bivouac/edge/protocol"
@@ -76,12 +75,14 @@ func (l *links) leave(r protocol.RunnerID, epoch int64) bool {
 	return true
 }
 
-// drop forgets a runner that talks to another replica by now: what it still says
-// here is stale_fence.
-func (l *links) drop(r protocol.RunnerID) {
+// drop forgets a runner that talks to another replica by now: what it still says here
+// under that epoch is stale_fence.
+func (l *links) drop(r protocol.RunnerID, epoch int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.byRun, r)
+	if n := l.byRun[r]; n != nil && n.epoch == epoch {
+		delete(l.byRun, r)
+	}
 }
 
 // claimed adds what a runner takes after it connected: its connect is no evidence
@@ -103,39 +104,18 @@ func (l *links) lacks(r protocol.RunnerID, a protocol.AttemptID) bool {
 	return n != nil && !n.holds[a]
 }
 
-// away are the runners whose transport is gone, each with the epoch that still counts
-// here.
-func (l *links) away() map[protocol.RunnerID]int64 {
+// epochs that count here: of the runners that are attached, and of those whose
+// transport is gone.
+func (l *links) epochs() (attached, away map[protocol.RunnerID]int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := map[protocol.RunnerID]int64{}
-	for r, n := range l.byRun {
-		if !n.here {
-			out[r] = n.epoch
-		}
-	}
-	return out
-}
-
-// dropStale forgets a runner whose epoch another replica has replaced.
-func (l *links) dropStale(r protocol.RunnerID, epoch int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := l.byRun[r]; n != nil && n.epoch == epoch {
-		delete(l.byRun, r)
-	}
-}
-
-// attached runners, sorted.
-func (l *links) attached() []protocol.RunnerID {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var out []protocol.RunnerID
+	attached, away = map[protocol.RunnerID]int64{}, map[protocol.RunnerID]int64{}
 	for r, n := range l.byRun {
 		if n.here {
-			out = append(out, r)
+			attached[r] = n.epoch
+		} else {
+			away[r] = n.epoch
 		}
 	}
-	slices.Sort(out)
-	return out
+	return attached, away
 }

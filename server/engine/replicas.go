@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -213,11 +215,10 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 	e.replicas.mu.Lock()
 	entered, self := e.replicas.entered, e.replicas.self
 	e.replicas.mu.Unlock()
-	attached, away := e.links.attached(), e.links.away()
+	attached, away := e.links.epochs()
 	var lost []protocol.RunnerID
-	var stale map[protocol.RunnerID]int64
 	err := e.cfg.Store.Update(ctx, store.AsLoop("owners"), func(tx *store.Tx) error {
-		lost, stale = nil, nil
+		lost = nil
 		if err := tx.Unaltered(); err != nil {
 			return &ended{err}
 		}
@@ -236,9 +237,11 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 			return nil
 		}
 		var err error
-		if lost, err = tx.RenewConnections(self.ID, attached, tx.Now.Add(e.cfg.Limits.ConnectionTTL)); err == nil {
-			stale, err = e.replaced(tx, away)
+		if lost, err = tx.RenewConnections(self.ID, slices.Sorted(maps.Keys(attached)), tx.Now.Add(e.cfg.Limits.ConnectionTTL)); err != nil {
+			return err
 		}
+		gone, err := e.replaced(tx, away)
+		lost = append(lost, gone...)
 		return err
 	})
 	if err != nil {
@@ -249,29 +252,31 @@ func (e *Engine) sign(ctx context.Context, renew bool) error {
 		e.replicas.self.StartedAt = self.StartedAt
 		e.replicas.mu.Unlock()
 	}
+	maps.Copy(attached, away)
 	for _, id := range lost { // it talks to another replica by now
-		e.links.drop(id)
+		e.links.drop(id, attached[id])
 		e.cfg.Log.Info("runner is another replica's", "runner", id)
-	}
-	for id, epoch := range stale {
-		e.links.dropStale(id, epoch)
 	}
 	return nil
 }
 
 // replaced are those of the runners whose transport is gone here that went to another
 // replica: a renewal of theirs that was on its way would count here for ever. INV-20.
-func (e *Engine) replaced(tx *store.Tx, away map[protocol.RunnerID]int64) (map[protocol.RunnerID]int64, error) {
+func (e *Engine) replaced(tx *store.Tx, away map[protocol.RunnerID]int64) (gone []protocol.RunnerID, err error) {
 	if len(away) == 0 || e.cfg.Alone {
 		return nil, nil
 	}
 	rows, err := tx.Connections()
+	own := map[protocol.RunnerID]bool{}
 	for _, row := range rows {
-		if row.Replica == e.cfg.Replica {
-			delete(away, row.Runner)
+		own[row.Runner] = row.Replica == e.cfg.Replica
+	}
+	for _, r := range slices.Sorted(maps.Keys(away)) {
+		if !own[r] {
+			gone = append(gone, r)
 		}
 	}
-	return away, err
+	return gone, err
 }
 
 // look sees who else is there, and takes the lead when nobody has it.

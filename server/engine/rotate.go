@@ -41,13 +41,11 @@ func (e *Engine) RotateGrant(ctx context.Context, c store.Caller, id protocol.Gr
 		return Rotation{}, err
 	}
 	out, err := r.run(ctx)
-	switch {
-	case err == nil || r.over(err):
+	if err == nil || r.ended {
 		return out, err
-	default:
-		return out, protocol.Errorf(protocol.CodeOf(err), "the secret part of grant %s is not renewed yet: %w; that it shall be is noted, and the server goes on trying; "+
-			"until then the old one counts. bivouac grant show %s says when it is done", id, err, id)
 	}
+	return out, protocol.Errorf(protocol.CodeOf(err), "the secret part of grant %s is not renewed yet: %w; that it shall be is noted, and the server goes on trying; "+
+		"until then the old one counts. bivouac grant show %s says when it is done", id, err, id)
 }
 
 // cleanRotation goes on with a rotation that did not come to its end.
@@ -57,7 +55,7 @@ func (e *Engine) cleanRotation(ctx context.Context, c policy.Cleanup) error {
 		return err
 	}
 	r := rotating{e: e, id: id, rotation: c.ID, tries: c.Tries}
-	if _, err := r.run(ctx); err != nil && !r.over(err) {
+	if _, err := r.run(ctx); err != nil && !r.ended {
 		return e.cleaned(ctx, c, "", err)
 	}
 	return nil // it is done, and said so itself
@@ -69,11 +67,8 @@ type rotating struct {
 	id       protocol.GrantID
 	rotation protocol.CleanupID
 	tries    int
-	ended    bool // the cleanup is done, however it went
+	ended    bool // the cleanup is done, however it went: nothing is tried again
 }
-
-// over reports an error after which there is nothing to try again.
-func (r *rotating) over(error) bool { return r.ended }
 
 // refusesRotation reports an answer of the broker that stays: it has no such grant, or
 // the grant was revoked there.

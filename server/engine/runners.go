@@ -311,7 +311,7 @@ func (e *Engine) attach(ctx context.Context, r protocol.RunnerID, epoch int64) e
 		return err
 	})
 	if err == nil && len(lost) > 0 {
-		e.links.drop(r)
+		e.links.drop(r, epoch)
 		err = e.links.current(r, epoch)
 	}
 	return err
