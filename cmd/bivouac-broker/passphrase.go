@@ -31,11 +31,12 @@ const (
 // passphrase is a flag that says where a passphrase is. No flag holds one.
 type passphrase struct {
 	cmd  *cobra.Command
+	flag string // its name
 	from string
 }
 
 func passphraseFlag(cmd *cobra.Command, name, usage string) *passphrase {
-	p := &passphrase{cmd: cmd}
+	p := &passphrase{cmd: cmd, flag: name}
 	cmd.Flags().StringVar(&p.from, name, "", usage)
 	return p
 }
@@ -117,7 +118,7 @@ func fromFile(path string) (string, error) {
 func (p *passphrase) type1(ask string) (string, error) {
 	fd := int(os.Stdin.Fd())
 	if !term.IsTerminal(fd) {
-		return "", protocol.Errorf(protocol.CodeInvalidArgument, "there is no terminal to type a passphrase at: name a file that holds it with --%s FILE", flagName(p))
+		return "", protocol.Errorf(protocol.CodeInvalidArgument, "there is no terminal to type a passphrase at: name a file that holds it with --%s FILE", p.flag)
 	}
 	before, err := term.GetState(fd)
 	if err != nil {
@@ -145,14 +146,4 @@ func (p *passphrase) type1(ask string) (string, error) {
 	case a := <-done:
 		return string(a.text), a.err
 	}
-}
-
-func flagName(p *passphrase) string {
-	name := "passphrase-file"
-	for _, f := range []string{"new-passphrase-file", "backup-passphrase-file"} {
-		if v := p.cmd.Flags().Lookup(f); v != nil && v.Changed && v.Value.String() == p.from {
-			name = f
-		}
-	}
-	return name
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"bivouac/server/broker/secret"
@@ -175,10 +176,5 @@ func parameter(s string) (name, value, rest string) {
 }
 
 func hasNext(rel string) bool {
-	for _, r := range strings.Fields(rel) {
-		if strings.EqualFold(r, "next") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(strings.Fields(rel), func(r string) bool { return strings.EqualFold(r, "next") })
 }

@@ -13,7 +13,6 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/canonical"
-	"bivouac/server/broker/secret"
 )
 
 // Ways in which a list goes on.
@@ -135,8 +134,9 @@ func (s *sending) collect(ctx context.Context, pg *Paging, b *binder) (unread st
 			return fmt.Sprintf("%d pages were read, which is max_pages of this destination", b.pages), nil
 		case seen[next.String()]:
 			return "the pages lead in a circle", nil
-		case s.covers(next) != nil:
-			return fmt.Sprintf("the page after page %d is not read: %v", b.pages, s.covers(next)), nil
+		}
+		if err := s.covers(next); err != nil {
+			return fmt.Sprintf("the page after page %d is not read: %v", b.pages, err), nil
 		}
 		seen[next.String()], at = true, next
 		stop, err := s.page(ctx, pg, b, next)
@@ -186,7 +186,7 @@ func (s *sending) covers(at *url.URL) error {
 	case len(at.String()) > maxNext || !strings.HasPrefix(at.EscapedPath(), path) || forbiddenEscape.MatchString(at.EscapedPath()) ||
 		slices.ContainsFunc(strings.Split(at.Path, "/"), func(p string) bool { return p == "." || p == ".." }):
 		return fmt.Errorf("it leads out of the destination")
-	case secret.NewRedactor(append([]secret.Value{s.pass.Credential}, s.pass.Before...)...).Found(at.String()):
+	case s.redactor().Found(at.String()):
 		return fmt.Errorf("it holds the credential")
 	}
 	return nil
@@ -269,12 +269,12 @@ type binder struct {
 }
 
 func (pg *Paging) begin(first *Answer, limit int) (*binder, error) {
-	b := &binder{pg: pg, limit: limit, head: first.Body, items: []json.RawMessage{}, size: len(first.Body), bytes: first.Bytes}
+	b := &binder{pg: pg, limit: limit, head: first.Body, items: []json.RawMessage{}, bytes: first.Bytes}
 	if first.Truncated {
 		return nil, fmt.Errorf("the first alone is too large")
 	}
 	err := b.add(first)
-	b.size = len(first.Body)
+	b.size = len(first.Body) // with its items, and all around them
 	return b, err
 }
 

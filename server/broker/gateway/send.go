@@ -107,7 +107,7 @@ func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, err
 		return nil, r.failed(ctx, err, connected.Load())
 	}
 	defer res.Body.Close()
-	redactor := secret.NewRedactor(append([]secret.Value{s.pass.Credential}, s.pass.Before...)...)
+	redactor := s.redactor()
 	if e := res.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		// What cannot be read cannot be redacted.
 		return nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "destination %s answered with status %d in encoding %q, which was not asked for and is not read",
@@ -122,6 +122,11 @@ func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, err
 	}
 	a.Digest = canonical.Digest(a.Body)
 	return a, nil
+}
+
+// redactor of everything that an answer must not hold.
+func (s *sending) redactor() *secret.Redactor {
+	return secret.NewRedactor(append([]secret.Value{s.pass.Credential}, s.pass.Before...)...)
 }
 
 // fresh is a request that was not sent yet, with its whole body.

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/oauth2"
@@ -65,7 +66,7 @@ func (t *Tokens) finishLocked(h *held) {
 func (t *Tokens) save(ctx context.Context, k key) {
 	t.mu.Lock()
 	h := t.held[k]
-	is, past, saved := h.stored, append([]secret.Value(nil), h.past...), h.saved
+	is, past, saved := h.stored, slices.Clone(h.past), h.saved
 	t.mu.Unlock()
 	if saved {
 		return
