@@ -102,6 +102,18 @@ func (c *Client) Transport() string {
 
 // RoundTrip sends one request. It never sends it twice.
 func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := c.once(req)
+	if !unsent(err) {
+		return resp, err
+	}
+	next, ok := afresh(req)
+	if !ok {
+		return nil, err
+	}
+	return c.once(next)
+}
+
+func (c *Client) once(req *http.Request) (*http.Response, error) {
 	conn, err := c.reserve(req.Context())
 	if err != nil {
 		if req.Body != nil {
@@ -110,6 +122,27 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return conn.do(req, c.traffic.open(kindOf(req.URL.Path)))
+}
+
+// afresh is a request of which nothing was sent, with its body from the start; false
+// where that cannot be had, or the request is bound to one connection.
+func afresh(req *http.Request) (*http.Request, bool) {
+	if _, bound := req.Context().Value(overKey{}).(*conn); bound {
+		return nil, false
+	}
+	if req.Body == nil || req.Body == http.NoBody {
+		return req, true
+	}
+	if req.GetBody == nil {
+		return nil, false
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil, false
+	}
+	next := *req
+	next.Body = body
+	return &next, true
 }
 
 // reserve returns the connection for one more request: the live one, or the one

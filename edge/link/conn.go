@@ -3,6 +3,7 @@ package link
 import (
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/quic-go/quic-go/http3"
@@ -90,11 +91,21 @@ func (c *conn) do(req *http.Request, count *metered) (*http.Response, error) {
 	}
 	resp, err := c.roundTrip(&sent)
 	if err != nil {
+		if unsent(err) {
+			c.retire() // its server takes nothing new over it
+		}
 		end()
 		return nil, err
 	}
 	resp.Body = &lastBody{ReadCloser: body(resp.Body, &count.in), end: end}
 	return resp, nil
+}
+
+// unsent reports a request of which no byte left: its connection took no stream for
+// it any more, as one that its server shuts down. The type of that error is not
+// exported.
+func unsent(err error) bool {
+	return err != nil && strings.HasPrefix(err.Error(), "http3: conn unusable: ")
 }
 
 // lastBody ends its request when it is closed.

@@ -305,6 +305,42 @@ func TestReconnectAfterServerRestart(t *testing.T) {
 	}
 }
 
+// A connection that its server shuts down takes nothing new: what was not sent goes over
+// another one, whole. What cannot be had from its start is an error once, and the next
+// request finds a new connection.
+func TestUnsentGoesOverAnotherConnection(t *testing.T) {
+	f := newFixture(t)
+	c := dial(t, f.config())
+	for name, tc := range map[string]struct {
+		body func() io.Reader
+		good bool
+	}{
+		"nothing":      {func() io.Reader { return nil }, true},
+		"text":         {func() io.Reader { return strings.NewReader("all of it") }, true},
+		"read once":    {func() io.Reader { return io.MultiReader(strings.NewReader("all of it")) }, false},
+		"nothing more": {func() io.Reader { return http.NoBody }, true},
+	} {
+		if _, err := get(c, "/"); err != nil {
+			t.Fatal(name, err)
+		}
+		c.ShutDown()
+		req, err := http.NewRequest(http.MethodPost, c.URL()+"/", tc.body())
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if (err == nil) != tc.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			resp.Body.Close()
+		}
+		if _, err := get(c, "/"); err != nil {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
+}
+
 func TestDrainingEndsLongStreams(t *testing.T) {
 	f := newFixture(t)
 	blocked := new(gate)
