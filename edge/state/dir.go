@@ -143,7 +143,9 @@ func (d *Dir) PolicyInForce() (path string, missing error) {
 }
 
 // PolicyBack is the command that makes edge.hcl of the last good one.
-func (d *Dir) PolicyBack() string { return "cp " + shellword.Quote(d.GoodPolicy()) + " " + shellword.Quote(d.Policy()) }
+func (d *Dir) PolicyBack() string {
+	return "cp " + shellword.Quote(d.GoodPolicy()) + " " + shellword.Quote(d.Policy())
+}
 
 // Control is the path of the daemon's control socket.
 func (d *Dir) Control() string { return d.file("control.sock") }
