@@ -7,12 +7,10 @@ package secretscan
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/hex"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,60 +26,56 @@ type Secret struct {
 // Hit is one place that holds a secret.
 type Hit struct {
 	Secret string
-	Form   string // "plain", "base64", "url" or "hex"
+	Form   string // "plain", "base64", "url", "hex", "json", "html" or "utf-16"
 	Where  string
 }
 
 func (h Hit) String() string { return fmt.Sprintf("%s (%s) in %s", h.Secret, h.Form, h.Where) }
 
 // Scanner knows what to look for.
-type Scanner struct{ needles []needle }
+type Scanner struct {
+	needles []needle
+	starts  map[uint64][]int // needles by how they begin
+	first   [1 << 16]bool    // by their first two bytes: most of a text begins none
+}
 
 type needle struct {
 	secret, form string
 	text         []byte
 }
 
+// start is how much of a needle finds it; shorter ones are not looked for.
+const start = 8
+
 // New prepares every form of every secret.
 func New(secrets ...Secret) *Scanner {
-	s := &Scanner{}
+	s := &Scanner{starts: map[uint64][]int{}}
+	known := map[string]bool{}
 	for _, sec := range secrets {
-		v := []byte(sec.Value)
-		s.add(sec.Name, "plain", v)
-		if q := url.QueryEscape(sec.Value); q != sec.Value {
-			s.add(sec.Name, "url", []byte(q))
-		}
-		s.add(sec.Name, "hex", []byte(hex.EncodeToString(v)))
-		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			for shift := range 3 {
-				s.add(sec.Name, "base64", aligned(enc, v, shift))
+		for _, f := range forms(sec.Value) {
+			if text := f.text; len(text) >= start && !known[text] {
+				known[text] = true
+				at := binary.LittleEndian.Uint64([]byte(text))
+				s.starts[at] = append(s.starts[at], len(s.needles))
+				s.first[uint16(at)] = true
+				s.needles = append(s.needles, needle{sec.Name, f.name, []byte(text)})
 			}
 		}
 	}
 	return s
 }
 
-// aligned is the part of the encoding of anything that has v at an offset of
-// shift bytes (modulo three) which does not depend on its neighbours.
-func aligned(enc *base64.Encoding, v []byte, shift int) []byte {
-	padded := append(make([]byte, shift), v...)
-	out := []byte(enc.EncodeToString(padded[:len(padded)-len(padded)%3]))
-	return out[(shift*4+2)/3:]
-}
-
-func (s *Scanner) add(secret, form string, text []byte) {
-	if len(text) < 8 || slices.ContainsFunc(s.needles, func(n needle) bool { return bytes.Equal(n.text, text) }) {
-		return
-	}
-	s.needles = append(s.needles, needle{secret, form, text})
-}
-
 // Bytes scans one text.
-func (s *Scanner) Bytes(where string, b []byte) []Hit {
-	var hits []Hit
-	for _, n := range s.needles {
-		if bytes.Contains(b, n.text) {
-			hits = append(hits, Hit{n.secret, n.form, where})
+func (s *Scanner) Bytes(where string, b []byte) (hits []Hit) {
+	for i := 0; i+start <= len(b); i++ {
+		if !s.first[binary.LittleEndian.Uint16(b[i:])] {
+			continue
+		}
+		for _, n := range s.starts[binary.LittleEndian.Uint64(b[i:])] {
+			h := Hit{s.needles[n].secret, s.needles[n].form, where}
+			if bytes.HasPrefix(b[i:], s.needles[n].text) && !slices.Contains(hits, h) {
+				hits = append(hits, h)
+			}
 		}
 	}
 	return hits

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -15,9 +16,18 @@ const canary = "k-canary/7+f3 9Qz.Xw2&v1"
 func TestForms(t *testing.T) {
 	s := New(Secret{"canary", canary})
 	forms := map[string]string{
-		"plain": canary,
-		"url":   url.QueryEscape(canary),
-		"hex":   hex.EncodeToString([]byte(canary)),
+		"plain":       canary,
+		"url":         url.QueryEscape(canary),
+		"path":        url.PathEscape(canary),
+		"lower":       strings.ToLower(each(canary, "%%%02X")),
+		"hex":         hex.EncodeToString([]byte(canary)),
+		"HEX":         strings.ToUpper(hex.EncodeToString([]byte(canary))),
+		"json":        strings.ReplaceAll(canary, "&", `\u0026`),
+		"slash":       strings.ReplaceAll(canary, "/", `\/`),
+		"json ascii":  each(canary, `\u%04x`),
+		"html":        strings.ReplaceAll(canary, "&", "&amp;"),
+		"html digits": each(canary, "&#%d;"),
+		"utf-16":      "\x00" + strings.Join(strings.Split(canary, ""), "\x00"),
 	}
 	for shift, prefix := range []string{"", "x", "xy"} {
 		forms["base64 "+string(rune('0'+shift))] = base64.StdEncoding.EncodeToString([]byte(prefix + canary + "tail"))
