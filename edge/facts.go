@@ -67,6 +67,9 @@ func (d *Daemon) offers(r sandbox.Report) {
 		}
 	}
 	d.seen.Store(&r)
+	if r.Boundary == "" {
+		lacks = r.Problem
+	}
 	d.noteLack(lacks)
 	if old := d.facts.Swap(f); !proto.Equal(old, f) {
 		d.announced.Store(false)

@@ -61,7 +61,7 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 	}
 	defer func() {
 		if protocol.CodeOf(err) == protocol.CodeInternal { // a file could not be written
-			err = state.Full(dir.Path(), err)
+			err = onFullDisk(dir, err)
 		}
 	}()
 	if err := notYet(dir); err != nil { // also while it runs
@@ -274,4 +274,13 @@ func firstWord(ctx context.Context, rpc runnerv1connect.RunnerServiceClient, res
 		return protocol.FromConnect(stream.Err())
 	}
 	return nil
+}
+
+// onFullDisk is a file that could not be written because the disk is full, said as
+// that; any other error stays as it is.
+func onFullDisk(dir *state.Dir, err error) error {
+	if !durable.IsFull(err) {
+		return err
+	}
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", dir.Path(), durable.Full(dir.Path(), err))
 }

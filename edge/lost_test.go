@@ -115,11 +115,15 @@ func TestJoinOnAFullDisk(t *testing.T) {
 		f := newFakeServer(t)
 		code, _ := f.invite(f.root.Fingerprint())
 		p := f.params(t, code.Reveal())
-		err := state.Full(p.State, &os.PathError{Op: "write", Path: p.State, Err: syscall.ENOSPC})
+		dir, err := state.At(p.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = onFullDisk(dir, &os.PathError{Op: "write", Path: p.State, Err: syscall.ENOSPC})
 		if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "df -h "+p.State) {
 			t.Errorf("a full disk: %v", err)
 		}
-		if err := state.Full(p.State, os.ErrPermission); err != os.ErrPermission {
+		if err := onFullDisk(dir, os.ErrPermission); err != os.ErrPermission {
 			t.Errorf("another error: %v", err)
 		}
 		if _, err := Join(t.Context(), p); err != nil {

@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/sandbox"
 )
 
 // What turns in sandboxes need is named with what mends it, until it is there.
@@ -65,5 +68,35 @@ func TestNoTurnsWithoutAWorker(t *testing.T) {
 		m.await("the next thing that is missing", 2*rulesEvery, func() bool { return told().GetSandboxProblem() == "git is not found" })
 		say("")
 		m.await("its slot", 2*rulesEvery, func() bool { return told().GetSlots() == 1 && m.daemon.Status().LastError == "" })
+	})
+}
+
+// noSandbox is of a machine on which its program is missing.
+type noSandbox struct{ provedSandbox }
+
+func (noSandbox) Probe(context.Context) sandbox.Report {
+	return sandbox.Report{Problem: "bubblewrap is not installed: `sudo apt-get install bubblewrap`"}
+}
+
+// A machine without a sandbox says so where its owner looks, and takes device actions.
+func TestNoTurnsWithoutASandbox(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		var log strings.Builder
+		m.cfg.Sandbox, m.cfg.Log = noSandbox{}, slog.New(slog.NewTextHandler(&log, nil))
+		m.run()
+		m.connected()
+		s := m.daemon.Status()
+		if s.Slots != 0 || !strings.Contains(s.SandboxProblem, "apt-get") || !strings.Contains(s.LastError, "apt-get") {
+			t.Errorf("status: %d slots, problem %q, error %q", s.Slots, s.SandboxProblem, s.LastError)
+		}
+		action := newAttempt()
+		f.offer(action, protocol.KindAction, deviceWork("files.list", map[string]any{"path": "notes"}))
+		m.await("the result", rulesEvery, func() bool { return f.result(action).GetStatus() == protocol.ResultSucceeded })
+		if err := m.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(log.String(), "level=WARN msg=\"no turn in a sandbox is taken\""); got != 1 || !strings.Contains(log.String(), "apt-get install bubblewrap") {
+			t.Errorf("%d warnings in %s", got, log.String())
+		}
 	})
 }

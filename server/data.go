@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 	"bivouac/server/store"
@@ -66,6 +67,9 @@ func (c Config) blobs() string {
 // placeOf names a directory of artifacts, the same for every server that uses it.
 func placeOf(dir string) (string, error) {
 	text, err := keep(filepath.Join(dir, placeFile), 0o644, func() []byte { return []byte(rand.Text()) })
+	if durable.IsFull(err) {
+		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "the directory of artifacts %s cannot be written: %w", dir, durable.Full(dir, err))
+	}
 	if err != nil {
 		return "", protocol.Errorf(protocol.CodeFailedPrecondition, "the directory of artifacts %s cannot be used: %w; give it to this user, or name another with --blobs", dir, err)
 	}
@@ -79,6 +83,9 @@ func makeDataDir(dir string) error {
 		if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
 			err = errors.Join(f.Close(), os.Remove(f.Name()))
 		}
+	}
+	if durable.IsFull(err) {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the data directory %s cannot be written: %w", dir, durable.Full(dir, err))
 	}
 	if err != nil {
 		return protocol.Errorf(protocol.CodeFailedPrecondition,

@@ -13,12 +13,14 @@ package durable
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -147,4 +149,15 @@ func StateDir(name, otherwise string) string {
 		return filepath.Join(home, ".local", "state", filepath.FromSlash(name))
 	}
 	return otherwise
+}
+
+// IsFull reports an error of a disk that is full, or of a quota on it.
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// Full adds to the error of a full disk what mends it; any other stays as it is.
+func Full(path string, err error) error {
+	if !IsFull(err) {
+		return err
+	}
+	return fmt.Errorf("%w: the disk is full; make room on it, which `df -h %s` shows", err, path)
 }

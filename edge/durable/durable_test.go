@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -270,5 +272,18 @@ func TestSweep(t *testing.T) {
 	}
 	if err := Sweep(filepath.Join(dir, "absent"), 0); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a folder that is not there: %v", err)
+	}
+}
+
+// What a full disk says is what mends it; every other error stays as it was.
+func TestFull(t *testing.T) {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		err := Full("/data", &fs.PathError{Op: "write", Path: "/data/x", Err: full})
+		if !errors.Is(err, full) || !strings.Contains(err.Error(), "`df -h /data`") {
+			t.Errorf("%v is told as %v", full, err)
+		}
+	}
+	if err := Full("/data", fs.ErrPermission); err != fs.ErrPermission {
+		t.Errorf("another error became %v", err)
 	}
 }

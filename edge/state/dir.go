@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"bivouac/edge/durable"
 	"bivouac/edge/filemode"
@@ -50,7 +49,7 @@ func Create(path string) (*Dir, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another one with --state", abs, Full(abs, err))
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another one with --state", abs, durable.Full(abs, err))
 	}
 	d := &Dir{path: abs}
 	return d, d.private()
@@ -80,14 +79,6 @@ func (d *Dir) private() error {
 		return nil
 	}
 	return err
-}
-
-// Full adds to the error of a full disk what mends it; any other stays as it is.
-func Full(path string, err error) error {
-	if !errors.Is(err, syscall.ENOSPC) {
-		return err
-	}
-	return protocol.Errorf(protocol.CodeFailedPrecondition, "%w: the disk is full; make room on it, which `df -h %s` shows", err, path)
 }
 
 // Path of the directory, absolute.

@@ -2,7 +2,6 @@ package state
 
 import (
 	"errors"
-	"syscall"
 	"time"
 
 	"bivouac/edge/durable"
@@ -27,8 +26,8 @@ func (d *Dir) Lock() (release func(), err error) {
 	case errors.Is(err, lockfile.ErrHeld):
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition,
 			"another bivouac-edge runs on %s (process %s): see `%s`", d.path, lockfile.Holder(d.file("lock")), d.Command("status"))
-	case errors.Is(err, syscall.ENOSPC):
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.path, Full(d.path, err))
+	case durable.IsFull(err):
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.path, durable.Full(d.path, err))
 	case err != nil:
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; make it yours with `chown` and `chmod 700`, or name another with --state", d.path, err)
 	}

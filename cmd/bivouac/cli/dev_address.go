@@ -12,19 +12,19 @@ import (
 	"syscall"
 
 	"bivouac/cmd/internal/devdir"
+	"bivouac/edge/durable"
 	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/lockfile"
 	"bivouac/edge/protocol"
 	"bivouac/edge/shellword"
-	runnerstate "bivouac/edge/state"
 )
 
 // lock makes this the one bivouac dev of the directory, until release. Nothing in
 // it is read or changed before.
 func (d *dev) lock() (release func(), err error) {
 	if err := os.MkdirAll(d.data, 0o700); err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another with --data", d.data, err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be made: %w; name another with --data", d.data, durable.Full(d.data, err))
 	}
 	if err := filemode.Policy(d.data); err != nil {
 		return nil, err
@@ -33,8 +33,8 @@ func (d *dev) lock() (release func(), err error) {
 	switch {
 	case errors.Is(err, lockfile.ErrHeld):
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "another bivouac dev runs on %s: end it with Ctrl-C where it runs, or name another directory with --data", d.data)
-	case errors.Is(err, syscall.ENOSPC):
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.data, runnerstate.Full(d.data, err))
+	case durable.IsFull(err):
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.data, durable.Full(d.data, err))
 	case err != nil:
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w; give it to this user, or name another with --data", d.data, err)
 	}
@@ -79,7 +79,7 @@ func (d *dev) addresses() error {
 		return err
 	}
 	if err := writePrivate(d.path(devdir.AddressFile), append(b, '\n')); err != nil {
-		return runnerstate.Full(d.data, err)
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory %s cannot be written: %w", d.data, durable.Full(d.data, err))
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
-	runnerstate "bivouac/edge/state"
 )
 
 // tree is the processes of bivouac dev: started in order, ended in the opposite
@@ -43,7 +43,7 @@ type proc struct {
 
 func newTree(logs string) (*tree, error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory cannot be made: %w", runnerstate.Full(logs, err))
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "the state directory cannot be made: %w", durable.Full(logs, err))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -171,10 +171,10 @@ func room(dir string) error {
 		_, err = f.Write(make([]byte, 64<<10))
 		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
+	if !durable.IsFull(err) {
 		return nil
 	}
-	return runnerstate.Full(dir, err)
+	return protocol.Errorf(protocol.CodeFailedPrecondition, "%s cannot be written: %w", dir, durable.Full(dir, err))
 }
 
 // start is spawn for a process whose end is somebody else's matter: ended is
