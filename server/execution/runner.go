@@ -77,6 +77,9 @@ type Runner struct {
 	Facts      Facts
 	EnrolledAt time.Time
 	LastSeenAt time.Time
+	// Workload is the node whose workload identity the machine came with; empty: it
+	// came with a join code.
+	Workload string
 	// MailboxSeq is the last sequence given, AckedSeq the last acknowledged.
 	MailboxSeq int64
 	AckedSeq   int64

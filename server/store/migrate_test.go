@@ -22,6 +22,8 @@ var beforeOwners = []string{
 	`DROP INDEX grants_rotated_at`,
 	`ALTER TABLE grants DROP COLUMN rotated_at`,
 	`ALTER TABLE grants DROP COLUMN rotation_receipt`,
+	`DROP INDEX runners_workload`,
+	`ALTER TABLE runners DROP COLUMN workload`,
 	`DROP INDEX sessions_queued`,
 	`ALTER TABLE sessions DROP COLUMN queued`,
 	`CREATE INDEX turns_queued_by_principal ON turns (tenant, principal) WHERE state = 'QUEUED'`,

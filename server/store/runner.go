@@ -6,19 +6,20 @@ import (
 )
 
 const runnerColumns = `r.id, r.tenant, r.owner, r.name, r.thumbprint, r.public_key, r.state, r.facts,
-	r.enrolled_at, r.last_seen_at, r.mailbox_seq, r.acked_seq`
+	r.enrolled_at, r.last_seen_at, r.mailbox_seq, r.acked_seq, r.workload`
 
 func scanRunner(r scanner) (v execution.Runner, err error) {
 	err = r.Scan(&v.ID, &v.Tenant, &v.Owner, &v.Name, &v.Thumbprint, blob(&v.PublicKey), &v.State, document(&v.Facts),
-		at(&v.EnrolledAt), at(&v.LastSeenAt), &v.MailboxSeq, &v.AckedSeq)
+		at(&v.EnrolledAt), at(&v.LastSeenAt), &v.MailboxSeq, &v.AckedSeq, &v.Workload)
 	return v, err
 }
 
 var insertRunner = define(`INSERT INTO runners
-	(id, tenant, owner, name, thumbprint, public_key, prior_state, state, facts, enrolled_at, last_seen_at)
-	VALUES ($1, $2, $3, $4, $5, $6, '', $7, $8, $9, $10) ON CONFLICT DO NOTHING`)
+	(id, tenant, owner, name, thumbprint, public_key, prior_state, state, facts, enrolled_at, last_seen_at, workload)
+	VALUES ($1, $2, $3, $4, $5, $6, '', $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING`)
 
-// InsertRunner stores a newly enrolled machine; id and key are unique.
+// InsertRunner stores a newly enrolled machine; id and key are unique, and so is the
+// workload of one that has not left.
 func (tx *Tx) InsertRunner(r execution.Runner) error {
 	if tx.administers("", r.Tenant) != nil {
 		if err := tx.concerns("a runner", r.Tenant, r.Owner); err != nil {
@@ -26,7 +27,7 @@ func (tx *Tx) InsertRunner(r execution.Runner) error {
 		}
 	}
 	n, err := tx.exec(insertRunner, r.ID, r.Tenant, r.Owner, r.Name, r.Thumbprint, r.PublicKey, r.State, toJSON(r.Facts),
-		r.EnrolledAt, r.LastSeenAt)
+		r.EnrolledAt, r.LastSeenAt, r.Workload)
 	if err == nil && n == 0 {
 		return protocol.Errorf(protocol.CodeAlreadyExists, "runner %s is enrolled already", r.ID)
 	}
@@ -37,7 +38,9 @@ func (tx *Tx) InsertRunner(r execution.Runner) error {
 var (
 	runnerByID         = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.id = $4`)
 	runnerByThumbprint = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.thumbprint = $4`)
-	runnersOf          = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.state = 'ACTIVE'
+	runnerByWorkload   = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + `
+		AND r.workload = $4 AND r.workload <> '' AND r.state <> 'LEFT'`)
+	runnersOf = define(`SELECT ` + runnerColumns + ` FROM runners r WHERE ` + reachable("r") + ` AND r.state = 'ACTIVE'
 		ORDER BY r.tenant, r.name, r.id`)
 )
 
@@ -47,6 +50,30 @@ func (tx *Tx) Runner(id protocol.RunnerID) (execution.Runner, error) {
 
 func (tx *Tx) RunnerByThumbprint(thumbprint string) (execution.Runner, error) {
 	return one(tx, "runner with key", thumbprint, scanRunner, runnerByThumbprint, tx.managing(thumbprint))
+}
+
+// RunnerOfWorkload is the machine that holds a workload: active, or revoked and not freed.
+func (tx *Tx) RunnerOfWorkload(workload string) (execution.Runner, error) {
+	return one(tx, "runner of workload", workload, scanRunner, runnerByWorkload, tx.managing(workload))
+}
+
+var freeWorkload = define(`UPDATE runners SET workload = '' WHERE id = $1 AND state <> 'ACTIVE'`)
+
+// FreeWorkload lets another machine have the workload of one that has ended. Its owner and
+// an admin may, and never the machine itself.
+func (tx *Tx) FreeWorkload(id protocol.RunnerID) error {
+	r, err := tx.commanded("freeing a node", id)
+	if err != nil {
+		return err
+	}
+	if tx.caller.kind == callerRunner {
+		return protocol.Errorf(protocol.CodePermissionDenied, "a runner does not free its node: its owner does")
+	}
+	n, err := tx.exec(freeWorkload, id)
+	if err == nil && n == 0 {
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "runner %s is %s: only the node of one that has ended is freed", r.ID, r.State)
+	}
+	return err
 }
 
 // ActiveRunners: a principal's own and those bound to it; an admin's: the tenant's; internal: all.

@@ -170,6 +170,45 @@ func runners(t *testing.T, s *store.Store) {
 	}
 }
 
+// workloads: a node is one runner's until that one has left or was freed after its end.
+func workloads(t *testing.T, s *store.Store) {
+	x := build(t, s, "red")
+	machine := func(workload string) error {
+		return attempt(s, func(tx *store.Tx) error {
+			n := id[protocol.RunnerID]()
+			return tx.InsertRunner(execution.Runner{ID: n, Tenant: x.Tenant, Owner: x.User, Thumbprint: n.String(), State: execution.RunnerActive, Workload: workload})
+		})
+	}
+	for range 2 { // machines of codes have none
+		if err := machine(""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := "node of " + x.Runner.String()
+	ends := func(next execution.RunnerState) {
+		update(t, s, loop, func(tx *store.Tx) error {
+			r, err := tx.RunnerOfWorkload(node)
+			if err != nil {
+				return err
+			}
+			r.State = next
+			return tx.SaveRunner(r, execution.RunnerActive)
+		})
+	}
+	wantCode(t, "a second machine of an active one's node", machine(node), protocol.CodeAlreadyExists)
+	wantCode(t, "freeing an active one", attempt(s, func(tx *store.Tx) error { return tx.FreeWorkload(x.Runner) }), protocol.CodeFailedPrecondition)
+	ends(execution.RunnerRevoked)
+	wantCode(t, "a second machine of a revoked one's node", machine(node), protocol.CodeAlreadyExists)
+	update(t, s, x.user(), func(tx *store.Tx) error { return tx.FreeWorkload(x.Runner) })
+	if err := machine(node); err != nil {
+		t.Errorf("after it was freed: %v", err)
+	}
+	ends(execution.RunnerLeft)
+	if err := machine(node); err != nil {
+		t.Errorf("after one that left: %v", err)
+	}
+}
+
 // connections: the epoch rises by compare-and-set.
 func connections(t *testing.T, s *store.Store) {
 	x := build(t, s, "red")

@@ -41,6 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"principals", principals},
 		{"agents", agents},
 		{"runners", runners},
+		{"workloads", workloads},
 		{"connections", connections},
 		{"replicas", replicas},
 		{"lead", lead},

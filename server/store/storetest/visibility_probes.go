@@ -286,6 +286,15 @@ var runnerProbes = map[string]probe{
 	"RunnerByThumbprint": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
 		return got(tx.RunnerByThumbprint("key of " + x.Runner.String()))
 	}},
+	"RunnerOfWorkload": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
+		return got(tx.RunnerOfWorkload("node of " + x.Runner.String()))
+	}},
+	"FreeWorkload": {by: ofTenant, knows: asRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		if err := tx.SaveRunner(execution.Runner{ID: x.Runner, State: execution.RunnerRevoked}, execution.RunnerActive); err != nil {
+			return false, err
+		}
+		return did(tx.FreeWorkload(x.Runner))
+	}},
 	"ActiveRunners": {by: allOfTheir, run: func(tx *store.Tx, x *side) (bool, error) {
 		all, err := tx.ActiveRunners()
 		return has(all, err, func(r execution.Runner) bool { return r.ID == x.Runner })

@@ -116,7 +116,7 @@ func (x *side) people(tx *store.Tx) error {
 func (x *side) machines(tx *store.Tx) error {
 	for r, owner := range map[protocol.RunnerID]protocol.PrincipalID{x.Runner: x.User, x.OtherRunner: x.Bystander} {
 		if err := tx.InsertRunner(execution.Runner{ID: r, Tenant: x.Tenant, Owner: owner, Name: "laptop", Thumbprint: "key of " + r.String(),
-			PublicKey: []byte("key"), State: execution.RunnerActive, EnrolledAt: tx.Now}); err != nil {
+			PublicKey: []byte("key"), State: execution.RunnerActive, EnrolledAt: tx.Now, Workload: "node of " + r.String()}); err != nil {
 			return err
 		}
 	}
