@@ -66,6 +66,12 @@ type Use struct {
 	Agent      string
 	// Credential that is to be injected.
 	Credential string
+	// Session and Action that it is for, as who issues it names them. They decide
+	// nothing here.
+	Session protocol.SessionID
+	Action  protocol.ActionID
+	// Command that a credential of SSH is bound to; empty elsewhere.
+	Command string
 }
 
 // Allows checks a use against an opened grant.

@@ -12,8 +12,7 @@ import (
 	"bivouac/server/broker/secret"
 )
 
-// Bounds of a client certificate's life. Its connection is made at once; it must
-// outlive what the clocks of two machines differ.
+// Bounds of a certificate's life. Its connection is made at once; it must outlive what the clocks of two machines differ.
 const (
 	minTTL = 30 * time.Second
 	maxTTL = 15 * time.Minute
@@ -56,9 +55,7 @@ func (f *From) certificate(bad func(string, ...any)) {
 	if f.CommonName != "" && !commonNameForm.MatchString(placeholder.ReplaceAllString(f.CommonName, "x")) {
 		bad("common_name %q: up to 64 letters, digits, dots, hyphens, underscores, spaces and @", f.CommonName)
 	}
-	if d, err := time.ParseDuration(f.TTL); err != nil || d < minTTL || d > maxTTL || d%time.Second != 0 {
-		bad("ttl %q: whole seconds, from %q to %q", f.TTL, minTTL, maxTTL)
-	}
+	f.life(bad)
 	if types := []string{KeyEC, KeyRSA, KeyEd25519}; !slices.Contains(types, f.KeyType) {
 		bad("key_type %q: use one of %s", f.KeyType, strings.Join(types, ", "))
 	}
@@ -76,7 +73,13 @@ func (f *From) signature(bad func(string, ...any)) {
 	}
 }
 
-// Life of a client certificate that was checked.
+func (f *From) life(bad func(string, ...any)) {
+	if d, err := time.ParseDuration(f.TTL); err != nil || d < minTTL || d > maxTTL || d%time.Second != 0 {
+		bad("ttl %q: whole seconds, from %q to %q", f.TTL, minTTL, maxTTL)
+	}
+}
+
+// Life of a certificate, of a block that was checked.
 func (f *From) Life() time.Duration {
 	d, _ := time.ParseDuration(f.TTL)
 	return d

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/net/http/httpguts"
 
 	"bivouac/edge/protocol"
@@ -25,6 +26,8 @@ type Credential struct {
 	Password secret.Value
 	// Certificate of a client, with its key.
 	Certificate *tls.Certificate
+	// Signer signs in to a host of SSH, with a certificate.
+	Signer ssh.Signer
 	// SignFunc signs with a key that stays where it is.
 	SignFunc func(ctx context.Context, text []byte) (signature []byte, err error)
 	// ReturnFunc gives it back to who issued it; nil: it ends by itself.
@@ -49,7 +52,7 @@ func Login(user, password string) (c Credential, err error) {
 
 // IsZero reports that there is none.
 func (c Credential) IsZero() bool {
-	return c.Value.IsZero() && c.Certificate == nil && c.SignFunc == nil
+	return c.Value.IsZero() && c.Certificate == nil && c.Signer == nil && c.SignFunc == nil
 }
 
 // Return gives it back, now that the action is over.
@@ -78,6 +81,8 @@ func (f *From) Binding() (b secret.Binding, ok bool) {
 func (f *From) Put(ctx context.Context, r *http.Request, c Credential, whose string) error {
 	missing := protocol.Errorf(protocol.CodePolicyDenied, "the credential of %s is not what its %s issues: nothing was sent", whose, f.Engine)
 	switch f.Engine {
+	case SSH: // no request of HTTP carries one
+		return missing
 	case PKI: // it is in the connection
 		if c.Certificate == nil {
 			return missing

@@ -22,6 +22,8 @@ const (
 	PKI = "pki"
 	// Transit signs each request with a key that never leaves the server.
 	Transit = "transit"
+	// SSH signs a key that the broker makes, as a certificate for one command.
+	SSH = "ssh"
 )
 
 // From is the block of a credential that says which engine issues it.
@@ -43,7 +45,7 @@ type From struct {
 	// {principal} may stand for whose action it is. An agent's name is its tenant's own:
 	// where more than one may use it, {agent} goes with {tenant} or {principal}.
 	CommonName string `hcl:"common_name,optional"`
-	// TTL of a client certificate. Default "2m".
+	// TTL of a certificate. Default "2m" (pki), "1m" (ssh), of which a sign-in needs seconds.
 	TTL string `hcl:"ttl,optional"`
 	// KeyType of a client certificate: "ec" (default, P-256), "rsa" (2048) or "ed25519".
 	KeyType string `hcl:"key_type,optional"`
@@ -54,6 +56,15 @@ type From struct {
 	// KeyID by which the upstream knows the key. Default: the name of Key.
 	KeyID string `hcl:"key_id,optional"`
 
+	// Principals of a certificate of ssh, all of them and no other.
+	Principals []string `hcl:"principals,optional"`
+	// CAKeys that may have signed it, as authorized_keys has keys: whoever changes the
+	// engine's own is found out. Default: whichever it signs with.
+	CAKeys []string `hcl:"ca_keys,optional"`
+	// Setup has `bivouac vault setup` make the engine of ssh, with its key and role.
+	// Default: its admin does.
+	Setup bool `hcl:"setup,optional"`
+
 	Range hcl.Range `hcl:",def_range"`
 }
 
@@ -63,6 +74,7 @@ var uses = map[string]struct{ needs, takes string }{
 	Database: {"role", "role username_header password_header"},
 	PKI:      {"role common_name", "role common_name ttl key_type"},
 	Transit:  {"key", "key algorithm key_id"},
+	SSH:      {"role principals", "role principals ttl ca_keys setup"},
 }
 
 // Key types of certificates.
@@ -85,6 +97,8 @@ func (f *From) WithDefaults() *From {
 	switch f.Engine {
 	case PKI:
 		out.TTL, out.KeyType = cmp.Or(out.TTL, "2m"), cmp.Or(out.KeyType, KeyEC)
+	case SSH:
+		out.TTL = cmp.Or(out.TTL, "1m")
 	case Transit:
 		out.Algorithm, out.KeyID = cmp.Or(out.Algorithm, Ed25519), cmp.Or(out.KeyID, out.Key)
 	}
@@ -142,6 +156,8 @@ func (f *From) Problems() (out []error) {
 		f.certificate(bad)
 	case Transit:
 		f.signature(bad)
+	case SSH:
+		f.signIn(bad)
 	}
 	return out
 }
@@ -152,6 +168,7 @@ func (f *From) given() map[string]bool {
 		"role": f.Role != "", "username_header": f.UsernameHeader != "", "password_header": f.PasswordHeader != "",
 		"common_name": f.CommonName != "", "ttl": f.TTL != "", "key_type": f.KeyType != "",
 		"key": f.Key != "", "algorithm": f.Algorithm != "", "key_id": f.KeyID != "",
+		"principals": len(f.Principals) > 0, "ca_keys": len(f.CAKeys) > 0, "setup": f.Setup,
 	}
 }
 
@@ -163,7 +180,7 @@ func (f *From) For(t protocol.TenantID) bool {
 // Path of the engine that a credential is asked of.
 func (f *From) Path() string {
 	switch {
-	case f.Engine == PKI:
+	case f.Engine == PKI || f.Engine == SSH:
 		return f.Mount + "/sign/" + f.Role
 	case f.Engine == Transit && f.Algorithm == HMACSHA256:
 		return f.Mount + "/hmac/" + f.Key + "/sha2-256"
@@ -192,7 +209,7 @@ func (f *From) String() string {
 // Headers that what is issued travels in; a certificate in none.
 func (f *From) Headers() []string {
 	switch {
-	case f.Engine == PKI:
+	case f.Engine == PKI || f.Engine == SSH:
 		return []string{}
 	case f.Engine == Transit:
 		return []string{"Signature", "Signature-Input", "Content-Digest"}

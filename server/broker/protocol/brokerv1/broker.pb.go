@@ -440,7 +440,10 @@ type Destination struct {
 	// What sandboxed code speaks there: "go", "npm" or "git"; empty: it may not.
 	Egress string `protobuf:"bytes,4,opt,name=egress,proto3" json:"egress,omitempty"`
 	// It is an MCP server, for tools of kind "mcp" alone.
-	Mcp           bool `protobuf:"varint,5,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	Mcp bool `protobuf:"varint,5,opt,name=mcp,proto3" json:"mcp,omitempty"`
+	// Commands that it runs over SSH, by name, for tools of kind "ssh" alone; empty: it is
+	// no host of SSH.
+	Commands      []string `protobuf:"bytes,6,rep,name=commands,proto3" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -508,6 +511,13 @@ func (x *Destination) GetMcp() bool {
 		return x.Mcp
 	}
 	return false
+}
+
+func (x *Destination) GetCommands() []string {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
 }
 
 type CallModelRequest struct {
@@ -634,7 +644,10 @@ type HttpTool struct {
 	// broker may send it again by itself.
 	Reads bool `protobuf:"varint,10,opt,name=reads,proto3" json:"reads,omitempty"`
 	// Its definition says that it is idempotent.
-	Repeatable    bool `protobuf:"varint,11,opt,name=repeatable,proto3" json:"repeatable,omitempty"`
+	Repeatable bool `protobuf:"varint,11,opt,name=repeatable,proto3" json:"repeatable,omitempty"`
+	// Set: a command that the broker's file declares for a host of SSH. Method, path,
+	// body and header are empty then.
+	Ssh           *SshCall `protobuf:"bytes,12,opt,name=ssh,proto3" json:"ssh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -746,6 +759,77 @@ func (x *HttpTool) GetRepeatable() bool {
 	return false
 }
 
+func (x *HttpTool) GetSsh() *SshCall {
+	if x != nil {
+		return x.Ssh
+	}
+	return nil
+}
+
+// SshCall is what a definition says of a command on a host.
+type SshCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the command in the broker's file, which says what it runs.
+	Command string `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
+	// The definition relies on the command's own look-up: one without is refused.
+	Inspectable bool `protobuf:"varint,2,opt,name=inspectable,proto3" json:"inspectable,omitempty"`
+	// This call is that look-up, with the arguments of the call that it looks for.
+	Inspects      bool `protobuf:"varint,3,opt,name=inspects,proto3" json:"inspects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SshCall) Reset() {
+	*x = SshCall{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SshCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SshCall) ProtoMessage() {}
+
+func (x *SshCall) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SshCall.ProtoReflect.Descriptor instead.
+func (*SshCall) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SshCall) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *SshCall) GetInspectable() bool {
+	if x != nil {
+		return x.Inspectable
+	}
+	return false
+}
+
+func (x *SshCall) GetInspects() bool {
+	if x != nil {
+		return x.Inspects
+	}
+	return false
+}
+
 // McpCall is what a definition says of an MCP server's tool.
 type McpCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -764,7 +848,7 @@ type McpCall struct {
 
 func (x *McpCall) Reset() {
 	*x = McpCall{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +860,7 @@ func (x *McpCall) String() string {
 func (*McpCall) ProtoMessage() {}
 
 func (x *McpCall) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[7]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +873,7 @@ func (x *McpCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpCall.ProtoReflect.Descriptor instead.
 func (*McpCall) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{7}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *McpCall) GetTool() string {
@@ -835,7 +919,7 @@ type InvokeRequest struct {
 
 func (x *InvokeRequest) Reset() {
 	*x = InvokeRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +931,7 @@ func (x *InvokeRequest) String() string {
 func (*InvokeRequest) ProtoMessage() {}
 
 func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[8]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +944,7 @@ func (x *InvokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeRequest.ProtoReflect.Descriptor instead.
 func (*InvokeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{8}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InvokeRequest) GetCapability() string {
@@ -920,14 +1004,16 @@ type InvokeResponse struct {
 	Failed bool `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Why the body is not all that the upstream has: pages that were not read. Empty:
 	// nothing says that there is more.
-	Unread        string `protobuf:"bytes,8,opt,name=unread,proto3" json:"unread,omitempty"`
+	Unread string `protobuf:"bytes,8,opt,name=unread,proto3" json:"unread,omitempty"`
+	// Exit status of a command that was run; absent: it was none, or a signal ended it.
+	ExitStatus    *int32 `protobuf:"varint,9,opt,name=exit_status,json=exitStatus,proto3,oneof" json:"exit_status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InvokeResponse) Reset() {
 	*x = InvokeResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1025,7 @@ func (x *InvokeResponse) String() string {
 func (*InvokeResponse) ProtoMessage() {}
 
 func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[9]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1038,7 @@ func (x *InvokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvokeResponse.ProtoReflect.Descriptor instead.
 func (*InvokeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{9}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InvokeResponse) GetHttpStatus() int32 {
@@ -1011,6 +1097,13 @@ func (x *InvokeResponse) GetUnread() string {
 	return ""
 }
 
+func (x *InvokeResponse) GetExitStatus() int32 {
+	if x != nil && x.ExitStatus != nil {
+		return *x.ExitStatus
+	}
+	return 0
+}
+
 type LookupActionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ActionId      string                 `protobuf:"bytes,1,opt,name=action_id,json=actionId,proto3" json:"action_id,omitempty"`
@@ -1020,7 +1113,7 @@ type LookupActionRequest struct {
 
 func (x *LookupActionRequest) Reset() {
 	*x = LookupActionRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1125,7 @@ func (x *LookupActionRequest) String() string {
 func (*LookupActionRequest) ProtoMessage() {}
 
 func (x *LookupActionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[10]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1138,7 @@ func (x *LookupActionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupActionRequest.ProtoReflect.Descriptor instead.
 func (*LookupActionRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{10}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LookupActionRequest) GetActionId() string {
@@ -1073,7 +1166,7 @@ type LookupActionResponse struct {
 
 func (x *LookupActionResponse) Reset() {
 	*x = LookupActionResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1178,7 @@ func (x *LookupActionResponse) String() string {
 func (*LookupActionResponse) ProtoMessage() {}
 
 func (x *LookupActionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[11]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1191,7 @@ func (x *LookupActionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupActionResponse.ProtoReflect.Descriptor instead.
 func (*LookupActionResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{11}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LookupActionResponse) GetState() CallState {
@@ -1154,7 +1247,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1259,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[12]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1272,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{12}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UsageRequest) GetSliceIds() []string {
@@ -1210,7 +1303,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1315,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[13]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1328,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{13}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UsageResponse) GetBootNonce() string {
@@ -1280,7 +1373,7 @@ type SliceUsage struct {
 
 func (x *SliceUsage) Reset() {
 	*x = SliceUsage{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1385,7 @@ func (x *SliceUsage) String() string {
 func (*SliceUsage) ProtoMessage() {}
 
 func (x *SliceUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[14]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1398,7 @@ func (x *SliceUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SliceUsage.ProtoReflect.Descriptor instead.
 func (*SliceUsage) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{14}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SliceUsage) GetSliceId() string {
@@ -1374,7 +1467,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1479,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[15]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1492,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{15}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ProbeRequest) GetCapability() string {
@@ -1428,7 +1521,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1533,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1546,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{16}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ProbeResponse) GetAdmitted() bool {
@@ -1500,7 +1593,7 @@ type ReachRequest struct {
 
 func (x *ReachRequest) Reset() {
 	*x = ReachRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1605,7 @@ func (x *ReachRequest) String() string {
 func (*ReachRequest) ProtoMessage() {}
 
 func (x *ReachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1618,7 @@ func (x *ReachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachRequest.ProtoReflect.Descriptor instead.
 func (*ReachRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{17}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReachRequest) GetTenantId() string {
@@ -1589,7 +1682,7 @@ type ReachResponse struct {
 
 func (x *ReachResponse) Reset() {
 	*x = ReachResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1694,7 @@ func (x *ReachResponse) String() string {
 func (*ReachResponse) ProtoMessage() {}
 
 func (x *ReachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1707,7 @@ func (x *ReachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReachResponse.ProtoReflect.Descriptor instead.
 func (*ReachResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{18}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReachResponse) GetModels() []*Reach {
@@ -1657,7 +1750,7 @@ type Reach struct {
 
 func (x *Reach) Reset() {
 	*x = Reach{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1762,7 @@ func (x *Reach) String() string {
 func (*Reach) ProtoMessage() {}
 
 func (x *Reach) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1775,7 @@ func (x *Reach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reach.ProtoReflect.Descriptor instead.
 func (*Reach) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{19}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Reach) GetAdmitted() bool {
@@ -1752,7 +1845,7 @@ type McpToolsRequest struct {
 
 func (x *McpToolsRequest) Reset() {
 	*x = McpToolsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1857,7 @@ func (x *McpToolsRequest) String() string {
 func (*McpToolsRequest) ProtoMessage() {}
 
 func (x *McpToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[20]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1870,7 @@ func (x *McpToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpToolsRequest.ProtoReflect.Descriptor instead.
 func (*McpToolsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{20}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *McpToolsRequest) GetTenantId() string {
@@ -1818,7 +1911,7 @@ type McpToolsResponse struct {
 
 func (x *McpToolsResponse) Reset() {
 	*x = McpToolsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1923,7 @@ func (x *McpToolsResponse) String() string {
 func (*McpToolsResponse) ProtoMessage() {}
 
 func (x *McpToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[21]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +1936,7 @@ func (x *McpToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpToolsResponse.ProtoReflect.Descriptor instead.
 func (*McpToolsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{21}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *McpToolsResponse) GetDestination() string {
@@ -1906,7 +1999,7 @@ type McpTool struct {
 
 func (x *McpTool) Reset() {
 	*x = McpTool{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2011,7 @@ func (x *McpTool) String() string {
 func (*McpTool) ProtoMessage() {}
 
 func (x *McpTool) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[22]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2024,7 @@ func (x *McpTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use McpTool.ProtoReflect.Descriptor instead.
 func (*McpTool) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{22}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *McpTool) GetName() string {
@@ -1991,7 +2084,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2096,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[23]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2109,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{23}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Grant) GetGrantId() string {
@@ -2081,7 +2174,7 @@ type CreateGrantRequest struct {
 
 func (x *CreateGrantRequest) Reset() {
 	*x = CreateGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2186,7 @@ func (x *CreateGrantRequest) String() string {
 func (*CreateGrantRequest) ProtoMessage() {}
 
 func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[24]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2199,7 @@ func (x *CreateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{24}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CreateGrantRequest) GetGrantId() string {
@@ -2154,7 +2247,7 @@ type CreateGrantResponse struct {
 
 func (x *CreateGrantResponse) Reset() {
 	*x = CreateGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2259,7 @@ func (x *CreateGrantResponse) String() string {
 func (*CreateGrantResponse) ProtoMessage() {}
 
 func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[25]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2272,7 @@ func (x *CreateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{25}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CreateGrantResponse) GetSealed() []byte {
@@ -2198,7 +2291,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2303,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[26]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2316,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{26}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListGrantsRequest) GetTenantId() string {
@@ -2242,7 +2335,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2347,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[27]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2360,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{27}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -2286,7 +2379,7 @@ type RevokeGrantRequest struct {
 
 func (x *RevokeGrantRequest) Reset() {
 	*x = RevokeGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2391,7 @@ func (x *RevokeGrantRequest) String() string {
 func (*RevokeGrantRequest) ProtoMessage() {}
 
 func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[28]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2404,7 @@ func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{28}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RevokeGrantRequest) GetGrantId() string {
@@ -2336,7 +2429,7 @@ type RevokeGrantResponse struct {
 
 func (x *RevokeGrantResponse) Reset() {
 	*x = RevokeGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2441,7 @@ func (x *RevokeGrantResponse) String() string {
 func (*RevokeGrantResponse) ProtoMessage() {}
 
 func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[29]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2454,7 @@ func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{29}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RevokeGrantResponse) GetRevokedUs() int64 {
@@ -2410,7 +2503,7 @@ type RotateGrantRequest struct {
 
 func (x *RotateGrantRequest) Reset() {
 	*x = RotateGrantRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2515,7 @@ func (x *RotateGrantRequest) String() string {
 func (*RotateGrantRequest) ProtoMessage() {}
 
 func (x *RotateGrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[30]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2528,7 @@ func (x *RotateGrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateGrantRequest.ProtoReflect.Descriptor instead.
 func (*RotateGrantRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{30}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RotateGrantRequest) GetGrantId() string {
@@ -2461,7 +2554,7 @@ type RotateGrantResponse struct {
 
 func (x *RotateGrantResponse) Reset() {
 	*x = RotateGrantResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2566,7 @@ func (x *RotateGrantResponse) String() string {
 func (*RotateGrantResponse) ProtoMessage() {}
 
 func (x *RotateGrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[31]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2579,7 @@ func (x *RotateGrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateGrantResponse.ProtoReflect.Descriptor instead.
 func (*RotateGrantResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{31}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RotateGrantResponse) GetSealed() []byte {
@@ -2506,7 +2599,7 @@ type SettleRotationRequest struct {
 
 func (x *SettleRotationRequest) Reset() {
 	*x = SettleRotationRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2611,7 @@ func (x *SettleRotationRequest) String() string {
 func (*SettleRotationRequest) ProtoMessage() {}
 
 func (x *SettleRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[32]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2624,7 @@ func (x *SettleRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRotationRequest.ProtoReflect.Descriptor instead.
 func (*SettleRotationRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{32}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SettleRotationRequest) GetGrantId() string {
@@ -2556,7 +2649,7 @@ type SettleRotationResponse struct {
 
 func (x *SettleRotationResponse) Reset() {
 	*x = SettleRotationResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2661,7 @@ func (x *SettleRotationResponse) String() string {
 func (*SettleRotationResponse) ProtoMessage() {}
 
 func (x *SettleRotationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[33]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2674,7 @@ func (x *SettleRotationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRotationResponse.ProtoReflect.Descriptor instead.
 func (*SettleRotationResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{33}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
 }
 
 type PutCredentialRequest struct {
@@ -2595,7 +2688,7 @@ type PutCredentialRequest struct {
 
 func (x *PutCredentialRequest) Reset() {
 	*x = PutCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +2700,7 @@ func (x *PutCredentialRequest) String() string {
 func (*PutCredentialRequest) ProtoMessage() {}
 
 func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[34]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +2713,7 @@ func (x *PutCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialRequest.ProtoReflect.Descriptor instead.
 func (*PutCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{34}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutCredentialRequest) GetTenantId() string {
@@ -2652,7 +2745,7 @@ type PutCredentialResponse struct {
 
 func (x *PutCredentialResponse) Reset() {
 	*x = PutCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +2757,7 @@ func (x *PutCredentialResponse) String() string {
 func (*PutCredentialResponse) ProtoMessage() {}
 
 func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[35]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +2770,7 @@ func (x *PutCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutCredentialResponse.ProtoReflect.Descriptor instead.
 func (*PutCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{35}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
 }
 
 type ListCredentialsRequest struct {
@@ -2689,7 +2782,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2794,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[36]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2807,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{36}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListCredentialsRequest) GetTenantId() string {
@@ -2733,7 +2826,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +2838,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[37]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +2851,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{37}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -2780,7 +2873,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2885,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[38]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2898,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{38}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Credential) GetName() string {
@@ -2839,7 +2932,7 @@ type DeleteCredentialRequest struct {
 
 func (x *DeleteCredentialRequest) Reset() {
 	*x = DeleteCredentialRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +2944,7 @@ func (x *DeleteCredentialRequest) String() string {
 func (*DeleteCredentialRequest) ProtoMessage() {}
 
 func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[39]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +2957,7 @@ func (x *DeleteCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialRequest.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{39}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteCredentialRequest) GetTenantId() string {
@@ -2889,7 +2982,7 @@ type DeleteCredentialResponse struct {
 
 func (x *DeleteCredentialResponse) Reset() {
 	*x = DeleteCredentialResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2901,7 +2994,7 @@ func (x *DeleteCredentialResponse) String() string {
 func (*DeleteCredentialResponse) ProtoMessage() {}
 
 func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[40]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2914,7 +3007,7 @@ func (x *DeleteCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteCredentialResponse.ProtoReflect.Descriptor instead.
 func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{40}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
 }
 
 type EnrollServerRequest struct {
@@ -2928,7 +3021,7 @@ type EnrollServerRequest struct {
 
 func (x *EnrollServerRequest) Reset() {
 	*x = EnrollServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2940,7 +3033,7 @@ func (x *EnrollServerRequest) String() string {
 func (*EnrollServerRequest) ProtoMessage() {}
 
 func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[41]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2953,7 +3046,7 @@ func (x *EnrollServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerRequest.ProtoReflect.Descriptor instead.
 func (*EnrollServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{41}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EnrollServerRequest) GetCode() string {
@@ -2981,7 +3074,7 @@ type EnrollServerResponse struct {
 
 func (x *EnrollServerResponse) Reset() {
 	*x = EnrollServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3086,7 @@ func (x *EnrollServerResponse) String() string {
 func (*EnrollServerResponse) ProtoMessage() {}
 
 func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[42]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3006,7 +3099,7 @@ func (x *EnrollServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServerResponse.ProtoReflect.Descriptor instead.
 func (*EnrollServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{42}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EnrollServerResponse) GetServerId() string {
@@ -3039,7 +3132,7 @@ type RenewServerRequest struct {
 
 func (x *RenewServerRequest) Reset() {
 	*x = RenewServerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3051,7 +3144,7 @@ func (x *RenewServerRequest) String() string {
 func (*RenewServerRequest) ProtoMessage() {}
 
 func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[43]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3064,7 +3157,7 @@ func (x *RenewServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerRequest.ProtoReflect.Descriptor instead.
 func (*RenewServerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{43}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RenewServerRequest) GetNames() []string {
@@ -3083,7 +3176,7 @@ type RenewServerResponse struct {
 
 func (x *RenewServerResponse) Reset() {
 	*x = RenewServerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3095,7 +3188,7 @@ func (x *RenewServerResponse) String() string {
 func (*RenewServerResponse) ProtoMessage() {}
 
 func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[44]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3108,7 +3201,7 @@ func (x *RenewServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewServerResponse.ProtoReflect.Descriptor instead.
 func (*RenewServerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{44}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RenewServerResponse) GetCertificateChain() []byte {
@@ -3127,7 +3220,7 @@ type CertifySigningKeyRequest struct {
 
 func (x *CertifySigningKeyRequest) Reset() {
 	*x = CertifySigningKeyRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3232,7 @@ func (x *CertifySigningKeyRequest) String() string {
 func (*CertifySigningKeyRequest) ProtoMessage() {}
 
 func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[45]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3245,7 @@ func (x *CertifySigningKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyRequest.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{45}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CertifySigningKeyRequest) GetPublicKey() []byte {
@@ -3174,7 +3267,7 @@ type CertifySigningKeyResponse struct {
 
 func (x *CertifySigningKeyResponse) Reset() {
 	*x = CertifySigningKeyResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3279,7 @@ func (x *CertifySigningKeyResponse) String() string {
 func (*CertifySigningKeyResponse) ProtoMessage() {}
 
 func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[46]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3292,7 @@ func (x *CertifySigningKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifySigningKeyResponse.ProtoReflect.Descriptor instead.
 func (*CertifySigningKeyResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{46}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CertifySigningKeyResponse) GetStatement() string {
@@ -3235,7 +3328,7 @@ type CertifyRunnerRequest struct {
 
 func (x *CertifyRunnerRequest) Reset() {
 	*x = CertifyRunnerRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3247,7 +3340,7 @@ func (x *CertifyRunnerRequest) String() string {
 func (*CertifyRunnerRequest) ProtoMessage() {}
 
 func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[47]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3260,7 +3353,7 @@ func (x *CertifyRunnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerRequest.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{47}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CertifyRunnerRequest) GetRunnerId() string {
@@ -3295,7 +3388,7 @@ type CertifyRunnerResponse struct {
 
 func (x *CertifyRunnerResponse) Reset() {
 	*x = CertifyRunnerResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3307,7 +3400,7 @@ func (x *CertifyRunnerResponse) String() string {
 func (*CertifyRunnerResponse) ProtoMessage() {}
 
 func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[48]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3320,7 +3413,7 @@ func (x *CertifyRunnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyRunnerResponse.ProtoReflect.Descriptor instead.
 func (*CertifyRunnerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{48}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CertifyRunnerResponse) GetCertificateChain() []byte {
@@ -3354,7 +3447,7 @@ type SignReceiptRequest struct {
 
 func (x *SignReceiptRequest) Reset() {
 	*x = SignReceiptRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3459,7 @@ func (x *SignReceiptRequest) String() string {
 func (*SignReceiptRequest) ProtoMessage() {}
 
 func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[49]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3472,7 @@ func (x *SignReceiptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptRequest.ProtoReflect.Descriptor instead.
 func (*SignReceiptRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{49}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SignReceiptRequest) GetReceipt() []byte {
@@ -3398,7 +3491,7 @@ type SignReceiptResponse struct {
 
 func (x *SignReceiptResponse) Reset() {
 	*x = SignReceiptResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3410,7 +3503,7 @@ func (x *SignReceiptResponse) String() string {
 func (*SignReceiptResponse) ProtoMessage() {}
 
 func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[50]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3423,7 +3516,7 @@ func (x *SignReceiptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignReceiptResponse.ProtoReflect.Descriptor instead.
 func (*SignReceiptResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{50}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SignReceiptResponse) GetJws() string {
@@ -3442,7 +3535,7 @@ type LastHeadRequest struct {
 
 func (x *LastHeadRequest) Reset() {
 	*x = LastHeadRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3454,7 +3547,7 @@ func (x *LastHeadRequest) String() string {
 func (*LastHeadRequest) ProtoMessage() {}
 
 func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[51]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3467,7 +3560,7 @@ func (x *LastHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastHeadRequest.ProtoReflect.Descriptor instead.
 func (*LastHeadRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{51}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LastHeadRequest) GetTenantId() string {
@@ -3490,7 +3583,7 @@ type LastHeadResponse struct {
 
 func (x *LastHeadResponse) Reset() {
 	*x = LastHeadResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3502,7 +3595,7 @@ func (x *LastHeadResponse) String() string {
 func (*LastHeadResponse) ProtoMessage() {}
 
 func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[52]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3515,7 +3608,7 @@ func (x *LastHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastHeadResponse.ProtoReflect.Descriptor instead.
 func (*LastHeadResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{52}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *LastHeadResponse) GetSize() int64 {
@@ -3553,7 +3646,7 @@ type SignHeadRequest struct {
 
 func (x *SignHeadRequest) Reset() {
 	*x = SignHeadRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3658,7 @@ func (x *SignHeadRequest) String() string {
 func (*SignHeadRequest) ProtoMessage() {}
 
 func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[53]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3671,7 @@ func (x *SignHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignHeadRequest.ProtoReflect.Descriptor instead.
 func (*SignHeadRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{53}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SignHeadRequest) GetHead() []byte {
@@ -3611,7 +3704,7 @@ type SignHeadResponse struct {
 
 func (x *SignHeadResponse) Reset() {
 	*x = SignHeadResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3716,7 @@ func (x *SignHeadResponse) String() string {
 func (*SignHeadResponse) ProtoMessage() {}
 
 func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[54]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3729,7 @@ func (x *SignHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignHeadResponse.ProtoReflect.Descriptor instead.
 func (*SignHeadResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{54}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SignHeadResponse) GetJws() string {
@@ -3659,7 +3752,7 @@ type FeedRequest struct {
 
 func (x *FeedRequest) Reset() {
 	*x = FeedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3671,7 +3764,7 @@ func (x *FeedRequest) String() string {
 func (*FeedRequest) ProtoMessage() {}
 
 func (x *FeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[55]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3684,7 +3777,7 @@ func (x *FeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedRequest.ProtoReflect.Descriptor instead.
 func (*FeedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{55}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *FeedRequest) GetCursor() int64 {
@@ -3722,7 +3815,7 @@ type FeedResponse struct {
 
 func (x *FeedResponse) Reset() {
 	*x = FeedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3827,7 @@ func (x *FeedResponse) String() string {
 func (*FeedResponse) ProtoMessage() {}
 
 func (x *FeedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[56]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +3840,7 @@ func (x *FeedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeedResponse.ProtoReflect.Descriptor instead.
 func (*FeedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{56}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *FeedResponse) GetStoreReadUs() int64 {
@@ -3799,7 +3892,7 @@ type Floor struct {
 
 func (x *Floor) Reset() {
 	*x = Floor{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3904,7 @@ func (x *Floor) String() string {
 func (*Floor) ProtoMessage() {}
 
 func (x *Floor) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[57]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3917,7 @@ func (x *Floor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Floor.ProtoReflect.Descriptor instead.
 func (*Floor) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{57}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Floor) GetSeq() int64 {
@@ -3863,7 +3956,7 @@ type DiagnoseRequest struct {
 
 func (x *DiagnoseRequest) Reset() {
 	*x = DiagnoseRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3875,7 +3968,7 @@ func (x *DiagnoseRequest) String() string {
 func (*DiagnoseRequest) ProtoMessage() {}
 
 func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[58]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3888,7 +3981,7 @@ func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
 func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{58}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{59}
 }
 
 type DiagnoseResponse struct {
@@ -3900,7 +3993,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3912,7 +4005,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[59]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3925,7 +4018,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{59}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -3953,7 +4046,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[60]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3965,7 +4058,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[60]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3978,7 +4071,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{60}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Finding) GetCheck() string {
@@ -4026,7 +4119,7 @@ type ReportEndedRequest struct {
 
 func (x *ReportEndedRequest) Reset() {
 	*x = ReportEndedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4038,7 +4131,7 @@ func (x *ReportEndedRequest) String() string {
 func (*ReportEndedRequest) ProtoMessage() {}
 
 func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4051,7 +4144,7 @@ func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEndedRequest.ProtoReflect.Descriptor instead.
 func (*ReportEndedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReportEndedRequest) GetGrants() []*EndedGrant {
@@ -4073,7 +4166,7 @@ type EndedGrant struct {
 
 func (x *EndedGrant) Reset() {
 	*x = EndedGrant{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4178,7 @@ func (x *EndedGrant) String() string {
 func (*EndedGrant) ProtoMessage() {}
 
 func (x *EndedGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4191,7 @@ func (x *EndedGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedGrant.ProtoReflect.Descriptor instead.
 func (*EndedGrant) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *EndedGrant) GetGrantId() string {
@@ -4133,7 +4226,7 @@ type ReportEndedResponse struct {
 
 func (x *ReportEndedResponse) Reset() {
 	*x = ReportEndedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4145,7 +4238,7 @@ func (x *ReportEndedResponse) String() string {
 func (*ReportEndedResponse) ProtoMessage() {}
 
 func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4158,7 +4251,7 @@ func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEndedResponse.ProtoReflect.Descriptor instead.
 func (*ReportEndedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReportEndedResponse) GetSettled() []string {
@@ -4199,13 +4292,14 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x0fdata_boundaries\x18\x03 \x03(\tR\x0edataBoundaries\x126\n" +
 	"\x18input_micro_usd_per_mtok\x18\x04 \x01(\x03R\x14inputMicroUsdPerMtok\x128\n" +
 	"\x19output_micro_usd_per_mtok\x18\x05 \x01(\x03R\x15outputMicroUsdPerMtok\x12\x16\n" +
-	"\x06priced\x18\x06 \x01(\bR\x06priced\"\x7f\n" +
+	"\x06priced\x18\x06 \x01(\bR\x06priced\"\x9b\x01\n" +
 	"\vDestination\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12 \n" +
 	"\vcredentials\x18\x03 \x03(\tR\vcredentials\x12\x16\n" +
 	"\x06egress\x18\x04 \x01(\tR\x06egress\x12\x10\n" +
-	"\x03mcp\x18\x05 \x01(\bR\x03mcp\"\x87\x01\n" +
+	"\x03mcp\x18\x05 \x01(\bR\x03mcp\x12\x1a\n" +
+	"\bcommands\x18\x06 \x03(\tR\bcommands\"\x87\x01\n" +
 	"\x10CallModelRequest\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x01 \x01(\tR\n" +
@@ -4213,7 +4307,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12:\n" +
 	"\arequest\x18\x03 \x01(\v2 .bivouac.runtime.v1.ModelRequestR\arequest\"L\n" +
 	"\x11CallModelResponse\x127\n" +
-	"\x05event\x18\x01 \x01(\v2!.bivouac.runtime.v1.ModelResponseR\x05event\"\xd0\x02\n" +
+	"\x05event\x18\x01 \x01(\v2!.bivouac.runtime.v1.ModelResponseR\x05event\"\xfe\x02\n" +
 	"\bHttpTool\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x16\n" +
@@ -4231,7 +4325,12 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	" \x01(\bR\x05reads\x12\x1e\n" +
 	"\n" +
 	"repeatable\x18\v \x01(\bR\n" +
-	"repeatable\"x\n" +
+	"repeatable\x12,\n" +
+	"\x03ssh\x18\f \x01(\v2\x1a.bivouac.broker.v1.SshCallR\x03ssh\"a\n" +
+	"\aSshCall\x12\x18\n" +
+	"\acommand\x18\x01 \x01(\tR\acommand\x12 \n" +
+	"\vinspectable\x18\x02 \x01(\bR\vinspectable\x12\x1a\n" +
+	"\binspects\x18\x03 \x01(\bR\binspects\"x\n" +
 	"\aMcpCall\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12#\n" +
 	"\rschema_digest\x18\x02 \x01(\tR\fschemaDigest\x12\x14\n" +
@@ -4247,7 +4346,7 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04tool\x18\x03 \x01(\v2\x1b.bivouac.broker.v1.HttpToolR\x04tool\x12\x1c\n" +
 	"\targuments\x18\x04 \x01(\tR\targuments\x12'\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tR\x0eidempotencyKey\x12(\n" +
-	"\x10max_output_bytes\x18\x06 \x01(\x05R\x0emaxOutputBytes\"\xf6\x01\n" +
+	"\x10max_output_bytes\x18\x06 \x01(\x05R\x0emaxOutputBytes\"\xac\x02\n" +
 	"\x0eInvokeResponse\x12\x1f\n" +
 	"\vhttp_status\x18\x01 \x01(\x05R\n" +
 	"httpStatus\x12!\n" +
@@ -4259,7 +4358,10 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\vbody_digest\x18\x06 \x01(\tR\n" +
 	"bodyDigest\x12\x16\n" +
 	"\x06failed\x18\a \x01(\bR\x06failed\x12\x16\n" +
-	"\x06unread\x18\b \x01(\tR\x06unread\"2\n" +
+	"\x06unread\x18\b \x01(\tR\x06unread\x12$\n" +
+	"\vexit_status\x18\t \x01(\x05H\x00R\n" +
+	"exitStatus\x88\x01\x01B\x0e\n" +
+	"\f_exit_status\"2\n" +
 	"\x13LookupActionRequest\x12\x1b\n" +
 	"\taction_id\x18\x01 \x01(\tR\bactionId\"\xdc\x01\n" +
 	"\x14LookupActionResponse\x122\n" +
@@ -4544,7 +4646,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -4555,143 +4657,145 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*CallModelRequest)(nil),          // 6: bivouac.broker.v1.CallModelRequest
 	(*CallModelResponse)(nil),         // 7: bivouac.broker.v1.CallModelResponse
 	(*HttpTool)(nil),                  // 8: bivouac.broker.v1.HttpTool
-	(*McpCall)(nil),                   // 9: bivouac.broker.v1.McpCall
-	(*InvokeRequest)(nil),             // 10: bivouac.broker.v1.InvokeRequest
-	(*InvokeResponse)(nil),            // 11: bivouac.broker.v1.InvokeResponse
-	(*LookupActionRequest)(nil),       // 12: bivouac.broker.v1.LookupActionRequest
-	(*LookupActionResponse)(nil),      // 13: bivouac.broker.v1.LookupActionResponse
-	(*UsageRequest)(nil),              // 14: bivouac.broker.v1.UsageRequest
-	(*UsageResponse)(nil),             // 15: bivouac.broker.v1.UsageResponse
-	(*SliceUsage)(nil),                // 16: bivouac.broker.v1.SliceUsage
-	(*ProbeRequest)(nil),              // 17: bivouac.broker.v1.ProbeRequest
-	(*ProbeResponse)(nil),             // 18: bivouac.broker.v1.ProbeResponse
-	(*ReachRequest)(nil),              // 19: bivouac.broker.v1.ReachRequest
-	(*ReachResponse)(nil),             // 20: bivouac.broker.v1.ReachResponse
-	(*Reach)(nil),                     // 21: bivouac.broker.v1.Reach
-	(*McpToolsRequest)(nil),           // 22: bivouac.broker.v1.McpToolsRequest
-	(*McpToolsResponse)(nil),          // 23: bivouac.broker.v1.McpToolsResponse
-	(*McpTool)(nil),                   // 24: bivouac.broker.v1.McpTool
-	(*Grant)(nil),                     // 25: bivouac.broker.v1.Grant
-	(*CreateGrantRequest)(nil),        // 26: bivouac.broker.v1.CreateGrantRequest
-	(*CreateGrantResponse)(nil),       // 27: bivouac.broker.v1.CreateGrantResponse
-	(*ListGrantsRequest)(nil),         // 28: bivouac.broker.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 29: bivouac.broker.v1.ListGrantsResponse
-	(*RevokeGrantRequest)(nil),        // 30: bivouac.broker.v1.RevokeGrantRequest
-	(*RevokeGrantResponse)(nil),       // 31: bivouac.broker.v1.RevokeGrantResponse
-	(*RotateGrantRequest)(nil),        // 32: bivouac.broker.v1.RotateGrantRequest
-	(*RotateGrantResponse)(nil),       // 33: bivouac.broker.v1.RotateGrantResponse
-	(*SettleRotationRequest)(nil),     // 34: bivouac.broker.v1.SettleRotationRequest
-	(*SettleRotationResponse)(nil),    // 35: bivouac.broker.v1.SettleRotationResponse
-	(*PutCredentialRequest)(nil),      // 36: bivouac.broker.v1.PutCredentialRequest
-	(*PutCredentialResponse)(nil),     // 37: bivouac.broker.v1.PutCredentialResponse
-	(*ListCredentialsRequest)(nil),    // 38: bivouac.broker.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),   // 39: bivouac.broker.v1.ListCredentialsResponse
-	(*Credential)(nil),                // 40: bivouac.broker.v1.Credential
-	(*DeleteCredentialRequest)(nil),   // 41: bivouac.broker.v1.DeleteCredentialRequest
-	(*DeleteCredentialResponse)(nil),  // 42: bivouac.broker.v1.DeleteCredentialResponse
-	(*EnrollServerRequest)(nil),       // 43: bivouac.broker.v1.EnrollServerRequest
-	(*EnrollServerResponse)(nil),      // 44: bivouac.broker.v1.EnrollServerResponse
-	(*RenewServerRequest)(nil),        // 45: bivouac.broker.v1.RenewServerRequest
-	(*RenewServerResponse)(nil),       // 46: bivouac.broker.v1.RenewServerResponse
-	(*CertifySigningKeyRequest)(nil),  // 47: bivouac.broker.v1.CertifySigningKeyRequest
-	(*CertifySigningKeyResponse)(nil), // 48: bivouac.broker.v1.CertifySigningKeyResponse
-	(*CertifyRunnerRequest)(nil),      // 49: bivouac.broker.v1.CertifyRunnerRequest
-	(*CertifyRunnerResponse)(nil),     // 50: bivouac.broker.v1.CertifyRunnerResponse
-	(*SignReceiptRequest)(nil),        // 51: bivouac.broker.v1.SignReceiptRequest
-	(*SignReceiptResponse)(nil),       // 52: bivouac.broker.v1.SignReceiptResponse
-	(*LastHeadRequest)(nil),           // 53: bivouac.broker.v1.LastHeadRequest
-	(*LastHeadResponse)(nil),          // 54: bivouac.broker.v1.LastHeadResponse
-	(*SignHeadRequest)(nil),           // 55: bivouac.broker.v1.SignHeadRequest
-	(*SignHeadResponse)(nil),          // 56: bivouac.broker.v1.SignHeadResponse
-	(*FeedRequest)(nil),               // 57: bivouac.broker.v1.FeedRequest
-	(*FeedResponse)(nil),              // 58: bivouac.broker.v1.FeedResponse
-	(*Floor)(nil),                     // 59: bivouac.broker.v1.Floor
-	(*DiagnoseRequest)(nil),           // 60: bivouac.broker.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),          // 61: bivouac.broker.v1.DiagnoseResponse
-	(*Finding)(nil),                   // 62: bivouac.broker.v1.Finding
-	(*ReportEndedRequest)(nil),        // 63: bivouac.broker.v1.ReportEndedRequest
-	(*EndedGrant)(nil),                // 64: bivouac.broker.v1.EndedGrant
-	(*ReportEndedResponse)(nil),       // 65: bivouac.broker.v1.ReportEndedResponse
-	(*runtimev1.ModelRequest)(nil),    // 66: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 67: bivouac.runtime.v1.ModelResponse
+	(*SshCall)(nil),                   // 9: bivouac.broker.v1.SshCall
+	(*McpCall)(nil),                   // 10: bivouac.broker.v1.McpCall
+	(*InvokeRequest)(nil),             // 11: bivouac.broker.v1.InvokeRequest
+	(*InvokeResponse)(nil),            // 12: bivouac.broker.v1.InvokeResponse
+	(*LookupActionRequest)(nil),       // 13: bivouac.broker.v1.LookupActionRequest
+	(*LookupActionResponse)(nil),      // 14: bivouac.broker.v1.LookupActionResponse
+	(*UsageRequest)(nil),              // 15: bivouac.broker.v1.UsageRequest
+	(*UsageResponse)(nil),             // 16: bivouac.broker.v1.UsageResponse
+	(*SliceUsage)(nil),                // 17: bivouac.broker.v1.SliceUsage
+	(*ProbeRequest)(nil),              // 18: bivouac.broker.v1.ProbeRequest
+	(*ProbeResponse)(nil),             // 19: bivouac.broker.v1.ProbeResponse
+	(*ReachRequest)(nil),              // 20: bivouac.broker.v1.ReachRequest
+	(*ReachResponse)(nil),             // 21: bivouac.broker.v1.ReachResponse
+	(*Reach)(nil),                     // 22: bivouac.broker.v1.Reach
+	(*McpToolsRequest)(nil),           // 23: bivouac.broker.v1.McpToolsRequest
+	(*McpToolsResponse)(nil),          // 24: bivouac.broker.v1.McpToolsResponse
+	(*McpTool)(nil),                   // 25: bivouac.broker.v1.McpTool
+	(*Grant)(nil),                     // 26: bivouac.broker.v1.Grant
+	(*CreateGrantRequest)(nil),        // 27: bivouac.broker.v1.CreateGrantRequest
+	(*CreateGrantResponse)(nil),       // 28: bivouac.broker.v1.CreateGrantResponse
+	(*ListGrantsRequest)(nil),         // 29: bivouac.broker.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 30: bivouac.broker.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),        // 31: bivouac.broker.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),       // 32: bivouac.broker.v1.RevokeGrantResponse
+	(*RotateGrantRequest)(nil),        // 33: bivouac.broker.v1.RotateGrantRequest
+	(*RotateGrantResponse)(nil),       // 34: bivouac.broker.v1.RotateGrantResponse
+	(*SettleRotationRequest)(nil),     // 35: bivouac.broker.v1.SettleRotationRequest
+	(*SettleRotationResponse)(nil),    // 36: bivouac.broker.v1.SettleRotationResponse
+	(*PutCredentialRequest)(nil),      // 37: bivouac.broker.v1.PutCredentialRequest
+	(*PutCredentialResponse)(nil),     // 38: bivouac.broker.v1.PutCredentialResponse
+	(*ListCredentialsRequest)(nil),    // 39: bivouac.broker.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),   // 40: bivouac.broker.v1.ListCredentialsResponse
+	(*Credential)(nil),                // 41: bivouac.broker.v1.Credential
+	(*DeleteCredentialRequest)(nil),   // 42: bivouac.broker.v1.DeleteCredentialRequest
+	(*DeleteCredentialResponse)(nil),  // 43: bivouac.broker.v1.DeleteCredentialResponse
+	(*EnrollServerRequest)(nil),       // 44: bivouac.broker.v1.EnrollServerRequest
+	(*EnrollServerResponse)(nil),      // 45: bivouac.broker.v1.EnrollServerResponse
+	(*RenewServerRequest)(nil),        // 46: bivouac.broker.v1.RenewServerRequest
+	(*RenewServerResponse)(nil),       // 47: bivouac.broker.v1.RenewServerResponse
+	(*CertifySigningKeyRequest)(nil),  // 48: bivouac.broker.v1.CertifySigningKeyRequest
+	(*CertifySigningKeyResponse)(nil), // 49: bivouac.broker.v1.CertifySigningKeyResponse
+	(*CertifyRunnerRequest)(nil),      // 50: bivouac.broker.v1.CertifyRunnerRequest
+	(*CertifyRunnerResponse)(nil),     // 51: bivouac.broker.v1.CertifyRunnerResponse
+	(*SignReceiptRequest)(nil),        // 52: bivouac.broker.v1.SignReceiptRequest
+	(*SignReceiptResponse)(nil),       // 53: bivouac.broker.v1.SignReceiptResponse
+	(*LastHeadRequest)(nil),           // 54: bivouac.broker.v1.LastHeadRequest
+	(*LastHeadResponse)(nil),          // 55: bivouac.broker.v1.LastHeadResponse
+	(*SignHeadRequest)(nil),           // 56: bivouac.broker.v1.SignHeadRequest
+	(*SignHeadResponse)(nil),          // 57: bivouac.broker.v1.SignHeadResponse
+	(*FeedRequest)(nil),               // 58: bivouac.broker.v1.FeedRequest
+	(*FeedResponse)(nil),              // 59: bivouac.broker.v1.FeedResponse
+	(*Floor)(nil),                     // 60: bivouac.broker.v1.Floor
+	(*DiagnoseRequest)(nil),           // 61: bivouac.broker.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),          // 62: bivouac.broker.v1.DiagnoseResponse
+	(*Finding)(nil),                   // 63: bivouac.broker.v1.Finding
+	(*ReportEndedRequest)(nil),        // 64: bivouac.broker.v1.ReportEndedRequest
+	(*EndedGrant)(nil),                // 65: bivouac.broker.v1.EndedGrant
+	(*ReportEndedResponse)(nil),       // 66: bivouac.broker.v1.ReportEndedResponse
+	(*runtimev1.ModelRequest)(nil),    // 67: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 68: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	66, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	67, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
-	9,  // 4: bivouac.broker.v1.HttpTool.mcp:type_name -> bivouac.broker.v1.McpCall
-	8,  // 5: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
-	0,  // 6: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
-	16, // 7: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
-	8,  // 8: bivouac.broker.v1.ReachRequest.tools:type_name -> bivouac.broker.v1.HttpTool
-	21, // 9: bivouac.broker.v1.ReachResponse.models:type_name -> bivouac.broker.v1.Reach
-	21, // 10: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
-	21, // 11: bivouac.broker.v1.ReachResponse.egress:type_name -> bivouac.broker.v1.Reach
-	24, // 12: bivouac.broker.v1.McpToolsResponse.tools:type_name -> bivouac.broker.v1.McpTool
-	25, // 13: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
-	40, // 14: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
-	59, // 15: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
-	1,  // 16: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	62, // 17: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
-	64, // 18: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
-	2,  // 19: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
-	6,  // 20: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
-	10, // 21: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
-	12, // 22: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
-	14, // 23: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
-	17, // 24: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
-	19, // 25: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
-	22, // 26: bivouac.broker.v1.BrokerService.McpTools:input_type -> bivouac.broker.v1.McpToolsRequest
-	60, // 27: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
-	26, // 28: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
-	28, // 29: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
-	30, // 30: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	32, // 31: bivouac.broker.v1.AuthorityService.RotateGrant:input_type -> bivouac.broker.v1.RotateGrantRequest
-	34, // 32: bivouac.broker.v1.AuthorityService.SettleRotation:input_type -> bivouac.broker.v1.SettleRotationRequest
-	36, // 33: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	38, // 34: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	41, // 35: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	43, // 36: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	45, // 37: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	47, // 38: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	49, // 39: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	51, // 40: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	53, // 41: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
-	55, // 42: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
-	57, // 43: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	63, // 44: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
-	3,  // 45: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 46: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	11, // 47: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	13, // 48: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	15, // 49: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	18, // 50: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	20, // 51: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	23, // 52: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
-	61, // 53: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
-	27, // 54: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	29, // 55: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	31, // 56: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	33, // 57: bivouac.broker.v1.AuthorityService.RotateGrant:output_type -> bivouac.broker.v1.RotateGrantResponse
-	35, // 58: bivouac.broker.v1.AuthorityService.SettleRotation:output_type -> bivouac.broker.v1.SettleRotationResponse
-	37, // 59: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	39, // 60: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	42, // 61: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	44, // 62: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	46, // 63: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	48, // 64: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	50, // 65: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	52, // 66: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	54, // 67: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
-	56, // 68: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
-	58, // 69: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	65, // 70: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
-	45, // [45:71] is the sub-list for method output_type
-	19, // [19:45] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	67, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	68, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	10, // 4: bivouac.broker.v1.HttpTool.mcp:type_name -> bivouac.broker.v1.McpCall
+	9,  // 5: bivouac.broker.v1.HttpTool.ssh:type_name -> bivouac.broker.v1.SshCall
+	8,  // 6: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
+	0,  // 7: bivouac.broker.v1.LookupActionResponse.state:type_name -> bivouac.broker.v1.CallState
+	17, // 8: bivouac.broker.v1.UsageResponse.slices:type_name -> bivouac.broker.v1.SliceUsage
+	8,  // 9: bivouac.broker.v1.ReachRequest.tools:type_name -> bivouac.broker.v1.HttpTool
+	22, // 10: bivouac.broker.v1.ReachResponse.models:type_name -> bivouac.broker.v1.Reach
+	22, // 11: bivouac.broker.v1.ReachResponse.tools:type_name -> bivouac.broker.v1.Reach
+	22, // 12: bivouac.broker.v1.ReachResponse.egress:type_name -> bivouac.broker.v1.Reach
+	25, // 13: bivouac.broker.v1.McpToolsResponse.tools:type_name -> bivouac.broker.v1.McpTool
+	26, // 14: bivouac.broker.v1.ListGrantsResponse.grants:type_name -> bivouac.broker.v1.Grant
+	41, // 15: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
+	60, // 16: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
+	1,  // 17: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
+	63, // 18: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	65, // 19: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
+	2,  // 20: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
+	6,  // 21: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
+	11, // 22: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
+	13, // 23: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
+	15, // 24: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
+	18, // 25: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
+	20, // 26: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
+	23, // 27: bivouac.broker.v1.BrokerService.McpTools:input_type -> bivouac.broker.v1.McpToolsRequest
+	61, // 28: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	27, // 29: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
+	29, // 30: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
+	31, // 31: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
+	33, // 32: bivouac.broker.v1.AuthorityService.RotateGrant:input_type -> bivouac.broker.v1.RotateGrantRequest
+	35, // 33: bivouac.broker.v1.AuthorityService.SettleRotation:input_type -> bivouac.broker.v1.SettleRotationRequest
+	37, // 34: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	39, // 35: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	42, // 36: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	44, // 37: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	46, // 38: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	48, // 39: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	50, // 40: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	52, // 41: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	54, // 42: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
+	56, // 43: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
+	58, // 44: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	64, // 45: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
+	3,  // 46: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 47: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	12, // 48: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	14, // 49: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	16, // 50: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	19, // 51: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	21, // 52: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	24, // 53: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
+	62, // 54: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	28, // 55: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	30, // 56: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	32, // 57: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	34, // 58: bivouac.broker.v1.AuthorityService.RotateGrant:output_type -> bivouac.broker.v1.RotateGrantResponse
+	36, // 59: bivouac.broker.v1.AuthorityService.SettleRotation:output_type -> bivouac.broker.v1.SettleRotationResponse
+	38, // 60: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	40, // 61: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	43, // 62: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	45, // 63: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	47, // 64: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	49, // 65: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	51, // 66: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	53, // 67: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	55, // 68: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
+	57, // 69: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
+	59, // 70: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	66, // 71: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
+	46, // [46:72] is the sub-list for method output_type
+	20, // [20:46] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_broker_v1_broker_proto_init() }
@@ -4699,13 +4803,14 @@ func file_bivouac_broker_v1_broker_proto_init() {
 	if File_bivouac_broker_v1_broker_proto != nil {
 		return
 	}
+	file_bivouac_broker_v1_broker_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   64,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
