@@ -33,18 +33,35 @@ type Source struct {
 // Decision about one pair.
 type Decision struct {
 	Allowed bool
-	// Reason names the entry that decided, for people.
+	// Reason names the entry that decided, for people; or why nobody knows.
 	Reason string
+	// Stale: a server has not said so anew for a while. What is open may go on as
+	// Allowed says; nothing new may begin.
+	Stale bool
+	// Unknown: nobody knows what holds. It is not allowed, and not denied either.
+	Unknown bool
 }
 
-// Set is what all entries together say. It is immutable.
+// Set is what all entries together say. It does not change once it decides.
 type Set struct {
 	byDestination map[string]Intention
 	// broken destinations are denied whatever else says.
 	broken map[string]string
 	// noWildcard is why "*" destinations have no force; empty when they have.
 	noWildcard string
+	// silent is what is said where no entry decides; empty: refused's words for files.
+	silent string
 }
+
+// Silent is the set with another reason for what no entry names.
+func (s *Set) Silent(reason string) *Set {
+	out := *s
+	out.silent = reason
+	return &out
+}
+
+// Deny closes a destination whose entry cannot be understood, whatever else says.
+func (s *Set) Deny(destination, why string) { s.deny(destination, why) }
 
 // NewSet joins entries. Two entries for one destination contradict each other:
 // the destination is denied.
@@ -96,6 +113,9 @@ func (s *Set) Decide(source, destination string, r *Request) Decision {
 		if d, found := in.decide(source, r); found {
 			return d
 		}
+	}
+	if s.silent != "" {
+		why = s.silent
 	}
 	return Decision{Reason: why}
 }
@@ -159,8 +179,11 @@ func SourceName(tenant, agent string) string {
 	return name
 }
 
-// checkName holds for both ends: Consul's service names, or the whole wildcard.
-func checkName(name string) error {
+// ModelDestination is the name under which paths govern a model route.
+func ModelDestination(route string) string { return "model-" + route }
+
+// CheckName holds for both ends: Consul's service names, or the whole wildcard.
+func CheckName(name string) error {
 	if name == Wildcard {
 		return nil
 	}

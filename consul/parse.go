@@ -171,7 +171,7 @@ func (p *parser) name(expr hcl.Expression) string {
 	if s == "" {
 		return ""
 	}
-	if err := checkName(s); err != nil {
+	if err := CheckName(s); err != nil {
 		p.problem(expr.Range().Ptr(), "", err.Error())
 	}
 	return s

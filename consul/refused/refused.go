@@ -16,6 +16,10 @@ import (
 // NoEntry is the reason when no entry names the destination.
 const NoEntry = "no path entry allows it"
 
+// NoIntention is the reason when no intention in Consul names the pair. One command opens
+// it, whatever else the destination has.
+const NoIntention = "no intention in Consul allows it"
+
 // NotNamed is the reason when the destination has an entry, at file:line, which
 // names the source nowhere.
 func NotNamed(at string) string { return "the entry at " + at + " does not name it" }
@@ -30,9 +34,11 @@ type Path struct {
 	Source, Destination string
 	// Entry of the destination, file:line; empty when it has none.
 	Entry string
+	// Consul holds the paths, and no file.
+	Consul bool
 }
 
-var sentence = regexp.MustCompile(`([A-Za-z0-9._-]+) may not reach ([A-Za-z0-9._-]+): (?:` + NoEntry + `|the entry at (.+:\d+) does not name it)`)
+var sentence = regexp.MustCompile(`([A-Za-z0-9._-]+) may not reach ([A-Za-z0-9._-]+): (?:` + NoEntry + `|(` + NoIntention + `)|the entry at (.+:\d+) does not name it)`)
 
 // Parse finds the refused pair in a text, if an entry would allow it.
 func Parse(text string) (Path, bool) {
@@ -40,12 +46,16 @@ func Parse(text string) (Path, bool) {
 	if m == nil {
 		return Path{}, false
 	}
-	return Path{Source: m[1], Destination: m[2], Entry: m[3]}, true
+	return Path{Source: m[1], Destination: m[2], Consul: m[3] != "", Entry: m[4]}, true
 }
 
 // Mend says where the person who decides writes what. Directory is where the
 // broker reads its entries; empty when the reader may not know it.
 func (p Path) Mend(directory string) (where, text string) {
+	if p.Consul {
+		return "the command line of whoever may write the intentions of " + p.Destination + " in Consul (or its UI, or Terraform)",
+			fmt.Sprintf("consul intention create -allow %s %s\n", p.Source, p.Destination)
+	}
 	source := fmt.Sprintf("  { Name = %q, Action = \"allow\" },\n", p.Source)
 	if p.Entry != "" {
 		return "the list Sources of " + p.Entry + " on the broker's machine", source

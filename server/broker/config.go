@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
+	"bivouac/consul"
 	"bivouac/server/broker/budget"
 	"bivouac/server/broker/issued"
 	"bivouac/server/broker/mcp"
@@ -346,4 +347,4 @@ func (c *Caps) budgetCaps() budget.Caps {
 }
 
 // ModelDestination is the name under which paths govern a model route.
-func ModelDestination(route string) string { return "model-" + route }
+func ModelDestination(route string) string { return consul.ModelDestination(route) }

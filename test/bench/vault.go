@@ -36,7 +36,7 @@ const (
 // admin's revocation there ends what stands on one. An engine that is not on this
 // machine is passed over, loudly.
 func vaultFigures(ctx context.Context, shape vaultShape) error {
-	for _, e := range engine.All() {
+	for _, e := range engine.Vaults() {
 		p, err := e.Find(ctx)
 		if errors.Is(err, engine.ErrAbsent) {
 			fmt.Printf("bench SKIPPED LOUDLY: the figures of %s: %v\n", e.Name, err)

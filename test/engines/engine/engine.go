@@ -43,10 +43,15 @@ var (
 	// OpenBao has no module that builds as a Go tool: its own replaces parts of
 	// itself with folders.
 	OpenBao = Engine{Name: "bao"}
+	// Consul in a release under MPL-2.0 that builds as a Go tool.
+	Consul = Engine{Name: "consul", Package: "github.com/hashicorp/consul"}
 )
 
+// Vaults are the engines that hold grants and credentials.
+func Vaults() []Engine { return []Engine{Vault, OpenBao} }
+
 // All engines, in the order in which they are run.
-func All() []Engine { return []Engine{Vault, OpenBao} }
+func All() []Engine { return append(Vaults(), Consul) }
 
 // Program is an engine's program on this machine.
 type Program struct {
@@ -80,10 +85,11 @@ func (e Engine) program(path string) (Program, error) {
 	return Program{Engine: e, Path: path}, err
 }
 
-// Version in the program's own words.
+// Version in the first line of the program's own words.
 func (p Program) Version(ctx context.Context) (string, error) {
 	out, err := process.Output(ctx, p.Command("version"))
-	return strings.TrimSpace(out), err
+	first, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	return first, err
 }
 
 // Command of the program. Its environment is what the engine needs and nothing of
@@ -136,7 +142,7 @@ func Named(names []string) ([]Engine, error) {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(found, func(e Engine) bool { return e.Name == name }) {
-			return nil, fmt.Errorf("there is no engine %q: ENGINES takes %s", name, strings.Join(allNames(), " and "))
+			return nil, fmt.Errorf("there is no engine %q: ENGINES takes %s", name, strings.Join(allNames(), ", "))
 		}
 	}
 	return found, nil

@@ -20,10 +20,11 @@ import (
 	"github.com/hashicorp/vault/api"
 
 	"bivouac/test/engines/engine"
+	"bivouac/test/engines/loopback"
 	"bivouac/test/process"
 )
 
-const host = "127.0.0.1"
+const host = loopback.Host
 
 // storage of a server.
 type storage string
@@ -55,10 +56,14 @@ func start(p engine.Program, dir string, kept storage) (*Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startIn)
 	defer cancel()
 	s := &Server{Program: p, dir: dir, storage: kept}
-	var err error
-	if s.authority, err = certify(dir); err != nil {
+	authority, err := loopback.NewAuthority()
+	if err != nil {
 		return nil, err
 	}
+	if err := authority.Certify(dir); err != nil {
+		return nil, err
+	}
+	s.authority = authority.Pool()
 	s.process = process.New(p.Name, s.path("server.log"), s.command)
 	if err = s.listen(ctx); err == nil {
 		err = s.initialize(ctx)
@@ -124,7 +129,7 @@ listener "tcp" {
   tls_cert_file = %q
   tls_key_file  = %q
 }
-`, s.Address(), own, s.storage, where, host, s.port, s.path(certFile), s.path(keyFile))
+`, s.Address(), own, s.storage, where, host, s.port, s.path(loopback.CertFile), s.path(loopback.KeyFile))
 }
 
 // up starts the program and waits until it answers, sealed or not.
@@ -244,7 +249,7 @@ func (s *Server) HostPort() string { return net.JoinHostPort(host, strconv.Itoa(
 func (s *Server) Address() string { return "https://" + s.HostPort() }
 
 // CAFile has the authority under which the server's certificate is.
-func (s *Server) CAFile() string { return s.path(caFile) }
+func (s *Server) CAFile() string { return s.path(loopback.CAFile) }
 
 // AuditFile is where the server writes what is asked of it.
 func (s *Server) AuditFile() string { return s.path("audit.log") }

@@ -18,7 +18,7 @@ import (
 // here is skipped with a word about what brings it, or fails if this run must have it.
 func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
 	t.Helper()
-	for _, e := range engine.All() {
+	for _, e := range engine.Vaults() {
 		t.Run(e.Name, func(t *testing.T) {
 			asked := e.Asked()
 			if asked == engine.Never {

@@ -1,0 +1,196 @@
+package intentions
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"bivouac/consul"
+	"bivouac/consul/client"
+	"bivouac/edge/finding"
+)
+
+const (
+	whyAway   = "who may reach what is there: without it nothing new begins, and nothing else takes its place"
+	whyRights = "the broker learns by it who may reach what"
+	setUp     = "bivouac consul setup --apply"
+	// soon is where a certificate or a token is near its end.
+	soon = 72 * time.Hour
+	// examineIn bounds the look.
+	examineIn = 15 * time.Second
+	// nobody is a source that no agent has: names of agents begin otherwise.
+	nobody = "bivouac-nobody-"
+)
+
+// Examine looks at Consul as the broker does, from the machine where it runs, with the
+// broker's own token. It changes nothing.
+func (f File) Examine(ctx context.Context, r *finding.Report) {
+	c, err := f.Client()
+	if r.Err("consul.server", err, whyAway, "edit the consul block of broker.hcl") {
+		return
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, examineIn)
+	defer cancel()
+	if f.examineServer(ctx, r, c) && f.examineToken(ctx, r, c) {
+		f.examineRights(ctx, r, c)
+	}
+}
+
+// Examine is what a running broker says: what it knows, and what Consul says now.
+func (s *Server) Examine(ctx context.Context, r *finding.Report) {
+	f := File{}
+	var late []string
+	for _, w := range s.all() {
+		f.Destinations = append(f.Destinations, w.name)
+		k := w.known.Load()
+		if k == nil || k.set == nil || s.p.Elapsed()-k.asked > s.p.Fresh {
+			late = append(late, k.lacks(w.name))
+		}
+	}
+	if len(late) > 0 {
+		r.Bad("consul.answers", strings.Join(late, "\n"), fmt.Sprintf("Consul has not said for more than %s who may reach these, and nothing new begins there", s.p.Fresh), "what is said below, or: consul members")
+	} else {
+		r.Fine("consul.answers", "what %d destination(s) may be reached by is known, and no older than %s", len(f.Destinations), s.p.Fresh)
+	}
+	if s.p.Config != nil {
+		f.Config = *s.p.Config
+		f.Examine(ctx, r)
+	}
+}
+
+// examineServer asks what everybody may ask: whether a server is there, with a leader.
+func (f File) examineServer(ctx context.Context, r *finding.Report, c *client.Client) bool {
+	var leader string
+	a, err := c.Get(ctx, "status/leader", &leader)
+	switch {
+	case err != nil:
+		r.Bad("consul.server", err.Error(), whyAway, cmp.Or(client.Mend(err), "consul members"))
+		return false
+	case leader == "":
+		r.Bad("consul.server", f.Address+" knows no leader", whyAway, "consul operator raft list-peers")
+		return false
+	}
+	if end := a.CertificateEnd; !end.IsZero() && time.Until(end) < soon {
+		r.Warn("consul.tls", fmt.Sprintf("Consul's certificate ends at %s", end.UTC().Format(time.RFC3339)), "from then on it is not believed, and "+whyAway, "consul tls cert create -server, or what else makes its certificates")
+	}
+	said := "over TLS"
+	if a.CertificateEnd.IsZero() {
+		said = "without TLS, as the agent of this machine"
+	}
+	r.Fine("consul.server", "%s %s, its leader is %s", f.Address, said, leader)
+	if !a.Date.IsZero() {
+		r.Clock("Consul", a.Date, time.Now(), time.Second)
+	}
+	f.examineVersion(ctx, r, c)
+	return true
+}
+
+// leastVersion answers what is asked here.
+var leastVersion = [2]int{1, 14}
+
+// examineVersion says it where the token may know it; the broker's need not.
+func (f File) examineVersion(ctx context.Context, r *finding.Report, c *client.Client) {
+	var self struct{ Config struct{ Version string } }
+	if _, err := c.Get(ctx, "agent/self", &self); err != nil || self.Config.Version == "" {
+		return // it is asked with the admin's token by bivouac consul check
+	}
+	var is [2]int
+	if _, err := fmt.Sscanf(self.Config.Version, "%d.%d", &is[0], &is[1]); err == nil && slices.Compare(is[:], leastVersion[:]) < 0 {
+		r.Bad("consul.version", "Consul is "+self.Config.Version, fmt.Sprintf("releases before %d.%d are not known to answer all that is asked", leastVersion[0], leastVersion[1]), "a newer release of Consul")
+		return
+	}
+	r.Fine("consul.version", "%s", self.Config.Version)
+}
+
+// examineToken asks what the token is, which every token may.
+func (f File) examineToken(ctx context.Context, r *finding.Report, c *client.Client) bool {
+	var self struct {
+		AccessorID     string
+		ExpirationTime *time.Time
+		Policies       []struct{ Name string }
+		Roles          []struct{ Name string }
+	}
+	mend := "consul acl token create -role-name bivouac-broker, and put its SecretID into " + cmp.Or(f.path(f.TokenFile), "a file that token_file names")
+	if f.TokenFile == "" {
+		r.Warn("consul.token", "no token_file: Consul is asked as nobody", "where access control is on, it says nothing then; where it is off, whoever reaches it may write intentions", mend)
+		return true
+	}
+	_, err := c.Get(ctx, "acl/token/self", &self)
+	switch {
+	case client.KindOf(err) == client.NoToken:
+		r.Bad("consul.token", err.Error(), whyRights, mend)
+		return false
+	case err != nil && strings.Contains(err.Error(), "ACL support disabled"):
+		r.Warn("consul.token", "access control of Consul is off", "whoever reaches it may write intentions", "acl { enabled = true  default_policy = \"deny\" } in the configuration of its servers")
+		return true
+	case err != nil:
+		r.Bad("consul.token", err.Error(), whyRights, cmp.Or(client.Mend(err), mend))
+		return false
+	}
+	var held []string
+	mighty := false
+	for _, p := range self.Policies {
+		held, mighty = append(held, p.Name), mighty || p.Name == "global-management"
+	}
+	for _, p := range self.Roles {
+		held = append(held, "role "+p.Name)
+	}
+	if mighty {
+		r.Warn("consul.token", "the broker's token may do everything in Consul", "whoever takes over the broker could open every path", mend)
+	}
+	if end := self.ExpirationTime; end != nil && time.Until(*end) < soon {
+		r.Warn("consul.token", "the broker's token ends at "+end.UTC().Format(time.RFC3339), "from then on nothing new begins", mend)
+	}
+	r.Fine("consul.token", "%s, with %s", self.AccessorID, cmp.Or(strings.Join(held, ", "), "nothing"))
+	return true
+}
+
+// examineRights asks about every destination, as the broker does, and holds Consul's own
+// verdict about a stranger against what follows from the intentions.
+func (f File) examineRights(ctx context.Context, r *finding.Report, c *client.Client) {
+	var refused, broken []string
+	stranger := nobody + strings.ToLower(rand.Text()[:8])
+	open, closed := "", false
+	for _, name := range f.Destinations {
+		a, err := c.Match(ctx, name, 0, 0)
+		if err != nil {
+			refused = append(refused, fmt.Sprintf("%s: %v", name, err))
+			continue
+		}
+		set, err := setOf(name, a.Body)
+		if err != nil {
+			refused = append(refused, fmt.Sprintf("%s: %v", name, err))
+			continue
+		}
+		d := set.Silent(silent).Decide(stranger, name, &consul.Request{Method: http.MethodGet, Path: "/"})
+		if strings.Contains(d.Reason, "cannot be enforced here") {
+			broken = append(broken, name+": "+d.Reason)
+		} else if !d.Allowed && d.Reason == silent && !closed {
+			theirs, err := c.Check(ctx, stranger, name)
+			if err == nil && theirs {
+				open = name
+			}
+			closed = err == nil
+		}
+	}
+	if len(refused) > 0 {
+		r.Bad("consul.rights", strings.Join(refused, "\n"), "nothing may reach these destinations", setUp+"  (as an admin of Consul)")
+	} else {
+		r.Fine("consul.rights", "the intentions of all %d destination(s) can be read, asked one by one", len(f.Destinations))
+	}
+	if len(broken) > 0 {
+		r.Bad("consul.intentions", strings.Join(broken, "\n"), "nothing may reach these destinations", "consul config read -kind service-intentions -name NAME, and take that out")
+	}
+	switch {
+	case open != "":
+		r.Warn("consul.default", "Consul lets a stranger reach "+open+", because nothing says otherwise", "the broker denies it all the same; other members of the mesh do not", setUp+"  (makes the intention * => * deny), and acl { default_policy = \"deny\" }")
+	case closed:
+		r.Fine("consul.default", "what no intention allows is denied, by Consul too")
+	}
+}

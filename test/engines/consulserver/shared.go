@@ -1,0 +1,126 @@
+//go:build linux
+
+package consulserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"bivouac/test/engines/engine"
+)
+
+// startIn bounds a start, also on a machine that has much else to do.
+const startIn = 2 * time.Minute
+
+// Each runs test on Consul, as a subtest of its name. Where it is not here the test is
+// skipped with a word about what brings it, or fails if this run must have it.
+func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
+	t.Helper()
+	t.Run(engine.Consul.Name, func(t *testing.T) {
+		asked := engine.Consul.Asked()
+		if asked == engine.Never {
+			t.Skipf("%s is not asked for in %s", engine.Consul.Name, engine.AskedVariable)
+		}
+		p, err := found()
+		switch {
+		case err == nil:
+			test(t, p)
+		case asked == engine.WhereFound && errors.Is(err, engine.ErrAbsent):
+			t.Skipf("NOT TESTED: %v", err)
+		default:
+			t.Fatal(err)
+		}
+	})
+}
+
+// found remembers the program: the search asks the go command.
+var found = sync.OnceValues(func() (engine.Program, error) { return engine.Consul.Find(context.Background()) })
+
+// common is the server that the tests of this binary share, from the first that opens
+// it to the end of Main.
+var common struct {
+	sync.Mutex
+	main   bool
+	server *Server
+}
+
+// Main runs the tests of a package, then ends the server that they shared.
+func Main(m *testing.M) int {
+	common.Lock()
+	common.main = true
+	common.Unlock()
+	code := m.Run()
+	common.Lock()
+	defer common.Unlock()
+	if s := common.server; s != nil {
+		if err := errors.Join(s.process.End(), os.RemoveAll(s.dir)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+// Open returns the server that the tests of this binary share, with its storage in
+// memory. Whoever needs faults takes one of its own from Start.
+func Open(t testing.TB, p engine.Program) *Server {
+	t.Helper()
+	common.Lock()
+	defer common.Unlock()
+	if !common.main {
+		t.Fatal("a package that opens a shared server needs a TestMain that calls consulserver.Main")
+	}
+	if common.server != nil {
+		return common.server
+	}
+	dir, err := os.MkdirTemp("", "bivouac-"+p.Name+"-")
+	check(t, err)
+	s, err := start(p, dir, inMemory, nil)
+	if err != nil {
+		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
+	}
+	s.shared, common.server = true, s
+	return s
+}
+
+// Start starts a server for this test alone, with its storage in files: what was written
+// is there after a stop, a kill and a start.
+func Start(t testing.TB, p engine.Program) *Server {
+	t.Helper()
+	return ending(t, p, inFiles, nil)
+}
+
+// StartDev starts one for this test alone that forgets everything when it ends.
+func StartDev(t testing.TB, p engine.Program) *Server {
+	t.Helper()
+	return ending(t, p, inMemory, nil)
+}
+
+// Leaderless starts another server beside s, which answers and knows no leader: as all
+// servers of a cluster that has lost most of them. Its certificate is under the same
+// authority.
+func (s *Server) Leaderless(t testing.TB) *Server {
+	t.Helper()
+	return ending(t, s.Program, leaderless, s)
+}
+
+func ending(t testing.TB, p engine.Program, kept storage, beside *Server) *Server {
+	t.Helper()
+	s, err := start(p, t.TempDir(), kept, beside.trust())
+	check(t, err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// StartIn starts a server in a folder, with its storage in files, for a measurement,
+// which is no test.
+func StartIn(p engine.Program, dir string) (*Server, error) { return start(p, dir, inFiles, nil) }
