@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -292,6 +293,36 @@ func TestSecondKeyHoldsUpNothingElse(t *testing.T) {
 		m.await("the refusal", 10*time.Second, func() bool { return f.result(foreign).GetStatus() == device.Denied })
 		if got := get(f, func() []string { return f.facts.GetSecondKeys() }); !slices.Equal(got, []string{device.Write}) {
 			t.Errorf("announced keys %v", got)
+		}
+	})
+}
+
+// A stop that comes between two looks of the waiting action ends it as any other does.
+func TestSecondKeyStoppedBetweenLooks(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		m.save(keyed(m))
+		m.write("a.txt", "old")
+		var armed atomic.Bool
+		id, clock := newAttempt(), m.cfg.Elapsed
+		m.cfg.Elapsed = func() time.Duration { // is asked after the look whether it was cut
+			var callers [8]uintptr
+			frames := runtime.CallersFrames(callers[:runtime.Callers(0, callers[:])])
+			for more := true; more && armed.Load(); {
+				var one runtime.Frame
+				if one, more = frames.Next(); strings.HasSuffix(one.Function, ").keyRefused") && armed.CompareAndSwap(true, false) {
+					m.daemon.stopAttempt(&runnerv1.Stop{AttemptId: id.String(), Reason: "the turn was cancelled"})
+				}
+			}
+			return clock()
+		}
+		m.run()
+		m.connected()
+		f.offer(id, protocol.KindAction, writing("new"))
+		m.asked(id)
+		armed.Store(true)
+		m.ended(id, protocol.ResultCancelled, "", "old")
+		if armed.Load() {
+			t.Error("it was never stopped between two looks")
 		}
 	})
 }

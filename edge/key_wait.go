@@ -30,7 +30,7 @@ func (d *Daemon) awaitKey(ctx context.Context, a *attempt) (no *runnerv1.Result,
 		case no != nil:
 			d.keys.remove(a.id)
 			return no, true
-		case ctx.Err() != nil:
+		case d.ops.Context().Err() != nil: // ctx ends with a cut, too, which the next round sees
 			return nil, true
 		case err != nil:
 			d.problems.note("journal", err)
