@@ -19,7 +19,8 @@ func doctorCommand(data *string) *cobra.Command {
 		Short: "Check what a broker of this directory stands on, and say what mends what is wrong",
 		Long: `Looks at keyring, broker.hcl, paths, caps, providers and tools, port and disk, from this
 machine. Where broker.hcl has a vault block it logs in at that server as the broker does,
-asks for each of its rights, and ends that login again. It changes nothing, uses no other
+asks for each of its rights, and ends that login again; where it has a consul block it asks
+Consul about every destination with the broker's token. It changes nothing, uses no other
 credential and works while no broker runs; bivouac doctor asks a running one for its feed
 too, and which keys are missing or were refused. Without --data it looks at that of bivouac
 dev where there is no other; the addresses of the last start are known, and a flag wins over

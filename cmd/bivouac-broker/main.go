@@ -200,7 +200,9 @@ func runCommand(data *string) *cobra.Command {
 		Long: "Serves until interrupted. Without a flag but --data it starts as it was started last (last-start.json there).\n" +
 			"broker.hcl says what may be reached and spent: model routes in the wire formats\n" +
 			strings.Join(provider.Formats, ", ") + " (format = \"…\" of a model block), and destinations of http tools.\n" +
-			"The directory paths says who may reach what.",
+			"The directory paths says who may reach what, or Consul where there is a consul block\n" +
+			"(consul/README.md); its address, CA and token file may come from CONSUL_HTTP_ADDR,\n" +
+			"CONSUL_CACERT and CONSUL_HTTP_TOKEN_FILE.",
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := notDevs(cmd, *data); err != nil {

@@ -27,6 +27,8 @@ type request struct {
 	tool      *brokerv1.HttpTool
 	action    string
 	arguments string
+	// command that is to run on a host, as it is quoted there; empty elsewhere.
+	command string
 
 	// claims once the capability is verified; guarded by the flow registry.
 	claims capability.Claims
@@ -75,7 +77,7 @@ func (b *Broker) still(r *request) error {
 	if err := b.feed.Check(b.cfg.Authority); err != nil {
 		return err
 	}
-	for _, c := range []question{{ByAuthority, b.checkFloors}, {ByAuthority, b.checkGrant}, {ByCap, b.checkCaps}, {ByPath, b.checkPath}} {
+	for _, c := range []question{{ByAuthority, b.checkFloors}, {ByAuthority, b.checkGrant}, {ByCap, b.checkCaps}, {ByPath, b.checkOpenPath}} {
 		if err := c.run(ctx, r); err != nil {
 			return err
 		}
@@ -84,12 +86,15 @@ func (b *Broker) still(r *request) error {
 }
 
 // repeat is what must still hold before an admitted request goes out once more:
-// what flows must keep passing, under a feed that is as fresh as for a new one.
+// what flows must keep passing, under a feed and paths as fresh as for a new one.
 func (b *Broker) repeat(r *request) error {
 	if err := b.feed.Check(b.cfg.FeedLimit); err != nil {
 		return err
 	}
-	return b.still(r)
+	if err := b.still(r); err != nil {
+		return err
+	}
+	return question{ByPath, b.checkPath}.run(context.Background(), r)
 }
 
 func denied(format string, args ...any) error {
@@ -224,18 +229,38 @@ func (b *Broker) leaves(ctx context.Context, r *request, wire *consul.Request) e
 	return question{ByPath, b.checkPath}.run(ctx, r)
 }
 
-// checkPath asks who may reach what, first of all whether it exists here.
+// checkPath asks who may reach what, for something that begins now: what nobody has
+// said for a while is not enough for that.
 func (b *Broker) checkPath(_ context.Context, r *request) error {
+	return b.checkPathOf(r, r.wire.Load(), false)
+}
+
+// checkOpenPath asks the same for something that is open.
+func (b *Broker) checkOpenPath(_ context.Context, r *request) error {
+	return b.checkPathOf(r, r.wire.Load(), true)
+}
+
+// checkPathOf asks first of all whether the destination exists here.
+func (b *Broker) checkPathOf(r *request, wire *consul.Request, open bool) error {
 	destination, err := b.pathDestination(r)
 	if err != nil {
 		return err
 	}
 	source := consul.SourceName(r.claims.TenantName, r.claims.Agent)
-	if d := b.ports.Paths.Decide(source, destination, r.wire.Load()); !d.Allowed {
+	d := b.ports.Paths.Decide(source, destination, wire)
+	switch {
+	case d.Unknown || d.Stale && !open:
+		err := protocol.Errorf(protocol.CodeUnavailable, "%s", refused.Sentence(source, destination, d.Reason))
+		err.RetryAfter = pathsAgain
+		return err
+	case !d.Allowed:
 		return protocol.Errorf(protocol.CodePolicyDenied, "%s", refused.Sentence(source, destination, d.Reason))
 	}
 	return nil
 }
+
+// pathsAgain is when a server that says who may reach what may have answered again.
+const pathsAgain = time.Second
 
 func (b *Broker) pathDestination(r *request) (string, error) {
 	if r.tool != nil || r.egress != "" {

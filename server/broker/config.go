@@ -26,8 +26,12 @@ type Config struct {
 	// Servers are the runner listeners whose feed is followed, one at a time.
 	// Default 127.0.0.1:7401.
 	Servers []string `hcl:"servers,optional"`
-	// Paths is the directory of service-intentions files, relative to this file.
+	// Paths is the directory of service-intentions files, relative to this file. Default
+	// "paths", unless Consul holds them.
 	Paths string `hcl:"paths,optional"`
+	// Consul holds who may reach what as intentions in Consul, instead of Paths. What may
+	// stand in it is consul/intentions'.
+	Consul *Consul `hcl:"consul,block"`
 	// Models are the model routes, by name.
 	Models []Model `hcl:"model,block"`
 	// Destinations of http tools, by name.
@@ -198,6 +202,12 @@ type Vault struct {
 
 // Caps of tenants, destinations and spend.
 type Caps struct {
+// Consul is a block that this package does not read: it knows no implementation of its
+// Paths port.
+type Consul struct {
+	Body hcl.Body `hcl:",remain"`
+}
+
 	// Tenants that are served, by name or id; absent: every one.
 	Tenants []string `hcl:"tenants,optional"`
 	// SpendUSDPerHour of all tenants together, in any sixty minutes.
@@ -226,7 +236,9 @@ func (c Config) withDefaults() Config {
 	}
 	or(&c.Listen, "127.0.0.1:7402")
 	or(&c.Pool, "default")
-	or(&c.Paths, "paths")
+	if c.Consul == nil {
+		or(&c.Paths, "paths")
+	}
 	if len(c.Servers) == 0 {
 		c.Servers = []string{"127.0.0.1:7401"}
 	}
@@ -348,3 +360,14 @@ func (c *Caps) budgetCaps() budget.Caps {
 
 // ModelDestination is the name under which paths govern a model route.
 func ModelDestination(route string) string { return consul.ModelDestination(route) }
+// Governed are the names under which paths govern what this configuration can reach.
+func (c Config) Governed() (names []string) {
+	for _, m := range c.Models {
+		names = append(names, ModelDestination(m.Name))
+	}
+	for _, d := range c.Destinations {
+		names = append(names, d.Name)
+	}
+	return names
+}
+

@@ -58,6 +58,9 @@ func (c Config) problems(filename string) []error {
 			k.bad(none, "servers: %q is no host:port", s)
 		}
 	}
+	if c.Consul != nil && c.Paths != "" {
+		k.bad(none, "paths = %q and a consul block both say who may reach what: take one of them out", c.Paths)
+	}
 	if !routeName.MatchString(c.Pool) {
 		k.bad(none, "pool %q: lower-case letters, digits and hyphens", c.Pool)
 	}

@@ -101,6 +101,12 @@ listen  = "127.0.0.1:7402"
 servers = ["127.0.0.1:7401"]  # runner listeners whose feed is followed
 paths   = "paths"             # who may reach what: service-intentions files
 
+# consul {                            # the same as intentions in Consul, instead of paths
+#   address    = "https://127.0.0.1:8501"
+#   ca_file    = "consul-ca.pem"
+#   token_file = "consul.token"       # bivouac consul setup says how it is made
+# }
+
 # model "default" {
 #   base_url        = "https://api.openai.com/v1"
 #   model           = "gpt-4.1"

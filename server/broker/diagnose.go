@@ -39,6 +39,10 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	b.examineFile(r)
 	b.examineDebts(r)
 	if files, ok := b.ports.Paths.(interface{ Location() string }); ok {
+	} else if server, ok := b.ports.Paths.(interface {
+		Examine(ctx context.Context, r *finding.Report)
+	}); ok { // intentions in a server
+		server.Examine(ctx, r)
 		ExaminePaths(r, files.Location())
 	}
 	ExamineWays(ctx, r, b.cfg, b.ports.Egress)

@@ -70,9 +70,8 @@ func (b *Broker) accessOf(ctx context.Context, r *request, credential issued.Cre
 	}
 	// What could be left out is asked about without becoming what the flow stands on.
 	a.MayFunc = func(w *consul.Request) error {
-		d := b.ports.Paths.Decide(consul.SourceName(r.claims.TenantName, r.claims.Agent), r.destination(), w)
-		if !d.Allowed {
-			return protocol.Errorf(protocol.CodePolicyDenied, "%s %s: %s", w.Method, w.Path, d.Reason)
+		if err := b.checkPathOf(r, w, false); err != nil {
+			return protocol.Errorf(protocol.CodeOf(err), "%s %s: %w", w.Method, w.Path, err)
 		}
 		return nil
 	}

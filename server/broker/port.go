@@ -84,7 +84,7 @@ type Enrolments interface {
 
 // Paths says who may reach what: files, or Consul. Its suite is pathstest.
 type Paths interface {
-	// Decide about one request; without one, whether any could be allowed.
+	// Decide about one request; without one, whether any could be allowed. It never waits.
 	Decide(source, destination string, r *consul.Request) consul.Decision
 	// Run watches until ctx ends and calls changed after every change.
 	Run(ctx context.Context, changed func()) error

@@ -1,5 +1,5 @@
 // Package assembly puts a broker together for its binary: the keyring as root, the
-// keyring or a vault block's server as authority, files as paths, real sockets. It
+// keyring or a vault block's server as authority, files or Consul as paths, real sockets. It
 // has no logic of its own.
 package assembly
 
@@ -12,10 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/consul"
+	"bivouac/consul/intentions"
 	"bivouac/edge/durable"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
@@ -127,10 +129,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := consul.Closed(cfg.Path(cfg.Paths)); err != nil {
-		return err
-	}
-	paths, err := consul.OpenDirectory(cfg.Path(cfg.Paths), o.Log)
+	paths, err := paths(ctx, cfg, o.Log)
 	if err != nil {
 		return err
 	}
@@ -176,6 +175,36 @@ func authority(cfg broker.Config, keys *keyring.Keyring, log *slog.Logger) (brok
 	}
 	log.Info("grants and credentials are in a server of their own", "server", c.Address, "namespace", c.Namespace)
 	return vaultpolicy.New(vaultpolicy.Params{Config: c, Trust: keys, Log: log})
+}
+
+// firstAnswers bounds the wait for them at the start.
+const firstAnswers = 5 * time.Second
+
+// paths say who may reach what: the intentions of the consul block's server, which no
+// file takes the place of, or the files where there is no such block.
+func paths(ctx context.Context, cfg broker.Config, log *slog.Logger) (broker.Paths, error) {
+	if cfg.Consul != nil {
+		c, err := intentions.Decode(cfg.Consul.Body, cfg.Dir, os.Getenv)
+		if err != nil {
+			return nil, err
+		}
+		log.Info("who may reach what is in Consul", "server", c.Address)
+		s, err := c.Open(cfg.Governed(), cfg.Authority, log)
+		if err != nil {
+			return nil, err
+		}
+		// A broker starts also while Consul is away: it refuses what it does not know.
+		first, cancel := context.WithTimeout(ctx, firstAnswers)
+		defer cancel()
+		if err := s.Refresh(first); err != nil {
+			log.Error("the broker starts without knowing who may reach what: nothing begins until Consul has said it", "error", err)
+		}
+		return s, nil
+	}
+	if err := consul.Closed(cfg.Path(cfg.Paths)); err != nil {
+		return nil, err
+	}
+	return consul.OpenDirectory(cfg.Path(cfg.Paths), log)
 }
 
 // Identity of what runs in the broker's sandboxes, on a machine where the broker is root:

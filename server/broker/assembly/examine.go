@@ -5,12 +5,15 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"bivouac/consul"
+	"bivouac/consul/intentions"
 	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
@@ -46,7 +49,7 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 		of = "; its flags are those of the last start (" + o.Again + " starts it so again)"
 	}
 	r.Fine("configuration", "%s: %d model route(s), %d destination(s), feed of %s, as the next start reads it%s", file, len(cfg.Models), len(cfg.Destinations), strings.Join(cfg.Servers, ", "), of)
-	broker.ExaminePaths(r, cfg.Path(cfg.Paths))
+	examinePaths(ctx, r, cfg, file, filepath.Join(o.Data, pathsDir))
 	broker.ExamineCaps(r, cfg.Caps)
 	examineVault(ctx, r, cfg, file)
 	broker.ExamineWays(ctx, r, cfg, egress.Network{})
@@ -87,6 +90,28 @@ func examineKeyring(r *finding.Report, o Options) (idle bool) {
 		return true
 	}
 	return false
+}
+
+// examinePaths looks at the files, or at Consul as the broker would. left is where files
+// were before.
+func examinePaths(ctx context.Context, r *finding.Report, cfg broker.Config, file, left string) {
+	if cfg.Consul == nil {
+		broker.ExaminePaths(r, cfg.Path(cfg.Paths))
+		return
+	}
+	if n, problems, err := consul.Examine(left); err == nil && n+len(problems) > 0 {
+		r.Warn("paths", fmt.Sprintf("%s has %d entries, which count for nothing: the consul block says that intentions in Consul decide", left, n+len(problems)),
+			"whoever edits them changes nothing", "consul config write FILE  for what is still meant, then move the files away")
+	}
+	const why = "the broker does not start with it"
+	if _, err := intentions.Decode(cfg.Consul.Body, cfg.Dir, os.Getenv); r.Err("consul", err, why, "edit the consul block of "+file) {
+		return
+	}
+	f, err := intentions.ReadFile(file, os.Getenv)
+	if r.Err("consul", err, why, "edit "+file) {
+		return
+	}
+	f.Examine(ctx, r)
 }
 
 // examineVault looks at the server that holds grants and credentials, where there is
