@@ -103,7 +103,7 @@ func (b *Broker) send(ctx context.Context, id protocol.ActionID, r *request, rea
 	}
 	defer done()
 	answer, err := ready.Send(ctx, gateway.Pass{
-		Credential: credential.Value, Before: append(before, credential.Hidden()...), Carrier: carrier,
+		Credential: b.destinations[r.destination()].bound(r.tool.GetCredential(), credential), Before: append(before, credential.Hidden()...), Carrier: carrier,
 		LeavesFunc: func(w *consul.Request) error { return b.leaves(ctx, r, w) },
 		RenewFunc:  b.renewal(r, credential.Value),
 	})

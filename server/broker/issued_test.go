@@ -81,6 +81,9 @@ func TestInvokeIssued(t *testing.T) {
 			user, password, _ := r.BasicAuth()
 			out.WriteHeader(status)
 			_, _ = out.Write([]byte(user + " " + password + " " + r.Header.Get("Authorization")))
+			if r.Header.Get("Authorization") == "" {
+				_, _ = out.Write([]byte(r.Header.Get("X-User") + " " + r.Header.Get("X-Key") + r.Header.Get("Signature")))
+			}
 		})
 		r, err := invoke(t.Context(), server, w.reports("reports-db"))
 		if err != nil || string(r.GetBody()) != "v-agent-reports [redacted] Basic [redacted]" || e.returned != 1 {
@@ -94,8 +97,13 @@ func TestInvokeIssued(t *testing.T) {
 			t.Errorf("refused by the upstream: %v %v, returned %d", r, err, e.returned)
 		}
 		status = http.StatusOK
-		if _, err := invoke(t.Context(), server, w.reports("reports-sign")); err != nil || got[2].Get("Signature") != "sig1=:c2lnbmVk:" || got[2].Get("Authorization") != "" || e.returned != 3 {
-			t.Errorf("signed: %v %v", err, got[2])
+		r, err = invoke(t.Context(), server, w.reports("reports-sign"))
+		if err != nil || got[2].Get("Signature") != "sig1=:c2lnbmVk:" || got[2].Get("Authorization") != "" || e.returned != 3 || string(r.GetBody()) != "   sig1=:[redacted]:" {
+			t.Errorf("signed: %q %v %v", r.GetBody(), err, got[2])
+		}
+		r, err = invoke(t.Context(), server, w.reports("reports-split"))
+		if err != nil || got[3].Get("X-Key") != issuedPassword || got[3].Get("Authorization") != "" || e.returned != 4 || string(r.GetBody()) != "  v-agent-reports [redacted]" {
+			t.Errorf("in two headers: %q %v %v", r.GetBody(), err, got[3])
 		}
 		if strings.Contains(w.logged(), issuedPassword) {
 			t.Error("the log holds what was issued")
@@ -172,7 +180,7 @@ func TestIssuedIsListed(t *testing.T) {
 				t.Errorf("%v", c)
 			}
 		}
-		if !slices.Equal(names, []string{"provider-key", "reports-db", "reports-sign", "weather-key"}) {
+		if !slices.Equal(names, []string{"provider-key", "reports-db", "reports-sign", "reports-split", "weather-key"}) {
 			t.Errorf("%v", names)
 		}
 		reach := func() *brokerv1.Reach {

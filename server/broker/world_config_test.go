@@ -11,6 +11,13 @@ destination "reports" {
       role = "reports-ro"
     }
   }
+  credential "reports-split" {
+    from "database" {
+      role            = "reports-ro"
+      username_header = "X-User"
+      password_header = "X-Key"
+    }
+  }
   credential "reports-sign" {
     from "transit" {
       key = "partner"

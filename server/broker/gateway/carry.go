@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/egress"
+	"bivouac/server/broker/secret"
 )
 
 // Carrier takes a credential along that is no value of one header: a signature of the
@@ -16,6 +18,9 @@ import (
 type Carrier struct {
 	// PutFunc makes a request one that carries it, each time before it leaves.
 	PutFunc func(ctx context.Context, r *http.Request) error
+	// HiddenFunc is what of a request that PutFunc has made answers are redacted of; nil:
+	// nothing beside the credential.
+	HiddenFunc func(r *http.Request) []secret.Value
 	// Client in place of the destination's; nil: that one.
 	Client *http.Client
 }
@@ -29,7 +34,13 @@ func (s *sending) put(ctx context.Context, req *http.Request) error {
 	case s.pass.Carrier.PutFunc == nil:
 		return protocol.Errorf(protocol.CodePolicyDenied, "the credential of destination %s is issued, and nobody carries it: nothing was sent", s.r.d.cfg.Name)
 	}
-	return s.pass.Carrier.PutFunc(ctx, req)
+	if err := s.pass.Carrier.PutFunc(ctx, req); err != nil {
+		return err
+	}
+	if hidden := s.pass.Carrier.HiddenFunc; hidden != nil {
+		s.pass.Before = append(slices.Clip(s.pass.Before), hidden(req)...)
+	}
+	return nil
 }
 
 // client that sends it.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/secret"
 )
 
 // Algorithms of HTTP message signatures (RFC 9421, 3.3) that transit can make.
@@ -101,4 +103,20 @@ func component(r *http.Request, name string) string {
 		return "?" + r.URL.RawQuery
 	}
 	return textproto.TrimString(r.Header.Get(name))
+}
+
+// Hidden is what Put put into a request that must not come back in an answer, beside
+// the credential itself: a signature is good for the request until it expires. INV-17.
+func (f *From) Hidden(r *http.Request) (out []secret.Value) {
+	text, signed := strings.CutPrefix(r.Header.Get("Signature"), "sig1=:")
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(text, ":"))
+	if f.Engine != Transit || !signed || err != nil {
+		return nil
+	}
+	for _, form := range []string{base64.RawStdEncoding.EncodeToString(raw), base64.RawURLEncoding.EncodeToString(raw), hex.EncodeToString(raw)} {
+		if v, err := secret.New(form); err == nil {
+			out = append(out, v)
+		}
+	}
+	return out
 }
