@@ -200,14 +200,14 @@ type Vault struct {
 	Body hcl.Body `hcl:",remain"`
 }
 
-// Caps of tenants, destinations and spend.
-type Caps struct {
 // Consul is a block that this package does not read: it knows no implementation of its
 // Paths port.
 type Consul struct {
 	Body hcl.Body `hcl:",remain"`
 }
 
+// Caps of tenants, destinations and spend.
+type Caps struct {
 	// Tenants that are served, by name or id; absent: every one.
 	Tenants []string `hcl:"tenants,optional"`
 	// SpendUSDPerHour of all tenants together, in any sixty minutes.
@@ -358,8 +358,6 @@ func (c *Caps) budgetCaps() budget.Caps {
 	return out
 }
 
-// ModelDestination is the name under which paths govern a model route.
-func ModelDestination(route string) string { return consul.ModelDestination(route) }
 // Governed are the names under which paths govern what this configuration can reach.
 func (c Config) Governed() (names []string) {
 	for _, m := range c.Models {
@@ -371,3 +369,5 @@ func (c Config) Governed() (names []string) {
 	return names
 }
 
+// ModelDestination is the name under which paths govern a model route.
+func ModelDestination(route string) string { return consul.ModelDestination(route) }

@@ -39,11 +39,11 @@ func (b *Broker) Examine(ctx context.Context) *finding.Report {
 	b.examineFile(r)
 	b.examineDebts(r)
 	if files, ok := b.ports.Paths.(interface{ Location() string }); ok {
+		ExaminePaths(r, files.Location())
 	} else if server, ok := b.ports.Paths.(interface {
 		Examine(ctx context.Context, r *finding.Report)
 	}); ok { // intentions in a server
 		server.Examine(ctx, r)
-		ExaminePaths(r, files.Location())
 	}
 	ExamineWays(ctx, r, b.cfg, b.ports.Egress)
 	ExamineCommands(ctx, r, b.cfg, b.ports.Sandbox)

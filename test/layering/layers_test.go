@@ -79,14 +79,12 @@ var layers = []layer{
 
 	// the broker: no state database, no engine; of sandboxes what MCP servers of its own
 	// machine run in, which broker.hcl alone can name
-	{"server/broker", []string{"server/broker/oauth", "edge/sandbox", "server/broker/issued", "server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "server/broker/ssh", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
+	{"server/broker", []string{"server/broker/oauth", "edge/sandbox", "server/broker/issued", "server/broker/forward", "server/broker/provider", "server/broker/gateway", "server/broker/mcp", "edge/durable", "edge/filemode", "consul", "edge/finding", "edge/metric", "edge/op", "edge/protocol", "edge/fault", "edge/identity", "edge/lease", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/broker/scripted", "server/capability", "server/intercept", "server/ledger"}, nil, "the broker holds credentials and no state, and knows no keyring"},
 	{"server/broker/provider", []string{"consul", "edge/protocol", "edge/runtime/runtimev1", "server/broker/egress", "server/broker/secret"}, []string{}, "a provider's format knows no budget and no call log"},
 	{"server/broker/gateway", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/net"}, "an http tool knows no budget and no call log"},
 	{"server/broker/issued", []string{"edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/crypto", "golang.org/x/net"}, "a credential's form is said before anybody asks for it"},
 	{"server/broker/oauth", []string{"edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{"golang.org/x/oauth2", "golang.org/x/sync"}, "a token knows no grant and no request"},
 	{"server/broker/mcp", []string{"consul", "edge/legible", "edge/protocol", "edge/sandbox", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"github.com/modelcontextprotocol/go-sdk"}, "a client of MCP servers knows no budget and no call log, and nobody else speaks MCP"},
-	{"server/broker/ssh", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/gateway", "server/broker/protocol", "server/broker/secret"}, []string{"golang.org/x/crypto", "golang.org/x/sync"}, "a command on a host knows no budget and no call log, and nobody else speaks SSH"},
-	{"server/broker/ssh/sshtest", []string{}, []string{"golang.org/x/crypto"}, "a host of SSH, inside a test"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
 	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "consul/intentions", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "edge/sandbox", "edge/sandbox/bubblewrap", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
@@ -131,7 +129,7 @@ var layers = []layer{
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
 	// what proves it may see everything
-	{"test", []string{"cmd", "consul", "edge", "jobs", "server", "vaultpolicy"}, nil, "tests see everything"},
+	{"test", []string{"cmd", "consul", "edge", "server", "vaultpolicy"}, nil, "tests see everything"},
 }
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
