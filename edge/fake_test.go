@@ -47,30 +47,31 @@ type fakeServer struct {
 	tls  *tls.Certificate
 	stop func() // of the listener
 
-	mu       sync.Mutex
-	codes    map[string]*fakeCode // by the hash of the code
-	forgot   bool
-	copies   bool          // refuse the next connect as a copy's
-	ahead    time.Duration // of this server's clock
-	made     *identity.Challenges
-	deaf     atomic.Int32 // how many announcements get no answer
-	epoch    int64
-	connects []*runnerv1.ConnectRequest
-	facts    *runnerv1.Facts
-	mail     []*runnerv1.AttachResponse
-	acked    int64
-	wake     chan struct{}
-	work     map[string][]byte // of attempts that may be claimed
-	claims   map[string]*fakeClaim
-	declined map[string]string
-	reports  map[string][]*runnerv1.Record
-	evidence bool
-	renewals []time.Time
-	blobs    map[string][]byte
-	log      []string // order of what came
-	certs    int
-	refused  map[string]protocol.Code // claims, by attempt
-	mute     bool                     // reports get no answer
+	mu        sync.Mutex
+	codes     map[string]*fakeCode // by the hash of the code
+	workloads fakeWorkloads
+	forgot    bool
+	copies    bool          // refuse the next connect as a copy's
+	ahead     time.Duration // of this server's clock
+	made      *identity.Challenges
+	deaf      atomic.Int32 // how many announcements get no answer
+	epoch     int64
+	connects  []*runnerv1.ConnectRequest
+	facts     *runnerv1.Facts
+	mail      []*runnerv1.AttachResponse
+	acked     int64
+	wake      chan struct{}
+	work      map[string][]byte // of attempts that may be claimed
+	claims    map[string]*fakeClaim
+	declined  map[string]string
+	reports   map[string][]*runnerv1.Record
+	evidence  bool
+	renewals  []time.Time
+	blobs     map[string][]byte
+	log       []string // order of what came
+	certs     int
+	refused   map[string]protocol.Code // claims, by attempt
+	mute      bool                     // reports get no answer
 
 	lostLeaves int // answers to Leave that do not arrive, though it is done
 }
@@ -192,6 +193,9 @@ func (f *fakeServer) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*ru
 	if err != nil || p.Role != identity.RoleNone {
 		return nil, refuse(protocol.CodeUnauthenticated, "enrolment needs a self-signed certificate")
 	}
+	if r.GetWorkloadIdentity() != "" {
+		return f.enrolWorkload(ctx, p, r)
+	}
 	code, err := identity.ParseCode(identity.CodeJoin, r.GetCode())
 	if err != nil {
 		return nil, protocol.ToConnect(err)
@@ -208,10 +212,37 @@ func (f *fakeServer) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*ru
 		return nil, refuse(protocol.CodeAlreadyExists, "the code was used by another machine: ask for a new one with `bivouac edge invite`")
 	}
 	c.usedBy = p.Thumbprint
+	return f.enrolled(ctx, p), nil
+}
+
+func (f *fakeServer) enrolled(ctx context.Context, p identity.Peer) *runnerv1.EnrollResponse {
 	return &runnerv1.EnrollResponse{
 		RunnerId: identity.RunnerID(p.PublicKey).String(), TenantId: testTenant.String(), OwnerPrincipalId: "prn_01jdv3k8x0q6v9w2m4t7y5z1ab",
 		CertificateChain: f.certify(f.publicKey(ctx)), RootCertificate: identitytest.PEM(f.root.Certificate), BrokerAddress: "10.0.0.9:7402",
-	}, nil
+	}
+}
+
+// fakeWorkloads are the identities that the server takes, and what it says first.
+type fakeWorkloads struct {
+	token string
+	seen  []string // tokens, as they came
+	first []error
+}
+
+func (f *fakeServer) enrolWorkload(ctx context.Context, p identity.Peer, r *runnerv1.EnrollRequest) (*runnerv1.EnrollResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w := &f.workloads
+	w.seen = append(w.seen, r.GetWorkloadIdentity())
+	if len(w.first) > 0 {
+		err := w.first[0]
+		w.first = w.first[1:]
+		return nil, err
+	}
+	if r.GetWorkloadIdentity() != w.token {
+		return nil, refuse(protocol.CodeUnauthenticated, "the workload identity is refused")
+	}
+	return f.enrolled(ctx, p), nil
 }
 
 // welcome refuses strangers, and everybody once the server has forgotten.

@@ -30,9 +30,11 @@ const DefaultPort = "7401"
 type JoinParams struct {
 	Server string // https://host:port, as the invitation says
 	Code   string
-	Name   string // empty: the one that the invitation gives
-	State  string // directory
-	Policy owner.Policy
+	// Workload enrols in place of a code; its zero value is none.
+	Workload Workload
+	Name     string // empty: the one that the invitation gives
+	State    string // directory
+	Policy   owner.Policy
 	// Network for the link; the zero value is the machine's own.
 	Network link.Network
 	Version string
@@ -44,7 +46,7 @@ type JoinParams struct {
 // with the same code when it broke off.
 func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error) {
 	var none state.Enrolment
-	code, err := identity.ParseCode(identity.CodeJoin, p.Code)
+	by, err := p.invitation()
 	if err != nil {
 		return none, err
 	}
@@ -84,7 +86,7 @@ func Join(ctx context.Context, p JoinParams) (joined state.Enrolment, err error)
 			os.Remove(dir.Policy())
 		}
 	}()
-	e, err := enrol(ctx, p, dir, address, code)
+	e, err := enrol(ctx, p, dir, address, by)
 	if err != nil {
 		return none, wrongPort(address, err)
 	}
@@ -157,7 +159,7 @@ func joinPolicy(dir *state.Dir, p owner.Policy) (_ owner.Policy, written bool, e
 }
 
 // enrol meets the server of the code and stores key, certificate and root.
-func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, code identity.Code) (state.Enrolment, error) {
+func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, by invitation) (state.Enrolment, error) {
 	var none state.Enrolment
 	key, err := dir.Key(true)
 	if err != nil {
@@ -169,7 +171,7 @@ func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, co
 	}
 	client, err := link.NewClient(link.Config{
 		Address:     address,
-		Trust:       link.Trust{Role: identity.RoleServer, Fingerprint: code.Fingerprint},
+		Trust:       link.Trust{Role: identity.RoleServer, Fingerprint: by.fingerprint},
 		Certificate: func() (*tls.Certificate, error) { return &introduction, nil },
 		Network:     p.Network,
 	})
@@ -179,12 +181,12 @@ func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, co
 	defer client.Close()
 	rpc := runnerv1connect.NewRunnerServiceClient(client, client.URL())
 	res, err := call(ctx, rpc.Enroll, &runnerv1.EnrollRequest{
-		Code: code.Reveal(), Name: p.Name, CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
+		Code: by.code, WorkloadIdentity: by.workload, Name: p.Name, CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Oldest(),
 	})
 	if err != nil {
 		return none, err
 	}
-	id, err := store(dir, key, code, res)
+	id, err := store(dir, key, by.fingerprint, res)
 	if err != nil {
 		return none, err
 	}
@@ -195,8 +197,8 @@ func enrol(ctx context.Context, p JoinParams, dir *state.Dir, address string, co
 }
 
 // store keeps what the server gave after a check that it belongs together: the
-// root of the code, a chain under it, of this key, under this key's identity.
-func store(dir *state.Dir, key ed25519.PrivateKey, code identity.Code, res *runnerv1.EnrollResponse) (protocol.RunnerID, error) {
+// root of the invitation, a chain under it, of this key, under this key's identity.
+func store(dir *state.Dir, key ed25519.PrivateKey, fingerprint string, res *runnerv1.EnrollResponse) (protocol.RunnerID, error) {
 	roots, err := identity.ParsePEM(res.GetRootCertificate())
 	if err != nil {
 		return "", err
@@ -205,8 +207,8 @@ func store(dir *state.Dir, key ed25519.PrivateKey, code identity.Code, res *runn
 	if err != nil {
 		return "", err
 	}
-	if identity.Fingerprint(roots[0]) != code.Fingerprint {
-		return "", protocol.Errorf(protocol.CodeUnauthenticated, "the server handed out another root than the code names: ask its owner for a new code")
+	if identity.Fingerprint(roots[0]) != fingerprint {
+		return "", protocol.Errorf(protocol.CodeUnauthenticated, "the server handed out another root than the invitation names: ask its owner for a new one")
 	}
 	if _, err := identity.VerifyChain(chain, roots[0], chain[0].NotBefore); err != nil {
 		return "", protocol.Errorf(protocol.CodeUnauthenticated, "the certificate that the server gave does not hang from its root: %w", err)

@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
+	"bivouac/jobs"
 	"bivouac/server/engine"
 	"bivouac/server/policy"
 	"bivouac/server/trace"
@@ -56,6 +57,8 @@ type Config struct {
 	// BrokerCodeFile holds the code of bivouac-broker server-code; needed at the
 	// first start.
 	BrokerCodeFile string
+	// Nomad that runs runners; nil: none does.
+	Nomad *jobs.Config
 	// TraceEndpoint of a collector that speaks OTLP over HTTP, such as
 	// http://127.0.0.1:4318; empty: no traces.
 	TraceEndpoint string

@@ -11,6 +11,8 @@ import (
 
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
+	"bivouac/jobs"
+	"bivouac/server/engine"
 )
 
 // file is server.hcl. Every attribute is optional; what is absent keeps its
@@ -29,6 +31,7 @@ import (
 //	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100
 //	          max_session_idle = "24h"  max_session_lifetime = "720h"  max_approval_wait = "1h" }
 //	quota "principal" { max_active_turns = 4  max_turns_per_minute = 30 }
+//	nomad   { address = "https://nomad.example.org:4646"  enrol "agents" { … } }   see package jobs
 type file struct {
 	DataDir  *string      `hcl:"data_dir"`
 	Grace    *string      `hcl:"grace"`
@@ -42,6 +45,7 @@ type file struct {
 	Trace    *traceFile   `hcl:"trace,block"`
 	Limits   *limitsFile  `hcl:"limits,block"`
 	Quotas   []*quotaFile `hcl:"quota,block"`
+	Nomad    *jobs.Block  `hcl:"nomad,block"`
 }
 
 type publicFile struct {
@@ -151,6 +155,9 @@ func (f file) over(c Config) (Config, error) {
 	if m := f.Metrics; m != nil {
 		set(&c.MetricsAddress, m.Address)
 	}
+	if err := f.nomad(&c); err != nil {
+		return c, err
+	}
 	var err error
 	if c.Quotas, err = quotasOver(c.Quotas, f.Quotas); err != nil {
 		return c, err
@@ -165,6 +172,24 @@ func (f file) over(c Config) (Config, error) {
 			setLimit("limits.max_approval_wait", &c.Limits.MaxApprovalWait, l.MaxApprovalWait))
 	}
 	return c, nil
+}
+
+// nomad is whose runners enrol by workload identity.
+func (f file) nomad(c *Config) error {
+	if f.Nomad == nil {
+		return nil
+	}
+	n, err := f.Nomad.Config(os.Getenv)
+	if err != nil {
+		return err
+	}
+	for _, r := range n.Rules {
+		if err := engine.CheckActions(r.Actions); err != nil {
+			return protocol.Errorf(protocol.CodeInvalidArgument, "nomad.enrol %q: actions: %w", r.Name, err)
+		}
+	}
+	c.Nomad = &n
+	return nil
 }
 
 func setDuration(field string, dst *time.Duration, v *string) error {

@@ -217,7 +217,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	p.people = probes(people, ready.checks, p.stopping)
 	p.machines = runnerapi.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Trust: p.broker, Feed: p.feed,
-		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes,
+		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes, Workloads: workloadsOf(p.cfg.Nomad),
 		Stopping: p.stopping, Log: p.cfg.Log,
 	}
 	return nil

@@ -77,6 +77,7 @@ func runCommand(dir *string) *cobra.Command {
 	var level slog.Level
 	var worker, metrics string
 	var endTurns bool
+	var enrol enrolFlags
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Work as a runner until interrupted",
@@ -84,11 +85,14 @@ func runCommand(dir *string) *cobra.Command {
 			"a service manager must therefore end only this process (systemd: KillMode=process).",
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			if err := enrol.enrol(cmd.Context(), cmd, *dir, log); err != nil {
+				return err
+			}
 			d, err := state.Open(*dir)
 			if err != nil {
 				return err
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: func() (net.Listener, error) { return edge.ListenControl(d) }, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
 				cfg.SandboxFunc = func() sandbox.Backend {
@@ -117,6 +121,7 @@ func runCommand(dir *string) *cobra.Command {
 			return err
 		},
 	}
+	enrol.add(cmd)
 	cmd.Flags().StringVar(&metrics, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	cmd.Flags().BoolVar(&endTurns, "end-turns", false, "when it is stopped, end the sandboxes of turns too; their turns are interrupted")

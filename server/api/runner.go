@@ -139,6 +139,11 @@ func (s runners) RevokeRunner(ctx context.Context, r *apiv1.RevokeRunnerRequest)
 	if err != nil {
 		return nil, err
 	}
+	if r.GetFreeNode() {
+		if err := s.Engine.FreeNode(ctx, callerOf(ctx), id); err != nil {
+			return nil, err
+		}
+	}
 	out := &apiv1.RevokeRunnerResponse{}
 	err = s.Store.View(ctx, callerOf(ctx), func(tx *store.Tx) error {
 		names, err := principalNames(tx)

@@ -36,8 +36,8 @@
 // no. reconcile.go finds out what became of those in doubt, inspect.go looks
 // at the thing itself, unknown.go is a person's word on the rest.
 //
-// A machine: joincodes.go invites it, runners.go enrols and connects it (links.go; copies.go
-// is about two with one key), bindings.go lets others use it, mailbox.go is how it is told.
+// A machine: joincodes.go invites it, workload.go takes one that Nomad signs for, runners.go
+// enrols and connects it (links.go; copies.go is about two with one key), bindings.go lets others use it, mailbox.go is how it is told.
 // runner_turn.go makes the attempt of a turn that is placed there, place.go offers it, claim.go
 // gives it away and renews its lease (leases.go), report.go and report_turn.go accept what
 // it did, blobs.go its files, park.go hands a turn over while a person decides. reap.go

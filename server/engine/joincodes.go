@@ -54,6 +54,9 @@ func (e *Engine) CreateJoinCode(ctx context.Context, c store.Caller, n NewJoinCo
 	return code, err
 }
 
+// CheckActions refuses what no binding may name, for configurations.
+func CheckActions(actions []string) error { return checkBindable(actions) }
+
 func checkBindable(actions []string) error {
 	for _, a := range actions {
 		if !slices.Contains(bindable, a) {

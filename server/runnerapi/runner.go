@@ -2,7 +2,6 @@ package runnerapi
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"bivouac/edge/identity"
@@ -10,7 +9,6 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/facts"
 	"bivouac/edge/protocol/runnerv1"
-	"bivouac/server/engine"
 )
 
 // runners is the RunnerService: the engine's use cases under the identity of
@@ -20,39 +18,35 @@ type runners struct {
 	challenges *identity.Challenges
 }
 
-// Enroll makes a runner of a code and a self-signed certificate.
+// Enroll makes a runner of a self-signed certificate and of a code, or of a workload
+// identity in its place.
 func (s runners) Enroll(ctx context.Context, r *runnerv1.EnrollRequest) (*runnerv1.EnrollResponse, error) {
 	peer, err := link.PeerFrom(ctx)
 	if err != nil {
 		return nil, err
 	}
-	code, err := identity.ParseCode(identity.CodeJoin, r.GetCode())
-	if err != nil {
-		return nil, err
-	}
-	root, err := s.Trust.Root()
-	if err != nil {
-		return nil, err
-	}
-	if !strings.EqualFold(code.Fingerprint, identity.Fingerprint(root)) {
-		return nil, protocol.Errorf(protocol.CodeUnauthenticated, "the code is of another server: ask the owner of this one for a code")
-	}
 	version, err := protocol.Agree(r.GetOldestCapabilityVersion(), r.GetCapabilityVersion())
 	if err != nil {
 		return nil, err
 	}
-	n := engine.Enrolment{CodeHash: code.Hash(), Runner: identity.RunnerID(peer.PublicKey), Name: r.GetName(),
-		PublicKey: peer.PublicKey, Thumbprint: peer.Thumbprint}
-	tenant, err := s.Engine.InvitationOf(ctx, n)
+	var by invited
+	switch {
+	case r.GetWorkloadIdentity() == "":
+		by, err = s.byCode(ctx, peer, r)
+	case r.GetCode() == "":
+		by, err = s.byWorkload(ctx, peer, r)
+	default:
+		err = protocol.Errorf(protocol.CodeInvalidArgument, "a machine enrols by a code or by a workload identity: give one of them")
+	}
 	if err != nil {
 		return nil, err
 	}
 	// The code is used last: a certificate that nobody got is of no use to anybody.
-	chain, rootPEM, err := s.certify(ctx, n.Runner, tenant, peer.PublicKey)
+	chain, rootPEM, err := s.certify(ctx, identity.RunnerID(peer.PublicKey), by.tenant, peer.PublicKey)
 	if err != nil {
 		return nil, err
 	}
-	rn, err := s.Engine.EnrollRunner(ctx, n)
+	rn, err := by.enroll()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +70,7 @@ func (s runners) certify(ctx context.Context, runner protocol.RunnerID, tenant p
 		if ctx.Err() == nil {
 			s.Log.WarnContext(ctx, "a machine cannot join: the broker does not answer", "runner", runner, "error", err)
 			err = &protocol.Error{Code: protocol.CodeUnavailable, Err: err, Message: "this machine reached the server, but the server cannot reach its broker, which signs what a machine gets: " +
-				"start it there, with `bivouac-broker run` or `bivouac dev`, then run the same command again; the code is not used up"}
+				"start it there, with `bivouac-broker run` or `bivouac dev`, then run the same command again; what it enrols by is not used up"}
 		}
 	}
 	return chain, root, err

@@ -28,7 +28,13 @@ type Trust interface {
 	CertifyRunner(ctx context.Context, runner protocol.RunnerID, tenant protocol.TenantID, spki []byte) (chain, root []byte, err error)
 }
 
-// Config of the listener's handlers. All fields but the last four are required.
+// Workloads judges the identities of another scheduler's tasks: it names the workload,
+// whose machine it is and what for, and nothing of the key.
+type Workloads interface {
+	Judge(ctx context.Context, token string) (engine.WorkloadEnrolment, error)
+}
+
+// Config of the listener's handlers. All fields but the last five are required.
 type Config struct {
 	Engine *engine.Engine
 	Store  *store.Store
@@ -37,6 +43,8 @@ type Config struct {
 	Feed   *Feed
 	// BrokerAddress is where runners' relays reach the broker, host:port.
 	BrokerAddress string
+	// Workloads by whose identities machines enrol too; nil: by codes alone.
+	Workloads Workloads
 	// MaxBlobBytes bounds one blob. Default transfer.MaxBytes.
 	MaxBlobBytes int64
 	// UnaryTimeout bounds a call that is no stream. Default intercept.UnaryTimeout.

@@ -103,6 +103,11 @@ var layers = []layer{
 	{"vaultpolicy/policies", []string{"edge/protocol", "server/broker/issued"}, []string{}, "what may be done is text, before anybody asks"},
 	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
 
+	// Nomad starts runners; the server asks it, and an admin's command line sets it up
+	{"jobs", []string{"edge/filemode", "edge/protocol", "jobs/workload"}, []string{}, "what is asked of Nomad knows no turn"},
+	{"jobs/jobstest", nil, []string{"github.com/go-jose/go-jose/v4"}, "a signer has keys and no rule"},
+	{"jobs/workload", []string{"edge/protocol"}, []string{"github.com/go-jose/go-jose/v4"}, "an identity is judged by rules and keys alone"},
+
 	// listeners and assembly
 	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect"}, "what happens around a call knows no state, so that a broker may use it"},
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
@@ -116,7 +121,7 @@ var layers = []layer{
 	{"server/metric", []string{"edge/link", "edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
 	{"server/backup", []string{"edge/durable", "edge/lockfile", "edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
-	{"server", []string{"edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
+	{"server", []string{"jobs", "edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
@@ -129,7 +134,7 @@ var layers = []layer{
 	{"cmd/bivouac-worker", []string{"edge/protocol", "edge/sandbox/seccomp", "edge/worker", "edge/worker/outward"}, nil, "one inherited socket, and the tools of sandbox B"},
 
 	// what proves it may see everything
-	{"test", []string{"cmd", "consul", "edge", "server", "vaultpolicy"}, nil, "tests see everything"},
+	{"test", []string{"cmd", "consul", "edge", "jobs", "server", "vaultpolicy"}, nil, "tests see everything"},
 }
 
 // pure packages have no clock, randomness, I/O, locks or goroutines.
@@ -154,8 +159,8 @@ var goStatements = map[string]string{
 // closures names what a binary must never link; "/..." means everything below.
 var closures = map[string][]string{
 	"bivouac":        {"github.com/modelcontextprotocol/..."},
-	"bivouac-broker": {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/supervise/...", "bivouac/edge/device/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
-	"bivouac-worker": {"github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
-	"bivouac-edge":   {"bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
+	"bivouac-broker": {"github.com/hashicorp/nomad/...", "bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/edge/supervise/...", "bivouac/edge/device/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/..."},
+	"bivouac-worker": {"github.com/hashicorp/nomad/...", "github.com/quic-go/quic-go/...", "modernc.org/sqlite/...", "github.com/jackc/pgx/v5/...", "database/sql", "bivouac/server/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
+	"bivouac-edge":   {"github.com/hashicorp/nomad/...", "bivouac/server/store/...", "bivouac/server/engine/...", "bivouac/server/broker/keyring/...", "modernc.org/sqlite/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
 	"bivouac-server": {"bivouac/edge/sandbox/...", "bivouac/edge/device/...", "bivouac/server/broker/keyring/...", "bivouac/server/broker/provider/...", "github.com/modelcontextprotocol/...", "github.com/hashicorp/vault/..."},
 }

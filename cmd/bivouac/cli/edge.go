@@ -127,11 +127,16 @@ func sandboxOf(r *apiv1.Runner) string {
 }
 
 func (a *app) edgeRevoke() *cobra.Command {
-	return &cobra.Command{
+	var free bool
+	cmd := &cobra.Command{
 		Use:   "revoke MACHINE",
 		Short: "End a machine's part in this, now",
 		Long: `Ends the machine's certificate, its leases and what runs on it. MACHINE is a name or
-an id of bivouac edge list. It may come back only with a new invitation.`,
+an id of bivouac edge list. It may come back only with a new invitation.
+
+A machine that Nomad runs keeps its node, so that the same node is not back at once. With
+--free-node another key of that node may enrol, also when the machine was revoked before:
+for a node whose key was lost.`,
 		Example: "  bivouac edge revoke laptop",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
@@ -139,7 +144,7 @@ an id of bivouac edge list. It may come back only with a new invitation.`,
 			if err != nil {
 				return err
 			}
-			res, err := c.Runners.RevokeRunner(ctx, &apiv1.RevokeRunnerRequest{RunnerId: id})
+			res, err := c.Runners.RevokeRunner(ctx, &apiv1.RevokeRunnerRequest{RunnerId: id, FreeNode: free})
 			if err != nil {
 				return err
 			}
@@ -148,6 +153,8 @@ an id of bivouac edge list. It may come back only with a new invitation.`,
 			})
 		}),
 	}
+	cmd.Flags().BoolVar(&free, "free-node", false, "let another key of its Nomad node enrol by workload identity")
+	return cmd
 }
 
 func (a *app) edgeBind() *cobra.Command {

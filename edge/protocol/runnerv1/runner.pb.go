@@ -31,8 +31,10 @@ type EnrollRequest struct {
 	Name                    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	CapabilityVersion       int32                  `protobuf:"varint,3,opt,name=capability_version,json=capabilityVersion,proto3" json:"capability_version,omitempty"`
 	OldestCapabilityVersion int32                  `protobuf:"varint,4,opt,name=oldest_capability_version,json=oldestCapabilityVersion,proto3" json:"oldest_capability_version,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// A workload identity of Nomad (JWT, compact), in place of a code.
+	WorkloadIdentity string `protobuf:"bytes,5,opt,name=workload_identity,json=workloadIdentity,proto3" json:"workload_identity,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *EnrollRequest) Reset() {
@@ -91,6 +93,13 @@ func (x *EnrollRequest) GetOldestCapabilityVersion() int32 {
 		return x.OldestCapabilityVersion
 	}
 	return 0
+}
+
+func (x *EnrollRequest) GetWorkloadIdentity() string {
+	if x != nil {
+		return x.WorkloadIdentity
+	}
+	return ""
 }
 
 type EnrollResponse struct {
@@ -4168,12 +4177,13 @@ var File_bivouac_runner_v1_runner_proto protoreflect.FileDescriptor
 
 const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\n" +
-	"\x1ebivouac/runner/v1/runner.proto\x12\x11bivouac.runner.v1\"\xa2\x01\n" +
+	"\x1ebivouac/runner/v1/runner.proto\x12\x11bivouac.runner.v1\"\xcf\x01\n" +
 	"\rEnrollRequest\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12-\n" +
 	"\x12capability_version\x18\x03 \x01(\x05R\x11capabilityVersion\x12:\n" +
-	"\x19oldest_capability_version\x18\x04 \x01(\x05R\x17oldestCapabilityVersion\"\xa6\x02\n" +
+	"\x19oldest_capability_version\x18\x04 \x01(\x05R\x17oldestCapabilityVersion\x12+\n" +
+	"\x11workload_identity\x18\x05 \x01(\tR\x10workloadIdentity\"\xa6\x02\n" +
 	"\x0eEnrollResponse\x12\x1b\n" +
 	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1b\n" +
 	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12,\n" +

@@ -5869,8 +5869,11 @@ func (x *ListRunnersResponse) GetRunners() []*Runner {
 }
 
 type RevokeRunnerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RunnerId      string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	RunnerId string                 `protobuf:"bytes,1,opt,name=runner_id,json=runnerId,proto3" json:"runner_id,omitempty"`
+	// Another key of the same node may enrol by workload identity afterwards. Also for a
+	// machine that was revoked before.
+	FreeNode      bool `protobuf:"varint,2,opt,name=free_node,json=freeNode,proto3" json:"free_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5910,6 +5913,13 @@ func (x *RevokeRunnerRequest) GetRunnerId() string {
 		return x.RunnerId
 	}
 	return ""
+}
+
+func (x *RevokeRunnerRequest) GetFreeNode() bool {
+	if x != nil {
+		return x.FreeNode
+	}
+	return false
 }
 
 type RevokeRunnerResponse struct {
@@ -8501,9 +8511,10 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\awarning\x18\x04 \x01(\tR\awarning\"\x14\n" +
 	"\x12ListRunnersRequest\"C\n" +
 	"\x13ListRunnersResponse\x12,\n" +
-	"\arunners\x18\x01 \x03(\v2\x12.bivouac.v1.RunnerR\arunners\"2\n" +
+	"\arunners\x18\x01 \x03(\v2\x12.bivouac.v1.RunnerR\arunners\"O\n" +
 	"\x13RevokeRunnerRequest\x12\x1b\n" +
-	"\trunner_id\x18\x01 \x01(\tR\brunnerId\"B\n" +
+	"\trunner_id\x18\x01 \x01(\tR\brunnerId\x12\x1b\n" +
+	"\tfree_node\x18\x02 \x01(\bR\bfreeNode\"B\n" +
 	"\x14RevokeRunnerResponse\x12*\n" +
 	"\x06runner\x18\x01 \x01(\v2\x12.bivouac.v1.RunnerR\x06runner\"m\n" +
 	"\x11PutBindingRequest\x12\x1b\n" +
