@@ -8,6 +8,7 @@ import (
 	"bivouac/edge/fault"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 )
@@ -55,7 +56,7 @@ func (d *Daemon) settleAction(a *attempt, r *runnerv1.Result) {
 			d.log.Error("the result of an action cannot be journalled", "attempt", a.id, "error", err)
 		}
 		broken := protocol.CodeOf(err) == protocol.CodeDataLoss // until a restart
-		if broken || !sleep(d.ops.Context(), backoff.Next()) {
+		if broken || !op.Sleep(d.ops.Context(), backoff.Next()) {
 			return
 		}
 	}

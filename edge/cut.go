@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/state"
@@ -67,7 +68,7 @@ func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
 // fence ends everything because the server said so, and ends the daemon.
 func (d *Daemon) fence(ctx context.Context, why error) error {
 	if d.leaving.Load() {
-		sleep(ctx, watchEvery/10) // its owner's command ends the daemon
+		op.Sleep(ctx, watchEvery/10) // its owner's command ends the daemon
 		return nil
 	}
 	for _, a := range d.table.all() {
@@ -90,6 +91,6 @@ func enrolAgain(dir *state.Dir, err error) error {
 func (d *Daemon) awaitQuiet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*stopTimeout)
 	defer cancel()
-	for d.turns.stopping() > 0 && sleep(ctx, 10*time.Millisecond) {
+	for d.turns.stopping() > 0 && op.Sleep(ctx, 10*time.Millisecond) {
 	}
 }

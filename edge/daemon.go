@@ -226,7 +226,7 @@ func (d *Daemon) run(ctx context.Context, l loop) error {
 			}
 			d.problems.note(l.name, err)
 			d.log.WarnContext(ctx, "a loop failed and tries again", "loop", l.name, "error", err)
-			sleep(ctx, backoff.Next())
+			op.Sleep(ctx, backoff.Next())
 		default:
 			d.problems.note(l.name, nil)
 			backoff.Reset()
@@ -303,14 +303,3 @@ func (d *Daemon) tidy() {
 }
 
 var errLeft = protocol.Errorf(protocol.CodeCancelled, "the runner has left its server")
-
-// sleep waits for d and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
-}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/protocol/runnerv1/runnerv1connect"
@@ -116,7 +117,7 @@ func takeLock(ctx context.Context, dir *state.Dir, patience time.Duration) (rele
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		if release, err = dir.Lock(); err == nil || !sleep(ctx, 20*time.Millisecond) {
+		if release, err = dir.Lock(); err == nil || !op.Sleep(ctx, 20*time.Millisecond) {
 			return release, err
 		}
 	}

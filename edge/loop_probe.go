@@ -3,6 +3,8 @@ package edge
 import (
 	"context"
 	"time"
+
+	"bivouac/edge/op"
 )
 
 // tickProbe looks for QUIC while the link runs over TCP, with decay. When it
@@ -36,7 +38,7 @@ func (d *Daemon) probeNow(ctx context.Context) error {
 	tried := d.probes.Load()
 	d.link.ProbeNow()
 	d.wakeProbe.Ring()
-	for d.probes.Load() == tried && sleep(ctx, 10*time.Millisecond) {
+	for d.probes.Load() == tried && op.Sleep(ctx, 10*time.Millisecond) {
 		if _, ok := d.link.NextProbe(); !ok {
 			return nil
 		}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bivouac/edge/durable"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 )
@@ -108,7 +109,7 @@ func (p *Processes) Kill(ctx context.Context, a state.Attempt) error {
 		if p.Reap(); p.running(a) == 0 {
 			break
 		}
-		if !sleep(ctx, 10*time.Millisecond) {
+		if !op.Sleep(ctx, 10*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/state"
@@ -81,7 +82,7 @@ func (d *Daemon) runTurn(ctx context.Context, t *turn) {
 		if t.seq.Load() > progress {
 			backoff.Reset()
 		}
-		sleep(ctx, backoff.Next())
+		op.Sleep(ctx, backoff.Next())
 	}
 	if errors.Is(context.Cause(ctx), errAbandoned) {
 		d.abandoned(d.ops.Context(), t)
@@ -165,7 +166,7 @@ func (d *Daemon) reach(ctx context.Context, t *turn) (*supervisev1.HelloResponse
 		if err == nil {
 			return hello, nil
 		}
-		if backoff.Failures() > 60 || !sleep(ctx, backoff.Next()) {
+		if backoff.Failures() > 60 || !op.Sleep(ctx, backoff.Next()) {
 			return nil, protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s does not answer: %w; its log is in %s", t.id, err, t.dir.Path())
 		}
 	}
@@ -266,7 +267,7 @@ func (d *Daemon) answer(m *runnerv1.ToolAnswer, done func()) bool {
 			if err == nil || !transient(err) {
 				break
 			}
-			if !sleep(ctx, backoff.Next()) {
+			if !op.Sleep(ctx, backoff.Next()) {
 				return // the server sends it again
 			}
 		}
@@ -284,7 +285,7 @@ func (d *Daemon) finishTurn(ctx context.Context, t *turn) {
 		if _, err := d.hello(ctx, t); err != nil {
 			break
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !op.Sleep(ctx, 20*time.Millisecond) {
 			return // the next start finds the directory
 		}
 	}

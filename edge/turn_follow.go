@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/edge/supervise/protocol/supervisev1"
@@ -78,7 +79,7 @@ func (d *Daemon) report(ctx context.Context, t *turn, records []*runnerv1.Record
 			d.log.WarnContext(ctx, "the server refuses records of an attempt for good", "attempt", t.id, "error", err)
 			return nil
 		}
-		if !sleep(ctx, backoff.Next()) {
+		if !op.Sleep(ctx, backoff.Next()) {
 			return context.Cause(ctx)
 		}
 	}
@@ -184,6 +185,6 @@ func (d *Daemon) passLive(ctx context.Context, t *turn) {
 			}
 			stream.Close()
 		}
-		sleep(ctx, backoff.Next())
+		op.Sleep(ctx, backoff.Next())
 	}
 }

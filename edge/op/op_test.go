@@ -117,3 +117,27 @@ func TestBell(t *testing.T) {
 		}
 	})
 }
+
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slept := func(ctx context.Context, d time.Duration) (time.Duration, bool) {
+			begun := time.Now()
+			alive := Sleep(ctx, d)
+			return time.Since(begun), alive
+		}
+		if d, alive := slept(t.Context(), time.Minute); d != time.Minute || !alive {
+			t.Errorf("a whole sleep: %v, alive %v", d, alive)
+		}
+		if d, alive := slept(t.Context(), 0); d != 0 || !alive {
+			t.Errorf("none: %v, alive %v", d, alive)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if d, alive := slept(ctx, time.Minute); d != time.Second || alive {
+			t.Errorf("cut short: %v, alive %v", d, alive)
+		}
+		if d, alive := slept(ctx, 0); d != 0 || alive {
+			t.Errorf("after the end: %v, alive %v", d, alive)
+		}
+	})
+}

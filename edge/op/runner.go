@@ -3,7 +3,7 @@
 // A loop starts an op under a name; what the op has to say is the input of a later
 // turn of a loop. Runner guarantees that one op of a name runs at a time, that none
 // starts outside of its span, and that nothing runs when Wait has returned. Bell is
-// a wake-up that is remembered once. The package refuses to know what is done, to
+// a wake-up that is remembered once; Sleep is a wait that a context ends. The package refuses to know what is done, to
 // repeat it and to queue it: who was told no asks again. It imports the standard
 // library alone. Test it with go test alone.
 package op

@@ -8,6 +8,7 @@ import (
 
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/protocol/brokerv1"
 )
@@ -39,8 +40,8 @@ func (l *Link) runEnrol(ctx context.Context) error {
 			return protocol.Errorf(protocol.CodeOf(err), "the broker %s refused this server: %w; %s", l.cfg.Address, err, needsCode)
 		}
 		l.cfg.Log.WarnContext(ctx, "the broker cannot be reached yet", "broker", l.cfg.Address, "error", err)
-		if err := pause(ctx, back.Next()); err != nil {
-			return err
+		if !op.Sleep(ctx, back.Next()) {
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -136,7 +137,7 @@ func (l *Link) runRenew(ctx context.Context) error {
 		leaf := c.leaf.Leaf
 		wait := time.Until(leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3))
 		if wait > 0 {
-			if err := pause(ctx, min(wait, time.Hour)); err != nil {
+			if !op.Sleep(ctx, min(wait, time.Hour)) {
 				return nil // stopped
 			}
 			continue
@@ -146,7 +147,7 @@ func (l *Link) runRenew(ctx context.Context) error {
 				return nil
 			}
 			l.cfg.Log.ErrorContext(ctx, "the server's certificate was not renewed", "ends", leaf.NotAfter, "error", err)
-			if pause(ctx, time.Second+back.Next()) != nil {
+			if !op.Sleep(ctx, time.Second+back.Next()) {
 				return nil
 			}
 			continue
@@ -187,15 +188,4 @@ func asPEM(b []byte) []byte {
 		return b
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: b})
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }

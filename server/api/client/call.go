@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1/apiv1connect"
 )
@@ -97,7 +98,7 @@ func (c caller) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			if !again || try >= c.retries {
 				return nil, err
 			}
-			if !sleep(ctx, wait) {
+			if !op.Sleep(ctx, wait) {
 				return nil, err
 			}
 		}
@@ -150,17 +151,6 @@ func retryIn(procedure string, err error, try int) (time.Duration, bool) {
 func backoff(try int) time.Duration {
 	limit := min(50*time.Millisecond<<min(try, 6), longestRetryAfter)
 	return rand.N(limit) + time.Millisecond
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // coded makes every error a *protocol.Error with a text for people.

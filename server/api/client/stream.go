@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 )
@@ -36,7 +37,7 @@ func (c *Client) Watch(ctx context.Context, session string, after int64, handle 
 			return err // a clean end: the session has no more events
 		}
 		c.lost(err)
-		if !sleep(ctx, backoff(try)) {
+		if !op.Sleep(ctx, backoff(try)) {
 			return context.Cause(ctx)
 		}
 	}
