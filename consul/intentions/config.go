@@ -183,13 +183,21 @@ func (c Config) Fresh() time.Duration {
 	return d
 }
 
+// Way to Consul, without a token.
+func (c Config) Way() client.Config {
+	return client.Config{Address: c.Address, CAFile: c.path(c.CAFile), ServerName: c.ServerName, CertFile: c.path(c.CertFile), KeyFile: c.path(c.KeyFile)}
+}
+
+// TokenPath is where the broker's token is; empty: Consul is asked as nobody.
+func (c Config) TokenPath() string { return c.path(c.TokenFile) }
+
 // Client that the configuration describes. Its token is read for every request.
 func (c Config) Client() (*client.Client, error) {
-	cfg := client.Config{Address: c.Address, CAFile: c.path(c.CAFile), ServerName: c.ServerName, CertFile: c.path(c.CertFile), KeyFile: c.path(c.KeyFile)}
+	way := c.Way()
 	if c.TokenFile != "" {
-		cfg.Token = client.TokenFile(c.path(c.TokenFile))
+		way.Token = client.TokenFile(c.TokenPath())
 	}
-	return client.New(cfg)
+	return client.New(way)
 }
 
 // Open makes the port of a configuration. Grace is how long something open may go on

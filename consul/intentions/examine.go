@@ -35,9 +35,25 @@ func (f File) Examine(ctx context.Context, r *finding.Report) {
 		return
 	}
 	defer c.Close()
+	if f.ExamineServer(ctx, r, c) {
+		f.examineAsBroker(ctx, r, c)
+	}
+}
+
+// ExamineBroker asks what the broker's token may, and nothing of the server.
+func (f File) ExamineBroker(ctx context.Context, r *finding.Report) {
+	c, err := f.Client()
+	if r.Err("consul.token", err, whyRights, "edit the consul block of broker.hcl") {
+		return
+	}
+	defer c.Close()
+	f.examineAsBroker(ctx, r, c)
+}
+
+func (f File) examineAsBroker(ctx context.Context, r *finding.Report, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, examineIn)
 	defer cancel()
-	if f.examineServer(ctx, r, c) && f.examineToken(ctx, r, c) {
+	if f.examineToken(ctx, r, c) {
 		f.examineRights(ctx, r, c)
 	}
 }
@@ -64,8 +80,10 @@ func (s *Server) Examine(ctx context.Context, r *finding.Report) {
 	}
 }
 
-// examineServer asks what everybody may ask: whether a server is there, with a leader.
-func (f File) examineServer(ctx context.Context, r *finding.Report, c *client.Client) bool {
+// ExamineServer asks what everybody may ask: whether a server is there, with a leader.
+func (f File) ExamineServer(ctx context.Context, r *finding.Report, c *client.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, examineIn)
+	defer cancel()
 	var leader string
 	a, err := c.Get(ctx, "status/leader", &leader)
 	switch {
@@ -73,7 +91,7 @@ func (f File) examineServer(ctx context.Context, r *finding.Report, c *client.Cl
 		r.Bad("consul.server", err.Error(), whyAway, cmp.Or(client.Mend(err), "consul members"))
 		return false
 	case leader == "":
-		r.Bad("consul.server", f.Address+" knows no leader", whyAway, "consul operator raft list-peers")
+		r.Bad("consul.server", c.Address()+" knows no leader", whyAway, "consul operator raft list-peers")
 		return false
 	}
 	if end := a.CertificateEnd; !end.IsZero() && time.Until(end) < soon {
@@ -83,7 +101,7 @@ func (f File) examineServer(ctx context.Context, r *finding.Report, c *client.Cl
 	if a.CertificateEnd.IsZero() {
 		said = "without TLS, as the agent of this machine"
 	}
-	r.Fine("consul.server", "%s %s, its leader is %s", f.Address, said, leader)
+	r.Fine("consul.server", "%s %s, its leader is %s", c.Address(), said, leader)
 	if !a.Date.IsZero() {
 		r.Clock("Consul", a.Date, time.Now(), time.Second)
 	}

@@ -3,6 +3,7 @@ package pathstest
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"testing"
 
 	"bivouac/consul"
@@ -119,11 +120,42 @@ var (
 	}
 )
 
+// known leaves out the permissions that a source does not know, by their paths: an older
+// server cannot be given every question about a header.
+func known(s Source) (entries []consul.Intention, left map[string]bool) {
+	older, ok := s.(interface{ Knows(h consul.Header) bool })
+	if !ok {
+		return PermissionEntries, nil
+	}
+	left = map[string]bool{}
+	for _, in := range PermissionEntries {
+		out := consul.Intention{Destination: in.Destination}
+		for _, source := range in.Sources {
+			had := source.Permissions
+			source.Permissions = nil
+			for _, p := range had {
+				if slices.ContainsFunc(p.HTTP.Header, func(h consul.Header) bool { return !older.Knows(h) }) {
+					left[p.HTTP.PathExact] = true
+					continue
+				}
+				source.Permissions = append(source.Permissions, p)
+			}
+			out.Sources = append(out.Sources, source)
+		}
+		entries = append(entries, out)
+	}
+	return entries, left
+}
+
 func permissions(t *testing.T, open func(t *testing.T) Source) {
 	s := open(t)
-	s.Replace(t, PermissionEntries...)
+	entries, left := known(s)
+	s.Replace(t, entries...)
 	settled(t, s, "web", "api", true)
 	for _, row := range PermissionRows {
+		if row.Destination == "headers" && left[row.Path] {
+			continue
+		}
 		d := s.Decide(row.Source, row.Destination, &consul.Request{Method: row.Method, Path: row.Path, Header: row.Header})
 		if d.Allowed != row.Allowed || d.Reason == "" {
 			t.Errorf("%s: %s %s from %s to %s: allowed=%v because %s", row.Name, row.Method, row.Path, row.Source, row.Destination, d.Allowed, d.Reason)

@@ -31,7 +31,7 @@ var embedded = suite{module + "server/broker/keyring", "^TestAuthority$"}
 
 // fixtures start engines. Whoever imports one is tested against engines, and so are
 // the fixtures themselves.
-var fixtures = []string{module + "test/engines/vaulttest", module + "test/engines/consulserver"}
+var fixtures = []string{module + "test/engines/vaulttest", module + "test/engines/consulserver", module + "test/engines/nomadserver"}
 
 // suites finds the packages by what their tests import, and in them the tests by what
 // they call, so that none is forgotten.

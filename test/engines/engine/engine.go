@@ -45,13 +45,15 @@ var (
 	OpenBao = Engine{Name: "bao"}
 	// Consul in a release under MPL-2.0 that builds as a Go tool.
 	Consul = Engine{Name: "consul", Package: "github.com/hashicorp/consul"}
+	// Nomad is never built here: its licence is no open-source one.
+	Nomad = Engine{Name: "nomad"}
 )
 
 // Vaults are the engines that hold grants and credentials.
 func Vaults() []Engine { return []Engine{Vault, OpenBao} }
 
 // All engines, in the order in which they are run.
-func All() []Engine { return append(Vaults(), Consul) }
+func All() []Engine { return append(Vaults(), Consul, Nomad) }
 
 // Program is an engine's program on this machine.
 type Program struct {

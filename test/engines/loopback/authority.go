@@ -64,12 +64,12 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Certify makes one certificate for the loopback, and writes it, its key and the
-// authority's certificate into dir.
-func (a *Authority) Certify(dir string) error {
+// Certify makes one certificate for the loopback and for further names, and writes it, its
+// key and the authority's certificate into dir.
+func (a *Authority) Certify(dir string, names ...string) error {
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: Host},
-		NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotBefore.Add(time.Hour + a.Life), IPAddresses: []net.IP{net.ParseIP(Host)},
+		NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotBefore.Add(time.Hour + a.Life), IPAddresses: []net.IP{net.ParseIP(Host)}, DNSNames: names,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

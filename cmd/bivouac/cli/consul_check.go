@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/consul/client"
+	"bivouac/consul/intentions"
+	"bivouac/consul/plan"
+	"bivouac/edge/finding"
+)
+
+func (a *app) consulCheck() *cobra.Command {
+	var f consulFlags
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what Consul lacks, and what does not work without it",
+		Long: `Compares Consul with what the broker needs, by your token; and where the broker's token file
+can be read from here, asks with it about every destination, and holds Consul's own verdict
+about a stranger against what follows from the intentions. It changes and deletes nothing.
+It ends with 0 unless something does not work; with --strict also a warning counts. On the
+broker's own machine bivouac-broker doctor sees the same without your token.` + asConsulAdmin,
+		Example: "  bivouac consul check\n  bivouac consul check --broker-config /etc/bivouac/broker.hcl --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, p, err := a.consulPlan(f)
+			if err != nil {
+				return err
+			}
+			r := finding.From("here")
+			a.checkConsul(cmd.Context(), r, file, p)
+			err = r.Show(a.out, a.json, strict)
+			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
+				return exitError{int(verdict)}
+			}
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
+	return cmd
+}
+
+const setUpConsul = "bivouac consul setup --apply"
+
+// checkConsul finds what is wrong from here: first what the admin sees, then what the
+// broker does.
+func (a *app) checkConsul(ctx context.Context, r *finding.Report, file intentions.File, p plan.Plan) {
+	const why = "what Consul has is compared by your token"
+	admin, err := a.consulAdmin(file)
+	if r.Err("consul.admin", err, why, "CONSUL_HTTP_ADDR, CONSUL_CACERT and CONSUL_HTTP_TOKEN_FILE, as for the consul command line") {
+		return
+	}
+	defer admin.Close()
+	if file.ExamineServer(ctx, r, admin) {
+		compareConsul(ctx, r, admin, p)
+	}
+	if path := file.TokenPath(); path != "" {
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			r.Warn("consul.token", path+" is not on this machine", "what the broker may do is not tried from here", "bivouac-broker doctor  (on the broker's machine)")
+			return
+		}
+	}
+	file.ExamineBroker(ctx, r)
+}
+
+// compareConsul with the plan.
+func compareConsul(ctx context.Context, r *finding.Report, admin *client.Client, p plan.Plan) {
+	d, open, err := p.Diff(ctx, admin)
+	if err != nil {
+		r.Bad("consul.plan", explainConsul(err).Error(), "what is missing cannot be said", "CONSUL_HTTP_TOKEN_FILE of an admin; bivouac consul setup --help says what is asked")
+		return
+	}
+	if open {
+		r.Warn("consul.acl", "access control of Consul is off", "whoever reaches it may open every path", "acl { enabled = true  default_policy = \"deny\" } in the configuration of its servers")
+	}
+	for _, x := range d {
+		switch x.State {
+		case plan.Missing:
+			r.Bad("consul.plan", x.Title()+" is missing", x.For, setUpConsul)
+		case plan.InTheWay:
+			r.Bad("consul.plan", fmt.Sprintf("%s says %q, and not %q", x.Title(), x.Have, x.Want), x.For, "bivouac consul setup --apply  (says what to do; it changes nothing that somebody decided)")
+		default:
+			r.Bad("consul.plan", x.Title()+" differs", x.For, "bivouac consul setup  (shows how), then "+setUpConsul)
+		}
+	}
+	if len(d) == 0 {
+		r.Fine("consul.plan", "all %d policies, roles, intentions and protocols are there as they must be", len(p.Items))
+	}
+}

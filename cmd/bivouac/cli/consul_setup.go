@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"bivouac/consul/client"
+	"bivouac/consul/intentions"
+	"bivouac/consul/plan"
+	"bivouac/edge/legible"
+	"bivouac/edge/protocol"
+)
+
+func (a *app) consulSetup() *cobra.Command {
+	var f consulFlags
+	var apply, bare bool
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Show what Consul lacks for this deployment; with --apply, make it",
+		Long: `Compares what the broker needs with what Consul has, and shows the difference: + is made,
+~ is changed, ! stands in the way and is never touched. The broker needs a policy that lets
+it read the intentions of its destinations and nothing else, and a role with it; beside
+that there is the intention * => * deny, so that what nothing names is closed also where
+Consul's own default is open, and the protocol http of the destinations, without which
+Consul takes no permissions about single requests. Nothing is deleted. Without --apply
+nothing is changed; it then ends with 0 where nothing differs, and with 10 where something
+does. No token is made: the command that makes the broker's is printed.
+
+With --print it asks no server, and prints everything as commands of the consul command
+line: to be reviewed, or taken over into Terraform.` + asConsulAdmin,
+		Example: "  bivouac consul setup\n  bivouac consul setup --apply\n  bivouac consul setup --print --broker-config broker.hcl > setup.sh",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if apply && bare {
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--print asks no server and --apply changes one: use one of them")
+			}
+			file, p, err := a.consulPlan(f)
+			switch {
+			case err != nil:
+				return err
+			case bare && a.json:
+				return a.printJSON(map[string]any{"items": consulItems(p.FromNothing())})
+			case bare:
+				_, err := io.WriteString(a.out, p.Script())
+				return err
+			}
+			return a.setUpConsul(cmd.Context(), file, p, f.name, apply)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&apply, "apply", false, "make what differs")
+	cmd.Flags().BoolVar(&bare, "print", false, "print everything that would be made from nothing; asks no server")
+	return cmd
+}
+
+// setUpConsul compares, and applies where that is asked for.
+func (a *app) setUpConsul(ctx context.Context, file intentions.File, p plan.Plan, name string, apply bool) error {
+	admin, err := a.consulAdmin(file)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	d, open, err := p.Diff(ctx, admin)
+	if err != nil {
+		return explainConsul(err)
+	}
+	if open {
+		fmt.Fprintln(a.err, "note: access control of Consul is off: no policy and no role can be made, and whoever reaches it may open every path")
+	}
+	if !apply {
+		return a.showConsulDiff(admin, d)
+	}
+	if !a.json {
+		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n", admin.Address())
+	}
+	err = d.Apply(ctx, admin, func(x plan.Difference) {
+		if !a.json {
+			fmt.Fprintf(legible.Writer{W: a.out}, "%s %s\n", map[bool]string{true: "made", false: "changed"}[x.State == plan.Missing], x.Title())
+		}
+	})
+	switch {
+	case err != nil:
+		return explainConsul(err)
+	case a.json:
+		return a.printJSON(map[string]any{"server": admin.Address(), "applied": true, "items": consulItems(d)})
+	case len(d) == 0:
+		fmt.Fprintln(a.out, "nothing differs")
+	}
+	for _, x := range d {
+		if x.Kind == plan.Role && x.State == plan.Missing {
+			fmt.Fprintf(a.err, "\nnext, the broker's token, into the file that token_file names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul.token)\nthen: bivouac consul check\n", name)
+		}
+	}
+	return nil
+}
+
+// showConsulDiff ends with 0 where nothing differs.
+func (a *app) showConsulDiff(admin *client.Client, d plan.Diff) error {
+	if a.json {
+		if err := a.printJSON(map[string]any{"server": admin.Address(), "applied": false, "items": consulItems(d)}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n%s", admin.Address(), d)
+	}
+	if len(d) == 0 {
+		return nil
+	}
+	if !a.json {
+		fmt.Fprintf(a.err, "%d item(s) differ; bivouac consul setup --apply makes them\n", len(d))
+	}
+	return exitError{protocol.CodeFailedPrecondition.ExitCode()}
+}
+
+// consulItem is one thing that Consul must have, as a program reads it.
+type consulItem struct {
+	Kind    plan.Kind  `json:"kind"`
+	Name    string     `json:"name"`
+	Without string     `json:"without_it"`
+	State   plan.State `json:"state"`
+	Have    string     `json:"have,omitempty"`
+	Want    string     `json:"want"`
+}
+
+func consulItems(d plan.Diff) []consulItem {
+	all := []consulItem{}
+	for _, x := range d {
+		all = append(all, consulItem{x.Kind, x.Name, x.For, x.State, x.Have, x.Want})
+	}
+	return all
+}

@@ -1,0 +1,10 @@
+# What the broker's token may do in Consul: read who may reach its destinations. bivouac
+# consul setup makes it of broker.hcl, a rule for each destination and model route.
+service "weather" {
+  policy     = "read"
+  intentions = "read"
+}
+service "model-default" {
+  policy     = "read"
+  intentions = "read"
+}
