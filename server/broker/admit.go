@@ -27,6 +27,8 @@ type request struct {
 	tool      *brokerv1.HttpTool
 	action    string
 	arguments string
+	// command that is to run on a host, as it is quoted there; empty elsewhere.
+	command string
 
 	// claims once the capability is verified; guarded by the flow registry.
 	claims capability.Claims

@@ -126,7 +126,9 @@ type Destination struct {
 	// Egress lets sandboxed code read packages from it; without the block it cannot.
 	Egress *Egress `hcl:"egress,block"`
 	// MCP makes it an MCP server, for tools of kind "mcp" alone.
-	MCP   *MCP      `hcl:"mcp,block"`
+	MCP *MCP `hcl:"mcp,block"`
+	// SSH makes it a host, for tools of kind "ssh" alone.
+	SSH   *SSH      `hcl:"ssh,block"`
 	Range hcl.Range `hcl:",def_range"`
 }
 
@@ -271,7 +273,7 @@ func (c Config) withDefaults() Config {
 		for j := range d.Credentials {
 			d.Credentials[j] = d.Credentials[j].withDefaults()
 		}
-		d.Egress, d.MCP, d.Pages = d.Egress.withDefaults(), d.MCP.withDefaults(), d.Pages.withDefaults()
+		d.Egress, d.MCP, d.Pages, d.SSH = d.Egress.withDefaults(), d.MCP.withDefaults(), d.Pages.withDefaults(), d.SSH.withDefaults()
 	}
 	return c
 }

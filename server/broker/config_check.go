@@ -141,7 +141,9 @@ func (k *check) model(m Model) {
 }
 
 func (k *check) destination(d Destination) {
-	if d.MCP.local() == nil {
+	if d.SSH != nil {
+		k.ssh(d)
+	} else if d.MCP.local() == nil {
 		_, err := egress.CheckBase(d.URL, d.AllowPrivate)
 		k.err(d.Range, "url", err)
 	}
@@ -157,6 +159,7 @@ func (k *check) destination(d Destination) {
 		}
 		seen[c.Name] = true
 		k.err(c.Range, "credential", authority.CheckName(c.Name))
+		k.ofSSH(d, c)
 		if c.From == nil {
 			k.err(c.Range, fmt.Sprintf("credential %q", c.Name), gateway.Binding{Header: c.Header, Format: c.Format}.Check())
 		}

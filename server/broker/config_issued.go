@@ -48,7 +48,7 @@ func (k *check) from(c Config, d Destination, cr Credential) {
 	for _, p := range cr.From.Problems() {
 		k.bad(cr.From.Range, "credential %q: %w", cr.Name, p)
 	}
-	if _, bound := cr.From.Binding(); d.MCP != nil && !bound {
+	if _, bound := cr.From.Binding(); d.MCP != nil && cr.From.Engine != issued.SSH && !bound {
 		k.bad(cr.From.Range, "credential %q: an MCP server gets one value in Authorization: from %q with these fields is for http tools", cr.Name, cr.From.Engine)
 	}
 	if cr.From.Engine == issued.PKI && !strings.HasPrefix(d.URL, "https://") {

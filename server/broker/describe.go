@@ -39,7 +39,11 @@ func (s brokerService) Describe(_ context.Context, in *brokerv1.DescribeRequest)
 		out.Models = append(out.Models, r.describe())
 	}
 	for _, d := range s.destinations {
-		out.Destinations = append(out.Destinations, &brokerv1.Destination{Name: d.Name(), Url: d.URL(), Credentials: d.Credentials(), Egress: d.bounds.Protocol, Mcp: d.mcp != nil})
+		to := &brokerv1.Destination{Name: d.Name(), Url: d.URL(), Credentials: d.Credentials(), Egress: d.bounds.Protocol, Mcp: d.mcp != nil}
+		if d.ssh != nil {
+			to.Commands = d.ssh.Commands()
+		}
+		out.Destinations = append(out.Destinations, to)
 	}
 	slices.SortFunc(out.Models, func(a, b *brokerv1.ModelRoute) int { return strings.Compare(a.GetName(), b.GetName()) })
 	slices.SortFunc(out.Destinations, func(a, b *brokerv1.Destination) int { return strings.Compare(a.GetName(), b.GetName()) })

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -108,7 +107,8 @@ func ExamineCaps(r *finding.Report, c *Caps) {
 // way is a place that requests go to.
 type way struct {
 	check, url string
-	cfg        egress.Config
+	reach      func(context.Context) error
+	mend       string
 	err        error
 }
 
@@ -123,6 +123,10 @@ func ExamineWays(ctx context.Context, r *finding.Report, c Config, n egress.Netw
 	}
 	for _, d := range c.Destinations {
 		if d.MCP.local() != nil {
+			continue
+		}
+		if d.SSH != nil {
+			ways = append(ways, c.wayOfSSH(d, n))
 			continue
 		}
 		ways = append(ways, c.way("tool."+d.Name, "destination "+d.Name, d.URL, d.CAFile, d.AllowPrivate, n))
@@ -140,14 +144,14 @@ func ExamineWays(ctx context.Context, r *finding.Report, c Config, n egress.Netw
 			ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 			defer cancel()
 			if w.err == nil {
-				w.err = egress.Reach(ctx, w.cfg)
+				w.err = w.reach(ctx)
 			}
 		})
 	}
 	wg.Wait()
 	for _, w := range ways {
 		if w.err != nil {
-			r.Bad(w.check, w.err.Error(), "calls to it fail", fmt.Sprintf("curl -sv -o /dev/null %s  (from the broker's machine); see broker.hcl", w.url))
+			r.Bad(w.check, w.err.Error(), "calls to it fail", w.mend+"  (from the broker's machine); see broker.hcl")
 			continue
 		}
 		r.Fine(w.check, "%s can be reached", w.url)
@@ -155,13 +159,14 @@ func ExamineWays(ctx context.Context, r *finding.Report, c Config, n egress.Netw
 }
 
 func (c Config) way(check, name, url, ca string, private bool, n egress.Network) way {
-	w := way{check: check, url: url}
+	w := way{check: check, url: url, mend: "curl -sv -o /dev/null " + url}
 	base, err := egress.CheckBase(url, private)
 	if err != nil {
 		w.err = err
 		return w
 	}
 	pem, err := c.readCA(ca)
-	w.cfg, w.err = egress.Config{Name: name, Base: base, AllowPrivate: private, CA: pem, Network: n}, err
+	cfg := egress.Config{Name: name, Base: base, AllowPrivate: private, CA: pem, Network: n}
+	w.reach, w.err = func(ctx context.Context) error { return egress.Reach(ctx, cfg) }, err
 	return w
 }

@@ -15,8 +15,8 @@ import (
 	"bivouac/server/broker/secret"
 )
 
-// Invoke sends one gateway tool: an http request, or a call at an MCP server. The
-// order is fixed: checked, prepared, credential minted, logged durably, sent,
+// Invoke sends one gateway tool: an http request, a call at an MCP server, or a command
+// on a host. The order is fixed: checked, prepared, credential minted, logged durably, sent,
 // answered. INV-4.
 func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (*brokerv1.InvokeResponse, error) {
 	b := s.Broker
@@ -42,8 +42,11 @@ func (s brokerService) Invoke(ctx context.Context, in *brokerv1.InvokeRequest) (
 	if err := out.admits(tool); err != nil {
 		return nil, refusedBy(ByPolicy, err)
 	}
-	if out.mcp != nil {
+	switch {
+	case out.mcp != nil:
 		return b.callMCP(ctx, action, req, in)
+	case out.ssh != nil:
+		return b.runSSH(ctx, action, req, in)
 	}
 	ready, err := out.Prepare(gateway.Call{
 		Tool: tool, Arguments: []byte(in.GetArguments()), IdempotencyKey: in.GetIdempotencyKey(), MaxBytes: int(in.GetMaxOutputBytes()),
@@ -75,6 +78,7 @@ func (b *Broker) mint(ctx context.Context, r *request) (issued.Credential, error
 	}
 	use := authority.Use{
 		Grant: c.Grant, Sealed: c.SealedGrant, Tenant: c.Tenant, TenantName: c.TenantName, Principal: c.Principal, Agent: c.Agent, Credential: name,
+		Session: c.Session, Action: c.Action, Command: r.command,
 	}
 	if from := b.destinations[r.destination()].issued[name]; from != nil {
 		return b.issuer.Issue(ctx, use, from)
@@ -122,7 +126,7 @@ func (b *Broker) answered(id protocol.ActionID, a *gateway.Answer) *brokerv1.Inv
 	}
 	return &brokerv1.InvokeResponse{
 		HttpStatus: int32(a.Status), ContentType: a.ContentType, Body: a.Body,
-		Truncated: a.Truncated, BodyBytes: a.Bytes, BodyDigest: a.Digest, Failed: a.Failed, Unread: a.Unread,
+		Truncated: a.Truncated, BodyBytes: a.Bytes, BodyDigest: a.Digest, Failed: a.Failed, Unread: a.Unread, ExitStatus: a.Exit,
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	gossh "golang.org/x/crypto/ssh"
+
 	"bivouac/consul/consultest"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
@@ -25,6 +27,8 @@ type engines struct {
 	fails    error // of an issue
 	signs    error // of a signature
 	opened   error
+	// signIn issues certificates of SSH.
+	signIn func(u authority.Use) (gossh.Signer, error)
 }
 
 func (o *outside) Issue(ctx context.Context, u authority.Use, from *issued.From) (c issued.Credential, err error) {
@@ -40,6 +44,10 @@ func (o *outside) Issue(ctx context.Context, u authority.Use, from *issued.From)
 	}
 	if c, err = issued.Login("v-agent-reports", issuedPassword); err != nil {
 		return c, err
+	}
+	if from.Engine == issued.SSH {
+		signer, err := e.signIn(u)
+		return issued.Credential{Signer: signer}, err
 	}
 	if from.Engine == issued.Transit {
 		c = issued.Credential{SignFunc: func(context.Context, []byte) ([]byte, error) { return []byte("signed"), e.signs }}

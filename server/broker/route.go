@@ -18,6 +18,7 @@ import (
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/broker/provider"
 	"bivouac/server/broker/secret"
+	"bivouac/server/broker/ssh"
 )
 
 // route is one model route with its provider.
@@ -41,14 +42,21 @@ type outlet struct {
 	bounds   Egress
 	// mcp is the server's client; nil where the destination is none.
 	mcp *mcp.Endpoint
+	// ssh is the host; nil where the destination is none.
+	ssh *ssh.Endpoint
 }
 
-// admits a tool: one of an MCP server where it is one, and an http tool elsewhere.
+// admits a tool: one of an MCP server or of a host where it is one, and an http tool
+// elsewhere.
 func (o *outlet) admits(t *brokerv1.HttpTool) error {
-	if o.mcp != nil {
+	switch {
+	case o.ssh != nil:
+		return o.ssh.Admits(t)
+	case t.GetSsh() != nil:
+		return protocol.Errorf(protocol.CodePolicyDenied, "destination %s is no host of SSH: it needs an ssh block in broker.hcl", o.Name())
+	case o.mcp != nil:
 		return o.mcp.Admits(t)
-	}
-	if t.GetMcp() != nil {
+	case t.GetMcp() != nil:
 		return protocol.Errorf(protocol.CodePolicyDenied, "destination %s is no MCP server: it needs an mcp block in broker.hcl", o.Name())
 	}
 	return o.Admits(t)
@@ -95,10 +103,22 @@ func (c Config) openRoute(m Model, n egress.Network) (*route, error) {
 // openCommand is a destination that runs a program, and is reached over no network.
 func (c Config) openCommand(d Destination, l *mcp.Local, p Ports) *outlet {
 	sum := sha256.Sum256([]byte(p.CallLog))
+	out := c.openOther(d, &url.URL{Scheme: "stdio", Path: l.Command[0]})
+	out.mcp = mcp.New(mcp.Config{Name: d.Name, Bounds: d.MCP.bounds(), Local: l, Sandbox: p.Sandbox, Broker: hex.EncodeToString(sum[:4])})
+	return out
+}
+
+// openOther is a destination that speaks no HTTP.
+func (c Config) openOther(d Destination, base *url.URL) *outlet {
+	from, names := map[string]*issued.From{}, map[string][]string{}
+	for _, cr := range d.Credentials {
+		if cr.From != nil {
+			from[cr.Name], names[cr.Name] = cr.From, []string{}
+		}
+	}
 	return &outlet{
-		boundaries:  d.DataBoundaries,
-		Destination: gateway.New(gateway.Config{Name: d.Name, Base: &url.URL{Scheme: "stdio", Path: l.Command[0]}, Client: &http.Client{}}),
-		mcp:         mcp.New(mcp.Config{Name: d.Name, Bounds: d.MCP.bounds(), Local: l, Sandbox: p.Sandbox, Broker: hex.EncodeToString(sum[:4])}),
+		boundaries: d.DataBoundaries, issued: from,
+		Destination: gateway.New(gateway.Config{Name: d.Name, Base: base, Issued: names, Client: &http.Client{}}),
 	}
 }
 
@@ -106,6 +126,9 @@ func (c Config) openDestination(d Destination, p Ports) (*outlet, error) {
 	n := p.Egress
 	if l := d.MCP.local(); l != nil {
 		return c.openCommand(d, l, p), nil
+	}
+	if d.SSH != nil {
+		return c.openSSH(d, p)
 	}
 	base, err := egress.CheckBase(d.URL, d.AllowPrivate)
 	if err != nil {

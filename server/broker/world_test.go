@@ -74,6 +74,7 @@ type world struct {
 	grant                  authority.Grant
 	sealed                 []byte
 	dials                  map[netip.Addr]*linktest.Listener
+	more                   string       // of broker.hcl
 	uncertified            bool         // the server starts without a certified key
 	resolved               atomic.Int64 // names that the broker asked for
 
@@ -374,7 +375,7 @@ func (w *world) startServer(ctx context.Context, g *errgroup.Group) {
 }
 
 func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
-	cfg, err := broker.ParseConfig([]byte(hclConfig), "broker.hcl")
+	cfg, err := broker.ParseConfig([]byte(hclConfig+w.more), "broker.hcl")
 	w.must(err)
 	start := time.Now()
 	w.broker, err = broker.New(cfg, broker.Ports{

@@ -3,9 +3,17 @@ package egress
 import (
 	"context"
 	"crypto/tls"
+	"net"
 
 	"bivouac/edge/protocol"
 )
+
+// Dial opens a connection to a destination that speaks no HTTP. An error says that
+// there is none.
+func Dial(ctx context.Context, cfg Config) (net.Conn, error) {
+	g := &guard{cfg: cfg, network: cfg.Network.withDefaults()}
+	return g.connect(ctx, HostPort(cfg.Base))
+}
 
 // Reach opens a connection to a destination, as a request would, and sends
 // nothing over it: name, address class, port and, for https, the certificate
@@ -15,8 +23,7 @@ func Reach(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	g := &guard{cfg: cfg, network: cfg.Network.withDefaults()}
-	conn, err := g.connect(ctx, HostPort(cfg.Base))
+	conn, err := Dial(ctx, cfg)
 	if err != nil {
 		return err
 	}

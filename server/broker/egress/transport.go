@@ -177,11 +177,17 @@ func portText(u *url.URL) string {
 	if p := u.Port(); p != "" {
 		return p
 	}
-	if u.Scheme == "http" {
+	switch u.Scheme {
+	case "http":
 		return "80"
+	case "ssh":
+		return "22"
 	}
 	return "443"
 }
+
+// Port of a URL; zero: it names none that exists.
+func Port(u *url.URL) uint16 { return mustPort(u) }
 
 func mustPort(u *url.URL) uint16 {
 	ap, err := netip.ParseAddrPort("0.0.0.0:" + portText(u))
