@@ -175,7 +175,7 @@ func (a *Answer) read(in io.Reader, r *secret.Redactor, limit int) error {
 	if rest == 0 && len(raw) <= limit+r.Longest() {
 		text += s.Rest()
 	}
-	text = r.Decoded(text)
+	text = decoded(text, r)
 	a.Truncated = a.Bytes > int64(limit) || len(text) > limit
 	a.Body = []byte(text[:min(len(text), limit)])
 	return nil
