@@ -125,6 +125,7 @@ func TestConfigProblems(t *testing.T) {
 		"timeouts":    {replace("model           = ", "idle_timeout = \"fast\"\n  first_timeout = \"2h\"\n  model = "), []string{"idle_timeout \"fast\"", "first_timeout \"2h\""}},
 		"cache price": {replace("output_usd_per_mtok = 0.6", "output_usd_per_mtok = 0.6\n    cache_read_usd_per_mtok = -1"), []string{"b.hcl:2: price"}},
 		"boundaries":  {replace(`["personal"]`, `[]`), []string{"data_boundaries is empty"}},
+		"two paths":   {goodConfig + "paths = \"paths\"\nconsul {\n}\n", []string{`paths = "paths" and a consul block both say`}},
 		"price":       {replace("0.15", "-0.15"), []string{"b.hcl:2: price"}},
 		"no url":      {replace("base_url        = \"https://api.example/v1\"\n", ""), []string{"b.hcl:2", "base_url"}},
 	} {

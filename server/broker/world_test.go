@@ -60,6 +60,7 @@ type world struct {
 	keys     *keyring.Keyring
 	outside  *outside // takes grants back behind the broker's back
 	paths    *consultest.Memory
+	pathsOf  broker.Paths // instead of paths, where they are a server's
 	broker   *broker.Broker
 	scripted *scripted.Provider
 	tools    *tools
@@ -378,6 +379,10 @@ func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
 	cfg, err := broker.ParseConfig([]byte(hclConfig+w.more), "broker.hcl")
 	w.must(err)
 	start := time.Now()
+	paths := broker.Paths(w.paths)
+	if w.pathsOf != nil {
+		paths = w.pathsOf
+	}
 	w.broker, err = broker.New(cfg, broker.Ports{
 		Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
 		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },

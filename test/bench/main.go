@@ -22,7 +22,7 @@ func main() {
 	turns := flag.Int("turns", 60, "turns for each latency")
 	streams := flag.Int("streams", 1000, "open streams from which authority is taken")
 	actions := flag.Int("actions", 1000, "actions after which what they leave in a Vault or OpenBao is counted")
-	only := flag.String("only", "", `"store", "system", "sandbox", "broker", "vault", "tunnel", "ledger" or "sim"; all when empty`)
+	only := flag.String("only", "", `"store", "system", "failover", "sandbox", "broker", "vault", "consul", "tunnel", "ledger" or "sim"; all when empty`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
@@ -43,6 +43,9 @@ func main() {
 	}
 	if wanted("vault") {
 		err = vaultFigures(ctx, vaultShape{*streams, *actions})
+	}
+	if wanted("consul") {
+		err = consulFigures(ctx, *streams)
 	}
 	if wanted("tunnel") {
 		err = tunnelFigures(ctx, 5)

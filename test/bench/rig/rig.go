@@ -17,14 +17,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
 	"filippo.io/age"
 	"golang.org/x/sync/errgroup"
 
-	"bivouac/consul"
 	"bivouac/edge/identity"
 	"bivouac/edge/identity/identitytest"
 	"bivouac/edge/protocol"
@@ -47,6 +45,7 @@ type Rig struct {
 	dir, address string
 	keys         *keyring.Keyring
 	held         broker.Authority
+	paths        Paths
 	broker       *broker.Broker
 	feed         *feed
 	signing      *capability.Key
@@ -69,7 +68,18 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 
 // StartOn starts a rig whose grants and credentials somebody else holds.
 func StartOn(ctx context.Context, dir string, hold Holder) (*Rig, error) {
-	r := &Rig{dir: dir, tenant: newID[protocol.TenantKind]()}
+	return start(ctx, &Rig{dir: dir, paths: files(dir)}, hold)
+}
+
+// StartUnder starts a rig over the keyring, with paths that somebody else holds.
+func StartUnder(ctx context.Context, dir string, paths Paths) (*Rig, error) {
+	return start(ctx, &Rig{dir: dir, paths: paths}, func(_ context.Context, keys *keyring.Keyring, _ protocol.TenantID) (broker.Authority, error) {
+		return keys, nil
+	})
+}
+
+func start(ctx context.Context, r *Rig, hold Holder) (*Rig, error) {
+	r.tenant = newID[protocol.TenantKind]()
 	ctx, r.stop = context.WithCancel(ctx)
 	r.running, ctx = errgroup.WithContext(ctx)
 	if err := r.start(ctx, hold); err != nil {
@@ -182,7 +192,7 @@ func (r *Rig) startBroker(ctx context.Context, data string) error {
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	paths, err := consul.OpenDirectory(cfg.Path(cfg.Paths), log)
+	paths, err := r.paths.Open(cfg, log)
 	if err != nil {
 		return err
 	}
@@ -238,23 +248,9 @@ func (r *Rig) ready(ctx context.Context) error {
 	}
 }
 
-// Allow exactly these agents to reach the model, by the paths file. It returns
-// when the file is in place, not when the broker has seen it.
-func (r *Rig) Allow(agents ...string) error {
-	text := "Kind = \"service-intentions\"\nName = \"model-main\"\nSources = [\n"
-	for _, a := range agents {
-		text += fmt.Sprintf("  { Name = \"agent-%s\", Permissions = [{ Action = \"allow\", HTTP = { PathExact = \"/v1/chat/completions\", Methods = [\"POST\"] } }] },\n", a)
-	}
-	dir := filepath.Join(r.dir, "paths")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	name := filepath.Join(dir, "model-main.hcl")
-	if err := os.WriteFile(name+".tmp", []byte(text+"]\n"), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(name+".tmp", name)
-}
+// Allow exactly these agents to reach the model. It returns when that is written down,
+// not when the broker has seen it.
+func (r *Rig) Allow(agents ...string) error { return r.paths.Allow(agents...) }
 
 // Close ends everything that Start began.
 func (r *Rig) Close() error {

@@ -137,6 +137,9 @@ func (r *Rig) Cuts(ctx context.Context, n int) (out []Cut, err error) {
 	return out, nil
 }
 
+// Flip measures the one way that paths have: the intention of an agent.
+func (r *Rig) Flip(ctx context.Context, n int) (Cut, error) { return r.flip(ctx, n) }
+
 // others are the twins: streams that nothing is taken from.
 const others = 20
 

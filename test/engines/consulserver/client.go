@@ -46,6 +46,13 @@ func (s *Server) client(address, token string) (client, error) {
 	return client{c, wire}, err
 }
 
+// Admin is a client that may do everything, for a measurement, which is no test. done ends
+// its connections.
+func (s *Server) Admin() (c *api.Client, done func(), err error) {
+	made, err := s.client(s.Address(), s.management)
+	return made.Client, made.close, err
+}
+
 // Client of a token. Its connections end with the test.
 func (s *Server) Client(t testing.TB, token string) *api.Client {
 	t.Helper()
