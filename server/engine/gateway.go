@@ -160,9 +160,22 @@ func textOf(resp *brokerv1.InvokeResponse) string {
 	textual := err != nil || strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "json") ||
 		strings.HasSuffix(kind, "xml") || strings.HasSuffix(kind, "yaml") || kind == "application/x-www-form-urlencoded"
 	if textual && (utf8.Valid(resp.Body) || resp.Truncated) {
-		return strings.ToValidUTF8(string(resp.Body), "")
+		return shown(resp.Body)
 	}
 	return fmt.Sprintf("[%d bytes of %s, digest %s: not text]", resp.BodyBytes, kind, resp.BodyDigest)
+}
+
+// shown is a body as text. A character that a bound cut in two is left out; any other
+// bytes that are no text are marked and not left out: what stands around them would
+// become a text that nobody redacted. INV-17.
+func shown(body []byte) string {
+	for range utf8.UTFMax - 1 {
+		if r, n := utf8.DecodeLastRune(body); r != utf8.RuneError || n != 1 {
+			break
+		}
+		body = body[:len(body)-1]
+	}
+	return strings.ToValidUTF8(string(body), "\uFFFD")
 }
 
 func statusCode(status int32) protocol.Code {

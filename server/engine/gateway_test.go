@@ -83,3 +83,24 @@ func TestGatewayTool(t *testing.T) {
 		t.Errorf("an http tool: %v", got)
 	}
 }
+
+// Of a body that was cut, only the character at the cut is left out: bytes in the
+// middle of a credential must not be what hides it from a redactor. INV-17.
+func TestBodyAsText(t *testing.T) {
+	for name, c := range map[string]struct {
+		body, want string
+		truncated  bool
+	}{
+		"text":           {"Grüße", "Grüße", false},
+		"cut":            {"Grü\xc3", "Grü", true},
+		"cut in three":   {"Gr\xe2\x80", "Gr", true},
+		"bytes within":   {"s\xffe\xfec\xffret", "s\uFFFDe\uFFFDc\uFFFDret", true},
+		"bytes, not cut": {"s\xffecret", "[7 bytes of text/plain, digest d: not text]", false},
+		"nothing else":   {"\xff\xfe", "", true},
+	} {
+		got := bodyText(&brokerv1.InvokeResponse{ContentType: "text/plain", Body: []byte(c.body), Truncated: c.truncated, BodyBytes: int64(len(c.body)), BodyDigest: "d"})
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"bivouac/server/broker/secret"
 )
 
 // reach is the value at a path of a JSON document, as it was written.
@@ -64,45 +62,6 @@ func with(doc json.RawMessage, path []string, v json.RawMessage) (json.RawMessag
 		in[path[0]] = v
 	}
 	return plain(in)
-}
-
-// decoded is a text whose strings of JSON, names and values, hold no known value when
-// they are read: one that is written with escapes is no text that a redactor knows, and
-// whoever puts pages together writes names anew. INV-17.
-func decoded(text string, r *secret.Redactor) string {
-	if !strings.Contains(text, `\`) {
-		return text
-	}
-	var out strings.Builder
-	rest := text
-	for {
-		from := strings.IndexByte(rest, '"')
-		if from < 0 {
-			break
-		}
-		end, escaped := from+1, false
-		for end < len(rest) && rest[end] != '"' {
-			if rest[end] == '\\' {
-				end, escaped = end+1, true
-			}
-			end++
-		}
-		if end >= len(rest) { // no end: what follows is no string
-			break
-		}
-		literal := rest[from : end+1]
-		var s string
-		if escaped && json.Unmarshal([]byte(literal), &s) == nil && r.Found(s) {
-			if clean, err := plain(r.Text(s)); err == nil {
-				literal = string(clean)
-			}
-		}
-		out.WriteString(rest[:from])
-		out.WriteString(literal)
-		rest = rest[end+1:]
-	}
-	out.WriteString(rest)
-	return out.String()
 }
 
 // plain is JSON in which nothing is escaped that need not be.

@@ -32,8 +32,6 @@ type Answer struct {
 	// Unread says why Body is not all that the upstream has; empty: nothing says that
 	// there is more.
 	Unread string
-	// Exit status of a command on a host; nil: it was none, or a signal ended it.
-	Exit *int32
 
 	next   string        // what its Link header says follows
 	hidden bool          // its Link header says so, with the credential in the address
@@ -175,7 +173,7 @@ func (a *Answer) read(in io.Reader, r *secret.Redactor, limit int) error {
 	if rest == 0 && len(raw) <= limit+r.Longest() {
 		text += s.Rest()
 	}
-	text = decoded(text, r)
+	text = r.Decoded(text)
 	a.Truncated = a.Bytes > int64(limit) || len(text) > limit
 	a.Body = []byte(text[:min(len(text), limit)])
 	return nil

@@ -112,8 +112,11 @@ const (
 // neither step puts a credential together again. INV-17.
 func (w *wire) words(s string) string { return w.cut(s, maxWords) }
 
+// shows reports a text with the credential in it, also in strings of JSON.
+func (w *wire) shows(s string) bool { return w.redactor.Found(s) || w.redactor.Decoded(s) != s }
+
 func (w *wire) cut(s string, most int) string {
-	s = w.redactor.Text(strings.TrimSpace(tidy(s)))
+	s = w.redactor.Decoded(w.redactor.Text(strings.TrimSpace(tidy(s))))
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}

@@ -120,7 +120,7 @@ func faultText(f *jsonrpc.Error) string {
 
 // text of an answer, redacted as a whole and then cut. INV-17.
 func (w *wire) text(s string, limit int) *gateway.Answer {
-	s = strings.ToValidUTF8(w.redactor.Text(s), "")
+	s = w.redactor.Decoded(w.redactor.Text(strings.ToValidUTF8(s, "")))
 	a := &gateway.Answer{Status: 200, ContentType: "text/plain; charset=utf-8", Bytes: int64(len(s)), Truncated: len(s) > limit}
 	a.Body = []byte(strings.ToValidUTF8(s[:min(len(s), limit)], ""))
 	a.Digest = canonical.Digest(a.Body)

@@ -214,7 +214,7 @@ func (w *wire) result() json.RawMessage {
 // problem instead. INV-17.
 func (w *wire) shownOffer(o Offer) Offer {
 	o.Description = w.cut(o.Description, maxDescription)
-	if w.redactor.Found(o.Name) || w.redactor.Found(o.Schema) {
+	if w.shows(o.Name) || w.shows(o.Schema) {
 		o.Name, o.Schema, o.Digest, o.Problem = w.words(o.Name), "", "", "it repeats the credential that the broker sent"
 	}
 	return o

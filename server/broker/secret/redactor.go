@@ -119,16 +119,6 @@ func encodings(v string) []string {
 // jsonForms are v inside a JSON string: as Go writes it, without HTML escapes,
 // and in ASCII alone.
 func jsonForms(v string) []string {
-	quoted := func(escapeHTML bool) string {
-		var b strings.Builder
-		enc := json.NewEncoder(&b)
-		enc.SetEscapeHTML(escapeHTML)
-		if err := enc.Encode(v); err != nil {
-			return ""
-		}
-		s := strings.TrimSuffix(b.String(), "\n")
-		return s[1 : len(s)-1]
-	}
 	ascii := func(s string) string {
 		var b strings.Builder
 		for _, u := range utf16.Encode([]rune(s)) {
@@ -140,8 +130,20 @@ func jsonForms(v string) []string {
 		}
 		return b.String()
 	}
-	with, without := quoted(true), quoted(false)
+	with, without := quoted(v, true), quoted(v, false)
 	return []string{with, without, ascii(with), ascii(without)}
+}
+
+// quoted is v inside a string of JSON.
+func quoted(v string, escapeHTML bool) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(escapeHTML)
+	if err := enc.Encode(v); err != nil {
+		return ""
+	}
+	s := strings.TrimSuffix(b.String(), "\n")
+	return s[1 : len(s)-1]
 }
 
 // base64At is what surely appears when v begins at the given offset modulo 3 of

@@ -129,3 +129,34 @@ func TestStreamHoldsNothingInnocent(t *testing.T) {
 		t.Errorf("what was held is lost: %q", got)
 	}
 }
+
+// INV-17: a value that is written with escapes, in strings of JSON and in strings in
+// those, is found; everything else stays as it was written.
+func TestDecoded(t *testing.T) {
+	r := NewRedactor(value(t))
+	escaped := ""
+	for _, c := range canary {
+		escaped += fmt.Sprintf(`\u%04X`, c)
+	}
+	inner, err := json.Marshal(`{"b":"` + escaped + `"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deeper, err := json.Marshal(`[` + string(inner) + `]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"a value": `{"a":"it is ` + escaped + `!"}`, "a name": `it says {"` + escaped + `":1}`, "within a string": `{"a":` + string(inner) + `}`, "deeper": string(deeper),
+	} {
+		got := r.Decoded(text)
+		if !strings.Contains(got, Mark) || strings.Contains(got, `\u0034`) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for _, innocent := range []string{`{"a":"\u00e9\u0034 \/ \""}`, `"\u12`, `\`, `"\"`, `"a" \u0034 "b"`, "no JSON"} {
+		if got := r.Decoded(innocent); got != innocent {
+			t.Errorf("%s became %s", innocent, got)
+		}
+	}
+}
