@@ -32,6 +32,8 @@ type Answer struct {
 	// Unread says why Body is not all that the upstream has; empty: nothing says that
 	// there is more.
 	Unread string
+	// Exit status of a command on a host; nil: it was none, or a signal ended it.
+	Exit *int32
 
 	next   string        // what its Link header says follows
 	hidden bool          // its Link header says so, with the credential in the address
