@@ -35,6 +35,9 @@ func main() {
 	if wanted("system") {
 		err = run(ctx, *bin, *turns)
 	}
+	if wanted("failover") {
+		err = failoverFigures(ctx, *bin)
+	}
 	if wanted("sandbox") {
 		err = sandboxFigures(ctx, 5*(*turns))
 	}

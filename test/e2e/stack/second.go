@@ -40,10 +40,7 @@ func (s *Stack) startSecond(ctx context.Context) error {
 	if err := s.Second.Start(); err != nil {
 		return err
 	}
-	web := &http.Client{Transport: s.transport(), Timeout: 5 * time.Second}
-	defer web.CloseIdleConnections()
-	// Its broker follows the feed of one server: of this one it is as fresh.
-	if err := s.ready(ctx, web, s.Second, s.second.public); err != nil {
+	if err := s.SecondReady(ctx); err != nil {
 		return err
 	}
 	token, err := os.ReadFile(s.Path("secrets", "token"))
@@ -53,6 +50,14 @@ func (s *Stack) startSecond(ctx context.Context) error {
 	s.SecondAPI, err = client.New(client.Config{URL: "http://" + s.second.public, Token: strings.TrimSpace(string(token)),
 		HTTP: &http.Client{Transport: s.transport()}})
 	return err
+}
+
+// SecondReady waits until the other server says that it can take a turn. Its broker
+// follows the feed of one server: of this one it is as fresh.
+func (s *Stack) SecondReady(ctx context.Context) error {
+	web := &http.Client{Transport: s.transport(), Timeout: 5 * time.Second}
+	defer web.CloseIdleConnections()
+	return s.ready(ctx, web, s.Second, s.second.public)
 }
 
 // balancer leads each TCP connection to a server that lives, as what people put in
