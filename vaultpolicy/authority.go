@@ -44,7 +44,6 @@ type Vault struct {
 	names   policies.Names
 	poll    time.Duration
 	period  time.Duration
-	audit   Audit
 	trust   Trust
 	log     *slog.Logger
 	client  *client.Client
@@ -54,10 +53,15 @@ type Vault struct {
 	openGrants *cache
 	versions   versions // of credentials that were read
 
-	look  chan bool // look grants up now; true: all of them
-	list  op.Bell   // read the index now
-	tell  op.Bell   // somebody ended
-	clean op.Bell   // something is unfinished
+	look  op.Bell // something may have ended any grant: look those in use up now
+	idle  op.Bell // and those that nobody uses
+	fresh op.Bell // some are new
+	named *queue  // look these up beside all others
+	list  op.Bell // read the index now
+	tell  op.Bell // somebody ended
+	clean op.Bell // something is unfinished
+
+	sources []source // of the audit's lines
 }
 
 // New checks and starts nothing.
@@ -81,10 +85,10 @@ func New(p Params) (*Vault, error) {
 		names: p.Config.names(), poll: duration(p.Config.PollText), period: duration(p.Config.PeriodText),
 		trust: p.Trust, log: p.Log, client: c, session: login.New(c, auth, p.Log),
 		table: newTable(p.Elapsed, duration(p.Config.GraceText)), openGrants: newCache(maxOpen),
-		look: make(chan bool, 1), list: op.NewBell(), tell: op.NewBell(), clean: op.NewBell(),
+		look: op.NewBell(), idle: op.NewBell(), fresh: op.NewBell(), named: newQueue(), list: op.NewBell(), tell: op.NewBell(), clean: op.NewBell(),
 	}
-	if p.Config.Audit != nil {
-		v.audit = Audit{File: p.Config.path(p.Config.Audit.File), Socket: p.Config.path(p.Config.Audit.Socket)}
+	if a := p.Config.Audit; a != nil {
+		v.sources = sources(Audit{File: p.Config.path(a.File), Socket: p.Config.path(a.Socket)}, v.names.Grants, p.Log)
 	}
 	return v, nil
 }
@@ -96,29 +100,17 @@ func (v *Vault) Run(ctx context.Context, ended func(authority.Ended)) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return v.session.Run(ctx) })
 	g.Go(func() error { return v.watchIndex(ctx) })
-	g.Go(func() error { return v.watchTokens(ctx) })
+	g.Go(func() error { return v.watchUsed(ctx) })
+	g.Go(func() error { return v.watchIdle(ctx) })
+	g.Go(func() error { return v.watchNamed(ctx) })
 	g.Go(func() error { return v.finishAll(ctx) })
 	g.Go(func() error { return v.tellAll(ctx, ended) })
-	reader := audit.Reader{Grants: v.names.Grants}
-	if v.audit.File != "" {
-		g.Go(func() error { return audit.File{Path: v.audit.File, Reader: reader, Log: v.log}.Run(ctx, v.audited) })
-	}
-	if v.audit.Socket != "" {
+	for _, from := range v.sources {
 		g.Go(func() error {
-			return audit.Socket{Path: v.audit.Socket, Reader: reader, Log: v.log}.Run(ctx, v.audited)
+			return from.follow(ctx, func(c audit.Change) { v.audited(from.written, c) })
 		})
 	}
 	return g.Wait()
-}
-
-// audited wakes the loop that a line of the audit is about.
-func (v *Vault) audited(m audit.Matter) {
-	switch m {
-	case audit.Tokens:
-		v.wake(true)
-	case audit.Index:
-		v.list.Ring()
-	}
 }
 
 // tellAll is the one goroutine that calls ended.
@@ -135,22 +127,10 @@ func (v *Vault) tellAll(ctx context.Context, ended func(authority.Ended)) error 
 	}
 }
 
-// wake the look-ups. all includes grants that nobody uses.
-func (v *Vault) wake(all bool) {
-	for {
-		select {
-		case v.look <- all:
-			return
-		default:
-		}
-		if !all {
-			return // what waits there is at least this
-		}
-		select {
-		case <-v.look: // replaced by a wider one
-		default:
-		}
-	}
+// wake all look-ups: something may have ended any grant.
+func (v *Vault) wake() {
+	v.look.Ring()
+	v.idle.Ring()
 }
 
 // Alive answers from memory.
@@ -158,7 +138,7 @@ func (v *Vault) Alive(_ context.Context, id protocol.GrantID) error {
 	hint, err := v.table.alive(id)
 	switch hint {
 	case lookNow:
-		v.wake(false)
+		v.named.add(named{token: true}, id)
 	case listNow:
 		v.list.Ring()
 	}

@@ -11,8 +11,8 @@
 //
 // It guarantees that nothing is minted which the server would not give (the mint is
 // the gate, INV-13), that a grant which ended is told of within Poll or as soon as an
-// audit line wakes it, and that silence of the server ends no grant but refuses all
-// of them after Grace. Another server at its address is silence too, until the broker
+// audit line wakes it, whatever else is being looked up, and that silence of the server
+// ends no grant but refuses all of them after Grace. Another server at its address is silence too, until the broker
 // starts anew. It refuses to write policies: what a credential's name reaches
 // is the admin's word. It holds no values in memory and no token on disk. The trust
 // root stays in the broker's keyring. Test it with go test alone; tests against real

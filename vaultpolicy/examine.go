@@ -89,6 +89,7 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 		v.gone(ctx, e, "its entry in the index names the token of something else")
 		return
 	}
+	v.lookedUp(a.Request, e)
 	entity := client.Text(a.Data["entity_id"])
 	off, err := people.get(entity, func() (string, error) { return v.person(ctx, entity) })
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"io"
 	"maps"
@@ -39,6 +41,8 @@ type fake struct {
 	fault    func(r *http.Request) (status int, text string)
 	gateway  func(r *http.Request) (status int, body string) // answers before it; zero: passes
 	instead  *fake                                           // answers where this one did
+	audit    func(line string)                               // is told of each request, before its answer
+	salt     string                                          // of the audit's hashes
 	seal     cipher.AEAD
 }
 
@@ -146,7 +150,45 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	status, said := f.serve(r, path, r.Header.Get("X-Vault-Token"), body)
+	id := rand.Text()
+	if _, ok := said["data"]; ok {
+		said["request_id"] = id
+	}
+	f.recordLocked(id, f.operation(r, body), path, body)
 	answer(w, status, said)
+}
+
+// operation of a request, by the words of an audit.
+func (f *fake) operation(r *http.Request, body map[string]any) string {
+	switch options, _ := body["options"].(map[string]any); {
+	case r.URL.Query().Get("list") != "":
+		return "list"
+	case r.Method == http.MethodGet:
+		return "read"
+	case r.Method == http.MethodDelete:
+		return "delete"
+	case options["cas"] == 0.0:
+		return "create"
+	}
+	return "update"
+}
+
+// recordLocked writes a line of the audit, in which accessors are hashed.
+func (f *fake) recordLocked(id, operation, path string, body map[string]any) {
+	if f.audit == nil {
+		return
+	}
+	data := map[string]any{}
+	if a, ok := body["accessor"].(string); ok {
+		data["accessor"] = f.hashed(a)
+	}
+	line, _ := json.Marshal(map[string]any{"type": "response", "request": map[string]any{"id": id, "operation": operation, "path": path, "data": data}})
+	f.audit(string(line))
+}
+
+func (f *fake) hashed(accessor string) string {
+	sum := sha256.Sum256([]byte(f.salt + accessor))
+	return "hmac-sha256:" + hex.EncodeToString(sum[:])
 }
 
 func answer(w http.ResponseWriter, status int, said map[string]any) {

@@ -75,7 +75,7 @@ func (v *Vault) again(ctx context.Context, g authority.Grant) (sealed []byte, fo
 	if e, ok := v.table.get(g.ID); ok && !e.grant.RevokedAt.IsZero() {
 		return nil, true, wasRevoked(g.ID)
 	}
-	v.wake(false)
+	v.named.add(named{token: true}, g.ID)
 	return r.sealed, true, nil
 }
 

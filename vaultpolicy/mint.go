@@ -125,7 +125,7 @@ func (v *Vault) recheck(ctx context.Context, id protocol.GrantID) error {
 	if e, ok = v.table.get(id); !ok || !e.grant.RevokedAt.IsZero() {
 		return ended(&e)
 	}
-	v.wake(false)
+	v.named.add(named{token: true, again: quickRounds}, id)
 	return nil
 }
 

@@ -138,7 +138,7 @@ func TestAnotherRealServer(t *testing.T) {
 			t.Errorf("it does not say what to do: %v", err)
 		}
 		for range 3 { // some rounds more
-			_ = v.round(t.Context(), true)
+			_ = v.round(t.Context())
 			_ = v.readIndex(t.Context())
 		}
 		if f := clusterFound(t, v); f == nil || f.Level != finding.Problem || !strings.Contains(f.Mend, "restart the broker") {

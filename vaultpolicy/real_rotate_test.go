@@ -69,7 +69,7 @@ func TestRotationInTheServer(t *testing.T) {
 			t.Errorf("the entry: %v", e)
 		}
 		for _, v := range []*Vault{b.Vault, other.Vault} {
-			v.wake(true)
+			v.wake()
 			v.list.Ring()
 			if _, err := v.Mint(t.Context(), authoritytest.Use(g, next, "weather")); err != nil {
 				t.Errorf("the new part: %v", err)

@@ -98,7 +98,10 @@ func (t *table) alive(id protocol.GrantID) (hint, error) {
 	e.asked = now
 	switch {
 	case e.proven == 0:
-		return lookNow, unavailable("grant %s was not looked up yet", id)
+		if e.tried == 0 || now-e.tried > failedAgain {
+			h = lookNow
+		}
+		return h, unavailable("grant %s was not looked up yet", id)
 	case now-t.heard > t.grace:
 		return h, unavailable("the server that holds the grants is silent for more than %s%s", t.grace, t.whyLocked())
 	case now-max(e.proven, e.used) > t.grace:
@@ -170,7 +173,7 @@ func (t *table) put(e entry) bool {
 	if t.grants[e.grant.ID] != nil {
 		return false
 	}
-	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished, inForce: e.inForce, pending: e.pending}
+	t.grants[e.grant.ID] = &entry{grant: e.grant, accessor: e.accessor, how: e.how, unfinished: e.unfinished, inForce: e.inForce, pending: e.pending, read: t.now()}
 	return true
 }
 
@@ -316,31 +319,93 @@ func (t *table) entryDue(id protocol.GrantID, every time.Duration) bool {
 	return true
 }
 
-// due are the grants to look up now: those in use, those that were never looked up,
-// those whose time is over by this machine's clock, and some of the others, longest
-// not tried first. all: every one.
-func (t *table) due(all bool) (out []entry) {
+// inUse are the grants in use, which are looked up in every round: those that were not
+// proven for longest come first.
+func (t *table) inUse() []entry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var used []*entry
+	for _, e := range t.grants {
+		if e.grant.RevokedAt.IsZero() && e.asked > 0 && t.now()-e.asked <= inUse {
+			used = append(used, e)
+		}
+	}
+	slices.SortFunc(used, func(a, b *entry) int { return cmp.Compare(a.proven, b.proven) })
+	return copies(used)
+}
+
+// idle are the grants to look up now of those that nobody uses. fresh were never looked
+// up, or their time is over by this machine's clock; of the others some, longest not
+// tried first, or all.
+func (t *table) idle(all bool) (fresh, others []entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
-	var idle []*entry
+	var first, then []*entry
 	for _, e := range t.grants {
 		switch {
-		case !e.grant.RevokedAt.IsZero():
-		case e.asked > 0 && now-e.asked <= inUse, e.tried == 0, overdue(e): // in use, new, or over
-			e.tried = now
-			out = append(out, *e)
+		case !e.grant.RevokedAt.IsZero(), e.asked > 0 && now-e.asked <= inUse:
+		case e.tried == 0, overdue(e):
+			first = append(first, e)
 		case all || now-e.tried >= sweep:
-			idle = append(idle, e)
+			then = append(then, e)
 		}
 	}
-	slices.SortFunc(idle, func(a, b *entry) int { return cmp.Compare(a.tried, b.tried) })
-	if most := len(t.grants)/8 + 16; !all && len(idle) > most {
-		idle = idle[:most]
+	slices.SortFunc(then, func(a, b *entry) int { return cmp.Compare(a.tried, b.tried) })
+	if most := len(t.grants)/8 + 16; !all && len(then) > most {
+		then = then[:most]
 	}
-	for _, e := range idle {
-		e.tried = now
-		out = append(out, *e)
+	return copies(first), copies(then)
+}
+
+func copies(all []*entry) []entry {
+	out := make([]entry, len(all))
+	for i, e := range all {
+		out[i] = *e
+	}
+	return out
+}
+
+// try notes that a grant is looked up now. false: somebody else did since e was taken.
+func (t *table) try(e entry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.grants[e.grant.ID]
+	if x == nil || x.tried != e.tried {
+		return false
+	}
+	x.tried = t.now()
+	return true
+}
+
+// lives reports a grant that did not end.
+func (t *table) lives(id protocol.GrantID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.grants[id]
+	return e != nil && e.grant.RevokedAt.IsZero()
+}
+
+// living are the grants that did not end, with their tokens.
+func (t *table) living() (out []answered) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, e := range t.grants {
+		if e.grant.RevokedAt.IsZero() {
+			out = append(out, answered{id, e.accessor})
+		}
+	}
+	return out
+}
+
+// ofEntity are the living grants that hang on an entity, as of their last look-up.
+func (t *table) ofEntity(entity string) (out []protocol.GrantID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, e := range t.grants {
+		if entity != "" && e.entity == entity && e.grant.RevokedAt.IsZero() {
+			out = append(out, id)
+		}
 	}
 	return out
 }

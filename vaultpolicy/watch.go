@@ -1,6 +1,7 @@
 package vaultpolicy
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -13,9 +14,12 @@ import (
 const (
 	// parallel requests of one loop.
 	parallel = 16
+	// gentle is how many look up grants that nobody uses: whatever is in use, or was
+	// named, is not to wait for them.
+	gentle = 4
 	// allAgain is how often a wake-up may look up grants that nobody uses.
 	allAgain = 5 * time.Second
-	// roundIn bounds a round: those in use come first, and again in the next one.
+	// roundIn bounds a round of those in use.
 	roundIn = 10 * time.Second
 	// failedAgain is the wait after a server that could not be asked.
 	failedAgain = time.Second
@@ -31,9 +35,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watchTokens looks grants up: those in use every poll and with their entries, the
-// others every sweep, and all of them when it is woken.
-func (v *Vault) watchTokens(ctx context.Context) error {
+// watchUsed looks those in use up every poll, with their entries, and when it is woken.
+func (v *Vault) watchUsed(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	p := pace{poll: v.poll}
@@ -43,10 +46,10 @@ func (v *Vault) watchTokens(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case all := <-v.look:
-			p.woken(all)
+		case <-v.look:
+			p.woken()
 		}
-		if wrong.about(ctx, v.round(ctx, p.all(time.Now()))) {
+		if wrong.about(ctx, v.round(ctx)) {
 			// Whoever is refused asks again and wakes the loop: not faster than this.
 			pause(ctx, min(v.poll, failedAgain))
 		}
@@ -55,13 +58,10 @@ func (v *Vault) watchTokens(ctx context.Context) error {
 }
 
 // pace of the look-ups. A wake-up is followed by some quick rounds, because a server
-// may go on ending tokens after it has answered; and the grants that nobody uses are
-// looked up no more often than allAgain.
+// may go on ending tokens after it has answered.
 type pace struct {
 	poll  time.Duration
-	quick int       // rounds that follow soon
-	owed  bool      // all are to be looked up
-	last  time.Time // when all were
+	quick int // rounds that follow soon
 }
 
 const (
@@ -69,20 +69,7 @@ const (
 	quickAgain  = 300 * time.Millisecond
 )
 
-func (p *pace) woken(all bool) {
-	if all {
-		p.quick, p.owed = quickRounds, true
-	}
-}
-
-// all reports whether this round is about every grant.
-func (p *pace) all(now time.Time) bool {
-	if !p.owed || now.Sub(p.last) < allAgain {
-		return false
-	}
-	p.owed, p.last = false, now
-	return true
-}
+func (p *pace) woken() { p.quick = quickRounds }
 
 func (p *pace) next() time.Duration {
 	if p.quick > 0 {
@@ -94,36 +81,98 @@ func (p *pace) next() time.Duration {
 
 // round asks first whether the server is the one that it was and the broker who it
 // says, so that neither another server nor a login that is lost ends a grant; then
-// about grants.
-func (v *Vault) round(ctx context.Context, all bool) error {
+// about the grants in use.
+func (v *Vault) round(ctx context.Context) error {
+	if err := v.proven(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, roundIn)
+	defer cancel()
+	return v.lookUp(ctx, v.table.inUse(), parallel, func(e entry) {
+		if v.table.entryDue(e.grant.ID, v.poll) {
+			v.reread(ctx, e)
+		}
+	})
+}
+
+// proven asks about server and login, and notes the outcome for who asks about a grant.
+func (v *Vault) proven(ctx context.Context) error {
 	sent := v.table.now()
 	if err := v.session.Prove(ctx); err != nil {
 		v.table.silent(err)
 		return err
 	}
 	v.table.hear(sent)
+	return nil
+}
+
+// lookUp some grants, a number of them at the same time. What was not begun when ctx
+// ends is as if nobody had thought of it. The error is one of many.
+func (v *Vault) lookUp(ctx context.Context, some []entry, atOnce int, then func(entry)) error {
 	people := newPersons()
-	ctx, cancel := context.WithTimeout(ctx, roundIn)
-	defer cancel()
 	var looks errgroup.Group
-	looks.SetLimit(parallel)
+	looks.SetLimit(atOnce)
 	var mu sync.Mutex
 	var odd error
-	for _, e := range v.table.due(all) {
+	for _, e := range some {
 		looks.Go(func() error {
-			v.examine(ctx, e, people, func(err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				odd = err // one of many is enough to say
-			})
-			if v.table.entryDue(e.grant.ID, v.poll) {
-				v.reread(ctx, e)
+			if ctx.Err() != nil {
+				return nil
 			}
+			if v.table.try(e) {
+				v.examine(ctx, e, people, func(err error) {
+					mu.Lock()
+					defer mu.Unlock()
+					odd = err
+				})
+			}
+			then(e)
 			return nil
 		})
 	}
 	_ = looks.Wait() // none fails
 	return odd
+}
+
+// watchIdle looks those up that nobody uses: new ones at once, the others each sweep,
+// some at a time; and every one of them when it is woken, no more often than allAgain.
+func (v *Vault) watchIdle(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	wrong := complaint{log: v.log, what: "grants that nobody uses cannot be looked up"}
+	all, next := false, time.Time{} // all are to be looked up, no earlier than next
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-v.idle:
+			all = true
+		case <-v.fresh:
+		case <-timer.C:
+		}
+		wait := v.poll
+		if v.proven(ctx) == nil { // else watchUsed says so
+			every := all && !time.Now().Before(next)
+			if every {
+				all, next = false, time.Now().Add(allAgain)
+			}
+			wrong.about(ctx, v.idleRound(ctx, every))
+			if all {
+				wait = min(wait, time.Until(next))
+			}
+		}
+		timer.Reset(wait)
+	}
+}
+
+// idleRound: what is new is asked about as fast as what is in use, because nobody gets
+// an answer before it.
+func (v *Vault) idleRound(ctx context.Context, all bool) error {
+	ctx, cancel := context.WithTimeout(ctx, sweep)
+	defer cancel()
+	fresh, others := v.table.idle(all)
+	odd := v.lookUp(ctx, fresh, parallel, func(entry) {})
+	return cmp.Or(v.lookUp(ctx, others, gentle, func(entry) {}), odd)
 }
 
 // watchIndex reads the index at the start, every sweep and when it is woken.
@@ -191,7 +240,7 @@ func (v *Vault) readIndex(ctx context.Context) error {
 	}
 	v.table.whole(started)
 	v.tell.Ring()
-	v.wake(false)
+	v.fresh.Ring()
 	return nil
 }
 
@@ -232,9 +281,7 @@ func (v *Vault) adopt(ctx context.Context, r record) {
 	case r.finished() && !known.unfinished && time.Since(r.grant.RevokedAt) > revokedTTL:
 		v.prune(ctx, r)
 	case isKnown && !r.finished():
-		if _, err := v.lost(ctx, known); err != nil {
-			v.log.WarnContext(ctx, "whether the end of a grant is in the index is asked again", "grant", id, "error", err)
-		}
+		v.holdsEnd(ctx, known)
 	case isKnown: // it ended
 	case r.over():
 		v.believe(ctx, r)
@@ -247,6 +294,13 @@ func (v *Vault) adopt(ctx context.Context, r record) {
 		if !r.alive() {
 			v.gone(ctx, e, "its entry in the index says so")
 		}
+	}
+}
+
+// holdsEnd makes sure that the server holds the end of a grant.
+func (v *Vault) holdsEnd(ctx context.Context, known entry) {
+	if _, err := v.lost(ctx, known); err != nil {
+		v.log.WarnContext(ctx, "whether the end of a grant is in the index is asked again", "grant", known.grant.ID, "error", err)
 	}
 }
 

@@ -46,8 +46,44 @@ func TestMatter(t *testing.T) {
 		`{"type":"response","request":{"path":"identity/"`: Nothing,
 		`{"type":1,"request":"identity/"}`:                 Nothing,
 	} {
-		if got := reader.Matter([]byte(line)); got != want {
+		if got := reader.Read([]byte(line)).Matter; got != want {
 			t.Errorf("%s: %v, want %v", line, got, want)
+		}
+	}
+}
+
+// What a line names is read of it, and what it does not name is anything.
+func TestNamed(t *testing.T) {
+	const (
+		hash  = "hmac-sha256:5f1c"
+		grant = "grt_01m8n7q1trjscemybp9rg3gnf2"
+		entry = "prn_01m8n7mng1x16gsh7mgchdm30b/" + grant
+	)
+	about := func(path, data string) string {
+		return fmt.Sprintf(`{"type":"response","request":{"id":"r1","operation":"update","path":%q,"data":%s}}`, path, data)
+	}
+	accessor := `{"accessor":"` + hash + `"}`
+	for line, want := range map[string]Change{
+		about("auth/token/revoke-accessor", accessor):                                            {Matter: Tokens, Accessor: hash},
+		about("auth/token/revoke-accessor", `{"accessor":7}`):                                    {Matter: Tokens},
+		about("auth/token/revoke-accessor", `[]`):                                                {Matter: Tokens},
+		about("auth/token/revoke-accessor", `null`):                                              {Matter: Tokens},
+		about("auth/token/revoke-accessor/x", accessor):                                          {Matter: Tokens},
+		about("auth/token/revoke", `{"token":"`+hash+`"}`):                                       {Matter: Tokens},
+		about("auth/token/lookup-accessor", accessor):                                            {Matter: Asked, Accessor: hash, Request: "r1"},
+		about("auth/token/lookup", accessor):                                                     {},
+		about("identity/entity/id/6f0d", `{}`):                                                   {Matter: Tokens, Entity: "6f0d"},
+		about("identity/entity/merge", `{}`):                                                     {Matter: Tokens},
+		about("bivouac-grants/data/"+entry, `{}`):                                                {Matter: Index, Grant: grant},
+		about("bivouac-grants/metadata/"+entry, `{}`):                                            {Matter: Index, Grant: grant},
+		about("bivouac-grants/destroy/"+entry, `{}`):                                             {Matter: Index, Grant: grant},
+		about("bivouac-grants/metadata/"+entry+"/deeper", `{}`):                                  {Matter: Index},
+		about("bivouac-grants/data/x/y", `{}`):                                                   {Matter: Index},
+		about("bivouac-grants/config", `{}`):                                                     {Matter: Index},
+		strings.Replace(about("auth/token/lookup-accessor", accessor), "response", "request", 1): {},
+	} {
+		if got := reader.Read([]byte(line)); got != want {
+			t.Errorf("%s: %+v, want %+v", line, got, want)
 		}
 	}
 }
@@ -59,7 +95,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add(`{"type":"response","request":{"operation":"update","path":"identity/`+strings.Repeat("x", 300)+`"}}`+"\n", 64)
 	f.Fuzz(func(t *testing.T, text string, size int) {
 		count := func(size int) (out []Matter) {
-			s := lines(reader, func(m Matter) { out = append(out, m) })
+			s := lines(reader, func(c Change) { out = append(out, c.Matter) })
 			for rest := text; rest != ""; {
 				n := min(max(size, 1), len(rest))
 				s.feed([]byte(rest[:n]))
@@ -75,7 +111,7 @@ func FuzzSplit(f *testing.F) {
 
 func TestLongLineCountsAsMissed(t *testing.T) {
 	var got []Matter
-	s := lines(reader, func(m Matter) { got = append(got, m) })
+	s := lines(reader, func(c Change) { got = append(got, c.Matter) })
 	s.feed([]byte(strings.Repeat("x", MaxLine)))
 	s.feed([]byte("x"))
 	if len(got) != 0 {
@@ -93,11 +129,11 @@ type followed struct {
 	got chan Matter
 }
 
-func follow(t *testing.T, run func(context.Context, func(Matter)) error) followed {
+func follow(t *testing.T, run func(context.Context, func(Change)) error) followed {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	f := followed{t, make(chan Matter, 1024)}
 	over := make(chan error)
-	go func() { over <- run(ctx, func(m Matter) { f.got <- m }) }()
+	go func() { over <- run(ctx, func(c Change) { f.got <- c.Matter }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-over; err != nil {

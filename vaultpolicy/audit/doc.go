@@ -6,6 +6,7 @@
 // once it is whole, that whatever may have been missed (rotation, truncation, a line
 // that is too long, a new connection) counts as a line which matters, and that it
 // never waits for anybody while a server writes to it. It is a wake-up and no source
-// of truth: accessors in the lines are hashed, expiry leaves no line, and who is woken
-// asks the server. It keeps nothing of what it reads. Test it with go test alone.
+// of truth: accessors in the lines are hashed and passed on as they are written, expiry
+// leaves no line, and who is woken asks the server. It keeps nothing of what it reads.
+// Test it with go test alone.
 package audit

@@ -29,10 +29,10 @@ type File struct {
 // Run follows the file from its end on until ctx ends. woken is called, from one
 // goroutine, for every line that matters. Whatever keeps it from reading is logged
 // once and tried again: it is a wake-up, not a condition.
-func (f File) Run(ctx context.Context, woken func(Matter)) error {
+func (f File) Run(ctx context.Context, woken func(Change)) error {
 	w := f.watch(ctx)
 	defer w.close()
-	t := &tail{path: f.Path, split: lines(f.Reader, woken), missed: func() { woken(Tokens); woken(Index) }}
+	t := &tail{path: f.Path, split: lines(f.Reader, woken), missed: func() { woken(Change{Matter: Tokens}); woken(Change{Matter: Index}) }}
 	defer t.close()
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -180,13 +180,13 @@ func (t *tail) close() {
 	}
 }
 
-func lines(r Reader, woken func(Matter)) *splitter {
+func lines(r Reader, woken func(Change)) *splitter {
 	return &splitter{
 		line: func(b []byte) {
-			if m := r.Matter(b); m != Nothing {
-				woken(m)
+			if c := r.Read(b); c.Matter != Nothing {
+				woken(c)
 			}
 		},
-		missed: func() { woken(Tokens); woken(Index) },
+		missed: func() { woken(Change{Matter: Tokens}); woken(Change{Matter: Index}) },
 	}
 }

@@ -28,7 +28,7 @@ type Socket struct {
 
 // Run listens until ctx ends. woken is called for every line that matters, one at a
 // time. What keeps it from listening is logged and tried again.
-func (s Socket) Run(ctx context.Context, woken func(Matter)) error {
+func (s Socket) Run(ctx context.Context, woken func(Change)) error {
 	for ctx.Err() == nil {
 		err := s.serve(ctx, woken)
 		if ctx.Err() != nil {
@@ -43,16 +43,16 @@ func (s Socket) Run(ctx context.Context, woken func(Matter)) error {
 	return nil
 }
 
-func (s Socket) serve(ctx context.Context, woken func(Matter)) error {
+func (s Socket) serve(ctx context.Context, woken func(Change)) error {
 	l, err := listen(s.Path)
 	if err != nil {
 		return err
 	}
 	var one sync.Mutex
-	tell := func(m Matter) {
+	tell := func(c Change) {
 		one.Lock()
 		defer one.Unlock()
-		woken(m)
+		woken(c)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxWriters + 1)
@@ -73,12 +73,12 @@ func (s Socket) serve(ctx context.Context, woken func(Matter)) error {
 }
 
 // read everything that one writer says. What it said before it came was missed.
-func (s Socket) read(ctx context.Context, c net.Conn, woken func(Matter)) {
+func (s Socket) read(ctx context.Context, c net.Conn, woken func(Change)) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	defer c.Close()
-	woken(Tokens)
-	woken(Index)
+	woken(Change{Matter: Tokens})
+	woken(Change{Matter: Index})
 	split := lines(s.Reader, woken)
 	buffer := make([]byte, 64<<10)
 	for {

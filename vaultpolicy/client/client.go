@@ -130,6 +130,8 @@ type Answer struct {
 	Lease string
 	// LeaseTTL is how long it lives.
 	LeaseTTL time.Duration
+	// Request is the server's id of what was asked, which its audit has too.
+	Request string
 }
 
 // Login is a token and what the server says of it.
@@ -210,7 +212,7 @@ func (c *Client) ask(ctx context.Context, verb, path string, run func(context.Co
 	if s == nil {
 		return out, nil
 	}
-	out.Lease, out.LeaseTTL = s.LeaseID, time.Duration(s.LeaseDuration)*time.Second
+	out.Request, out.Lease, out.LeaseTTL = s.RequestID, s.LeaseID, time.Duration(s.LeaseDuration)*time.Second
 	if s.Data != nil {
 		out.Data = s.Data
 	}

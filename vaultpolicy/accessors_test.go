@@ -1,0 +1,58 @@
+package vaultpolicy
+
+import (
+	"fmt"
+	"testing"
+
+	"bivouac/edge/protocol"
+)
+
+func TestAccessorsAreLearned(t *testing.T) {
+	a := newAccessors()
+	one, two := protocol.GrantID("grt_1"), protocol.GrantID("grt_2")
+	a.line("r1", "hash-1")
+	a.answer("r1", answered{one, "acc-1"}) // the line came first
+	a.answer("r2", answered{two, "acc-2"})
+	if a.knows([]answered{{one, "acc-1"}, {two, "acc-2"}}) {
+		t.Error("it knows what no line has said")
+	}
+	a.line("r2", "hash-2") // the answer did
+	if !a.knows([]answered{{one, "acc-1"}, {two, "acc-2"}}) || a.knows([]answered{{one, "acc-other"}}) {
+		t.Error("it does not know what it was told, or more")
+	}
+	for written, want := range map[string]protocol.GrantID{"hash-1": one, "hash-2": two, "hash-3": ""} {
+		if id, ok := a.find(written); id != want || ok != (want != "") {
+			t.Errorf("%s: %s %t", written, id, ok)
+		}
+	}
+	a.line("", "hash-4")
+	a.answer("", answered{one, "acc-4"})
+	a.line("r5", "")
+	if _, ok := a.find("hash-4"); ok {
+		t.Error("what has no id was taken for a pair")
+	}
+}
+
+// What is remembered is bounded, whoever looks tokens up in the same server, and however
+// often a grant is renewed.
+func TestAccessorsAreBounded(t *testing.T) {
+	a := newAccessors()
+	id := protocol.GrantID("grt_1")
+	for i := range 3 * maxUnpaired {
+		request := fmt.Sprint("r", i)
+		a.line("others-"+request, "hash")
+		a.answer("lost-"+request, answered{id, "acc"})
+		a.line(request, fmt.Sprint("hash-", i))
+		a.answer(request, answered{id, fmt.Sprint("acc-", i)})
+	}
+	if n := len(a.grants); n != eachWritten {
+		t.Errorf("%d hashes of one grant", n)
+	}
+	if len(a.lines.known) > maxUnpaired || len(a.lines.order) > maxUnpaired || len(a.answers.known) > maxUnpaired {
+		t.Errorf("%d lines and %d answers wait", len(a.lines.order), len(a.answers.order))
+	}
+	last := 3*maxUnpaired - 1
+	if got, ok := a.find(fmt.Sprint("hash-", last)); !ok || got != id || !a.knows([]answered{{id, fmt.Sprint("acc-", last)}}) {
+		t.Error("the last one is not known")
+	}
+}

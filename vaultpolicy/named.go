@@ -1,0 +1,200 @@
+package vaultpolicy
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bivouac/edge/op"
+	"bivouac/edge/protocol"
+	"bivouac/vaultpolicy/audit"
+)
+
+// source of the audit's lines, and how accessors are written in them.
+type source struct {
+	follow  func(ctx context.Context, woken func(audit.Change)) error
+	written *accessors
+}
+
+func sources(a Audit, grants string, log *slog.Logger) (out []source) {
+	reader := audit.Reader{Grants: grants}
+	if a.File != "" {
+		out = append(out, source{audit.File{Path: a.File, Reader: reader, Log: log}.Run, newAccessors()})
+	}
+	if a.Socket != "" {
+		out = append(out, source{audit.Socket{Path: a.Socket, Reader: reader, Log: log}.Run, newAccessors()})
+	}
+	return out
+}
+
+// audited wakes what a line of the audit is about: the grants that it names, before and
+// beside all look-ups of others, or everything where it names none.
+func (v *Vault) audited(written *accessors, c audit.Change) {
+	switch {
+	case c.Matter == audit.Asked:
+		written.line(c.Request, c.Accessor)
+	case c.Matter == audit.Index && c.Grant != "":
+		v.named.add(named{entry: true}, c.Grant)
+	case c.Matter == audit.Index:
+		v.list.Ring()
+	case c.Matter == audit.Tokens && c.Accessor != "":
+		v.revoked(written, c.Accessor)
+	case c.Matter == audit.Tokens:
+		ids := v.table.ofEntity(c.Entity)
+		v.named.add(named{token: true, again: quickRounds}, ids...)
+		if len(ids) == 0 {
+			v.wake()
+		}
+	}
+}
+
+// revoked looks after the grant of whose token an audit says that it was revoked. A
+// token that is none of those that live is nobody's here, or of a grant that ended.
+func (v *Vault) revoked(written *accessors, accessor string) {
+	if id, ok := written.find(accessor); ok {
+		v.named.add(named{token: true, again: quickRounds}, id)
+		return
+	}
+	if !written.knows(v.table.living()) {
+		v.wake()
+	}
+}
+
+// lookedUp takes what tells later how the audit writes the accessor of a grant.
+func (v *Vault) lookedUp(request string, e entry) {
+	for _, from := range v.sources {
+		from.written.answer(request, answered{e.grant.ID, e.accessor})
+	}
+}
+
+// named is what of a grant is to be asked about.
+type named struct {
+	token, entry bool
+	again        int       // how often, where its token lives; zero: once, unless it was just now
+	at           time.Time // not before; zero: now
+}
+
+func (n named) and(m named) named {
+	n.token, n.entry, n.again = n.token || m.token, n.entry || m.entry, max(n.again, m.again)
+	if m.at.Before(n.at) {
+		n.at = m.at
+	}
+	return n
+}
+
+// queue of grants that somebody named: the audit, or who comes to use one.
+type queue struct {
+	bell op.Bell
+	mu   sync.Mutex
+	all  map[protocol.GrantID]named
+}
+
+func newQueue() *queue { return &queue{bell: op.NewBell(), all: map[protocol.GrantID]named{}} }
+
+func (q *queue) add(what named, ids ...protocol.GrantID) {
+	if len(ids) == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, id := range ids {
+		if was, ok := q.all[id]; ok {
+			q.all[id] = was.and(what)
+		} else {
+			q.all[id] = what
+		}
+	}
+	q.bell.Ring()
+}
+
+// take those that are to be asked about now, and say how long none of the others is.
+func (q *queue) take() (some map[protocol.GrantID]named, wait time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	some, wait = map[protocol.GrantID]named{}, sweep
+	for id, what := range q.all {
+		if left := time.Until(what.at); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		some[id] = what
+		delete(q.all, id)
+	}
+	return some, wait
+}
+
+// watchNamed asks about grants that somebody named, once the server and the login are
+// proven. What is named while some are asked about is asked beside them: it waits for
+// no round, and for no other's answer.
+func (v *Vault) watchNamed(ctx context.Context) error {
+	timer := time.NewTimer(sweep)
+	defer timer.Stop()
+	var asks errgroup.Group
+	asks.SetLimit(parallel)
+	for {
+		select {
+		case <-ctx.Done():
+			return asks.Wait() // none fails
+		case <-v.named.bell:
+		case <-timer.C:
+		}
+		some, wait := v.named.take()
+		timer.Reset(wait)
+		if len(some) == 0 {
+			continue
+		}
+		for ctx.Err() == nil && v.proven(ctx) != nil { // watchUsed says so
+			pause(ctx, failedAgain)
+		}
+		asks.Go(func() error { v.askNamed(ctx, some); return nil })
+	}
+}
+
+// askNamed asks about some, those first that may have ended. Where the token lives it is
+// asked about again soon: a server may go on ending tokens after it has answered, and a
+// standby hears of it later. Then polling has it.
+func (v *Vault) askNamed(ctx context.Context, some map[protocol.GrantID]named) {
+	people := newPersons()
+	var looks errgroup.Group
+	looks.SetLimit(parallel)
+	for _, id := range slices.SortedFunc(maps.Keys(some), func(a, b protocol.GrantID) int {
+		return cmp.Or(cmp.Compare(some[b].again, some[a].again), cmp.Compare(a, b))
+	}) {
+		looks.Go(func() error {
+			what := some[id]
+			v.ask(ctx, id, what, people)
+			if what.again > 1 && v.table.lives(id) {
+				v.named.add(named{token: what.token, again: what.again - 1, at: time.Now().Add(quickAgain)}, id)
+			}
+			return nil
+		})
+	}
+	_ = looks.Wait() // none fails
+}
+
+func (v *Vault) ask(ctx context.Context, id protocol.GrantID, what named, people *persons) {
+	e, ok := v.table.get(id)
+	switch {
+	case !ok:
+		v.list.Ring() // another broker's
+		return
+	case !e.grant.RevokedAt.IsZero():
+		if what.entry {
+			v.holdsEnd(ctx, e)
+		}
+		return
+	}
+	if what.token && (what.again > 0 || e.tried == 0 || v.table.now()-e.tried > failedAgain) {
+		v.table.try(e)
+		v.examine(ctx, e, people, nil)
+	}
+	if what.entry {
+		v.reread(ctx, e)
+	}
+}
