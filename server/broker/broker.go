@@ -198,10 +198,12 @@ func (b *Broker) BootNonce() string { return b.boot }
 
 // Sweep closes the open flows that may not go on: revoked, no longer allowed by
 // paths, or without a feed for longer than the authority ttl. INV-13.
-func (b *Broker) Sweep() (closed int) {
-	closed = b.flows.judge(b.still)
+func (b *Broker) Sweep() (closed int) { return b.sweep(b.still) }
+
+func (b *Broker) sweep(verdict func(*request) error) (closed int) {
+	closed, why := b.flows.judge(verdict)
 	if closed > 0 {
-		b.log.Info("flows closed", "count", closed)
+		b.log.Info("flows closed", "count", closed, "one_because", why)
 	}
 	return closed
 }

@@ -61,7 +61,13 @@ func (b *Broker) grantEnded(g authority.Ended) {
 		return
 	}
 	b.log.Info("a grant ended at the authority", "grant", g.Grant, "how", g.How)
-	b.Sweep()
+	// Those under it alone: many may end at once, and many flows be open.
+	b.sweep(func(r *request) error {
+		if r.claims.Grant != g.Grant {
+			return nil
+		}
+		return b.still(r)
+	})
 }
 
 // tellEnded runs beside a feed.

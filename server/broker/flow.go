@@ -96,8 +96,8 @@ func (f *flows) end(fl *flow) {
 
 // judge closes every flow for which verdict has an error, with that cause.
 // Verdicts may wait, so they are asked without the lock. A flow that is not known
-// yet is about to be checked against the same facts.
-func (f *flows) judge(verdict func(*request) error) (closed int) {
+// yet is about to be checked against the same facts. why is what closed one of them.
+func (f *flows) judge(verdict func(*request) error) (closed int, why error) {
 	f.mu.Lock()
 	known := make([]*flow, 0, len(f.open))
 	for fl := range f.open {
@@ -109,10 +109,10 @@ func (f *flows) judge(verdict func(*request) error) (closed int) {
 	for _, fl := range known {
 		if err := verdict(fl.req); err != nil {
 			fl.cancel(err)
-			closed++
+			closed, why = closed+1, err
 		}
 	}
-	return closed
+	return closed, why
 }
 
 // count of flows that match, the last admission under a grant, and a channel

@@ -80,7 +80,7 @@ func (s authorityService) RevokeGrant(ctx context.Context, in *brokerv1.RevokeGr
 	}
 	s.ended.add(authority.Ended{Grant: id, At: g.RevokedAt, How: "it was revoked at the broker"})
 	under := func(r *request) bool { return r.claims.Grant == id }
-	closed := s.flows.judge(func(r *request) error {
+	closed, _ := s.flows.judge(func(r *request) error {
 		if under(r) {
 			return refusedBy(ByAuthority, denied("the grant was revoked"))
 		}
