@@ -1,8 +1,10 @@
 package vaultpolicy
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -227,6 +229,11 @@ func (c Config) Plan(s Scope) (plan.Plan, error) {
 	}
 	if c.Namespace != "" {
 		w.TokensPerSecond = 0 // limits belong to the root
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Issued)) {
+		if f := s.Issued[name]; f.Setup {
+			w.SSH = append(w.SSH, f)
+		}
 	}
 	for _, t := range c.Tenants {
 		tenant := protocol.TenantID(t)

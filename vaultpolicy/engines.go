@@ -22,7 +22,7 @@ func (f File) ExamineEngines(ctx context.Context, r *finding.Report, c *client.C
 		a, err := c.Read(ctx, as, from.RolePath())
 		switch client.KindOf(err) {
 		case "":
-			if err == nil && f.examineEngine(r, name, from, a.Data) {
+			if err == nil && f.examineEngine(r, name, from, a.Data) && examineCA(ctx, r, name, from, c, as) {
 				good++
 			}
 		case client.Absent:
@@ -45,6 +45,8 @@ func makes(from *issued.From) string {
 	switch from.Engine {
 	case issued.PKI:
 		return fmt.Sprintf("vault write %s allowed_domains=… allow_subdomains=true client_flag=true server_flag=false key_type=%s no_store=true", from.RolePath(), from.KeyType)
+	case issued.SSH:
+		return "setup = true in its from block, then: " + setUp + "  (or by hand: vaultpolicy/README.md, section 11)"
 	case issued.Transit:
 		return fmt.Sprintf("vault write %s type=%s", from.RolePath(), keyFor[from.Algorithm][0])
 	}
@@ -71,6 +73,8 @@ func (f File) examineEngine(r *finding.Report, name string, from *issued.From, d
 			r.Warn("vault.engines", "the "+from.String()+" keeps every certificate, or a lease of it", "the server's store grows with each action", "vault write "+from.RolePath()+" no_store=true generate_lease=false  (with the role's other fields: "+look+")")
 			return false
 		}
+	case issued.SSH:
+		return examineSSH(r, name, from, data)
 	case issued.Transit:
 		kind := client.Text(data["type"])
 		if kinds := keyFor[from.Algorithm]; from.Algorithm != issued.HMACSHA256 && !slices.Contains(kinds, kind) {

@@ -38,6 +38,8 @@ func (v *Vault) Issue(ctx context.Context, u authority.Use, from *issued.From) (
 		return i.certificate(ctx)
 	case issued.Transit:
 		return i.signer(ctx)
+	case issued.SSH:
+		return i.signIn(ctx)
 	}
 	return issued.Credential{}, protocol.Errorf(protocol.CodeInternal, "credential %q: nothing is issued from %q", u.Credential, from.Engine)
 }

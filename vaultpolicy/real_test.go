@@ -246,7 +246,7 @@ func TestSetup(t *testing.T) {
 			t.Fatalf("a second time differs: %s %v", d, err)
 		}
 		files, err := filepath.Glob("policies/*.hcl")
-		if err != nil || len(files) != 7 {
+		if err != nil || len(files) != 8 {
 			t.Fatal(files, err)
 		}
 		for _, f := range files {

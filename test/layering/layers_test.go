@@ -98,12 +98,12 @@ var layers = []layer{
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
 	// command line and tests link it
-	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/authority", "server/broker/issued", "server/broker/secret", "vaultpolicy/audit", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
+	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/authority", "server/broker/issued", "server/broker/secret", "vaultpolicy/audit", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/crypto", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
 	{"vaultpolicy/client", []string{"edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/vault/api"}, "the one place that reads these servers' answers"},
 	{"vaultpolicy/audit", []string{"edge/protocol"}, []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync"}, "a wake-up is read from lines, and asks nobody"},
 	{"vaultpolicy/login", []string{"edge/filemode", "edge/protocol", "server/broker/secret", "vaultpolicy/client"}, []string{}, "a login knows no grant"},
 	{"vaultpolicy/policies", []string{"edge/protocol", "server/broker/issued"}, []string{}, "what may be done is text, before anybody asks"},
-	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
+	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/issued", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
 
 	// Nomad starts runners; the server asks it, and an admin's command line sets it up
 	{"jobs", []string{"edge/filemode", "edge/protocol", "jobs/workload"}, []string{}, "what is asked of Nomad knows no turn"},

@@ -49,7 +49,11 @@ type reader struct {
 
 func (r reader) read(ctx context.Context, i Item) (have map[string]any, found bool, err error) {
 	if i.ReadPath == "" {
-		return r.get(ctx, i.Path)
+		have, found, err := r.get(ctx, i.Path)
+		if i.Unless != "" && client.KindOf(err) == client.Invalid && strings.Contains(err.Error(), i.Unless) {
+			return nil, false, nil
+		}
+		return have, found, err
 	}
 	list, ok := r.lists[i.ReadPath]
 	if !ok {

@@ -26,6 +26,8 @@ type Item struct {
 	Want map[string]any
 	// Fixed things cannot be changed once they are there.
 	Fixed bool
+	// Unless is what the server says, as an error, where the thing is not there yet.
+	Unless string
 	// Creates is written with Want when the thing is made, and never compared.
 	Creates map[string]any
 }
@@ -73,6 +75,9 @@ func same(have, want any) bool {
 		return slices.Equal(slices.Sorted(slices.Values(h)), slices.Sorted(slices.Values(w)))
 	case map[string]any:
 		h := client.Map(have)
+		if len(w) == 0 { // nothing at all
+			return len(h) == 0
+		}
 		for k, v := range w {
 			if !same(h[k], v) {
 				return false

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"bivouac/server/broker/issued"
 	"bivouac/vaultpolicy/login"
 	"bivouac/vaultpolicy/policies"
 )
@@ -18,6 +19,8 @@ type Wanted struct {
 	Login Login
 	// Credentials that grants may reach.
 	Credentials []policies.Opened
+	// SSH are the engines of SSH that setup makes, with their key and role.
+	SSH []*issued.From
 	// Routes are the keys that the operator bound to model routes and registries.
 	Routes []policies.Credential
 	// Period of a grant's token: a grant whose broker was away for longer is over.
@@ -48,6 +51,9 @@ const LoginTTL = time.Hour
 func New(w Wanted) Plan {
 	var p Plan
 	p.engines(w)
+	for _, f := range w.SSH {
+		p.ssh(f)
+	}
 	p.rules(w)
 	p.login(w)
 	if w.TokensPerSecond > 0 {

@@ -39,8 +39,11 @@ var usePKI string
 //go:embed bivouac-use-transit.hcl
 var useTransit string
 
+//go:embed bivouac-use-ssh.hcl
+var useSSH string
+
 // useOf engines that issue credentials.
-var useOf = map[string]string{issued.Database: useDatabase, issued.PKI: usePKI, issued.Transit: useTransit}
+var useOf = map[string]string{issued.Database: useDatabase, issued.PKI: usePKI, issued.Transit: useTransit, issued.SSH: useSSH}
 
 // Names of everything of one deployment in a server. The policies as they are have
 // those of the prefix "bivouac"; a second deployment needs another.
@@ -113,11 +116,15 @@ func (n Names) Use(o Opened) string {
 		name = ""
 	}
 	return "# " + o.Name + ": " + f.String() + "\npath " + strings.NewReplacer(
-		"MOUNT", f.Mount, "ROLE", f.Role, "PATH", f.Path(), `"NAME"`, name, "TTL", TTLOf(f),
+		"MOUNT", f.Mount, "ROLE", f.Role, "PATH", f.Path(), `"NAME"`, name, "TTL", TTLOf(f), "PRINCIPALS", strings.Join(f.Principals, ","), "KEYID", KeyIDOf(o.Tenant),
 	).Replace(rules)
 }
 
-// TTLOf a client certificate, in the form in which it is asked for.
+// KeyIDOf a certificate of SSH, as it begins: who reads it at the host knows whose action
+// it was.
+func KeyIDOf(t protocol.TenantID) string { return "bivouac tenant=" + t.String() }
+
+// TTLOf a certificate, in the form in which it is asked for.
 func TTLOf(f *issued.From) string { return strconv.Itoa(int(f.Life().Seconds())) + "s" }
 
 // Routes is the policy with which the broker reads the keys that are bound to

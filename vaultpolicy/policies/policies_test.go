@@ -18,7 +18,7 @@ func TestFilesAreThePolicies(t *testing.T) {
 		}
 	}
 	files, err := filepath.Glob("*.hcl")
-	if err != nil || len(files) != 7 {
+	if err != nil || len(files) != 8 {
 		t.Errorf("%v %v", files, err)
 	}
 	if use := d.Use(Opened{Credential: weather}); !strings.Contains(use, `path "bivouac-credentials/data/ten_01m8n7mng1x16gsh7mgchdm30b/weather.v2"`) || d.UsePolicy(weather) != "bivouac-use-ten_01m8n7mng1x16gsh7mgchdm30b-weather.v2" {
