@@ -20,8 +20,11 @@ import (
 const (
 	// MaxAnswer bounds what a server may answer.
 	MaxAnswer = 8 << 20
-	// DefaultTimeout of one request, beside the time that it may be held.
-	DefaultTimeout = 5 * time.Second
+	// DefaultTimeout of one request, beside the time that it may be held. A server that has
+	// lost its leader waits for a new one for 7 s before it says so.
+	DefaultTimeout = 10 * time.Second
+	// dialTimeout of a connection, and of its handshake.
+	dialTimeout = 5 * time.Second
 	// silence over a connection after which it is tried, and then given up.
 	silence = 2 * time.Second
 )
@@ -71,10 +74,10 @@ func New(c Config) (*Client, error) {
 		}
 	}
 	wire := &http.Transport{
-		DialContext:     (&net.Dialer{Timeout: DefaultTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:     (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
 		TLSClientConfig: trust, ForceAttemptHTTP2: true,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence},
-		TLSHandshakeTimeout: DefaultTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16,
+		TLSHandshakeTimeout: dialTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16,
 	}
 	out := &Client{wire: wire, cfg: c, timeout: c.Timeout}
 	if out.timeout == 0 {

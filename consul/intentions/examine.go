@@ -20,7 +20,7 @@ const (
 	whyRights = "the broker learns by it who may reach what"
 	setUp     = "bivouac consul setup --apply"
 	// soon is where a certificate or a token is near its end.
-	soon = 72 * time.Hour
+	soon = 24 * time.Hour
 	// examineIn bounds the look.
 	examineIn = 15 * time.Second
 	// nobody is a source that no agent has: names of agents begin otherwise.
@@ -30,13 +30,13 @@ const (
 // Examine looks at Consul as the broker does, from the machine where it runs, with the
 // broker's own token. It changes nothing.
 func (f File) Examine(ctx context.Context, r *finding.Report) {
-	c, err := f.Client()
+	anybody, err := client.New(f.Way())
 	if r.Err("consul.server", err, whyAway, "edit the consul block of broker.hcl") {
 		return
 	}
-	defer c.Close()
-	if f.ExamineServer(ctx, r, c) {
-		f.examineAsBroker(ctx, r, c)
+	defer anybody.Close()
+	if f.ExamineServer(ctx, r, anybody) {
+		f.ExamineBroker(ctx, r)
 	}
 }
 
@@ -47,10 +47,6 @@ func (f File) ExamineBroker(ctx context.Context, r *finding.Report) {
 		return
 	}
 	defer c.Close()
-	f.examineAsBroker(ctx, r, c)
-}
-
-func (f File) examineAsBroker(ctx context.Context, r *finding.Report, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, examineIn)
 	defer cancel()
 	if f.examineToken(ctx, r, c) {

@@ -35,7 +35,7 @@ type Authority struct {
 	Life time.Duration
 }
 
-const authorityLife = 24 * time.Hour
+const authorityLife = 30 * 24 * time.Hour
 
 // NewAuthority makes one.
 func NewAuthority() (*Authority, error) {
