@@ -67,22 +67,25 @@ func (v *view) lacks(agent policy.Agent, now time.Time) (warnings []string) {
 	for _, m := range d.GetModels() {
 		known["model/"+m.GetName()] = true
 	}
-	speaksMCP := map[string]bool{}
+	speaks := map[string]*brokerv1.Destination{}
 	for _, to := range d.GetDestinations() {
-		known[to.GetName()], speaksMCP[to.GetName()] = true, to.GetMcp()
+		known[to.GetName()], speaks[to.GetName()] = true, to
 	}
 	if !known["model/"+agent.Model.Route] {
 		warnings = append(warnings, fmt.Sprintf("the broker has no model route %q: its turns will fail until broker.hcl names it and the broker is restarted", agent.Model.Route))
 	}
 	for _, t := range agent.Tools {
 		to := t.Destination()
-		switch _, said := speaksMCP[to]; {
+		switch {
 		case !t.InGateway():
 		case !known[to]:
 			known[to] = true // said once
 			warnings = append(warnings, fmt.Sprintf("the broker has no destination %q, which the tool %s calls: its calls will fail until broker.hcl names it", to, t.Alias))
-		case said && speaksMCP[to] != (t.MCP != nil):
-			warnings = append(warnings, wrongKind(t))
+		case speaks[to] == nil:
+		case speaks[to].GetMcp() != (t.MCP != nil) || len(speaks[to].GetCommands()) > 0 != (t.SSH != nil):
+			warnings = append(warnings, wrongKind(t, speaks[to]))
+		case t.SSH != nil && !slices.Contains(speaks[to].GetCommands(), t.SSH.Command):
+			warnings = append(warnings, fmt.Sprintf("the destination %q has no command %q, which the tool %s runs: its calls will fail until broker.hcl names it", to, t.SSH.Command, t.Alias))
 		}
 	}
 	if _, err := registries(d, agent.Egress); err != nil {
@@ -92,8 +95,13 @@ func (v *view) lacks(agent policy.Agent, now time.Time) (warnings []string) {
 }
 
 // wrongKind says that a tool and its destination do not meet.
-func wrongKind(t policy.Tool) string {
-	if t.MCP != nil {
+func wrongKind(t policy.Tool, to *brokerv1.Destination) string {
+	switch {
+	case t.SSH != nil:
+		return fmt.Sprintf("the destination %q is no host of SSH, and the tool %s runs a command: its calls will fail until broker.hcl gives it an ssh block", t.Destination(), t.Alias)
+	case len(to.GetCommands()) > 0:
+		return fmt.Sprintf("the destination %q is a host of SSH, and the tool %s is none: its calls will fail; kind = \"ssh\" runs a command there", t.Destination(), t.Alias)
+	case t.MCP != nil:
 		return fmt.Sprintf("the destination %q is no MCP server, and the tool %s calls one: its calls will fail until broker.hcl gives it an mcp block", t.Destination(), t.Alias)
 	}
 	return fmt.Sprintf("the destination %q is an MCP server, and the tool %s is an http tool: its calls will fail; kind = \"mcp\" calls it", t.Destination(), t.Alias)

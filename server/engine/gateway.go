@@ -63,6 +63,13 @@ func gatewayTool(t policy.Tool) *brokerv1.HttpTool {
 			Mcp: &brokerv1.McpCall{Tool: m.Tool, SchemaDigest: m.SchemaDigest, Reads: t.Effect == runtimev1.Effect_EFFECT_READ, Repeatable: t.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT},
 		}
 	}
+	if h := t.SSH; h != nil {
+		return &brokerv1.HttpTool{
+			Ref: t.Ref, Destination: h.Destination, Credential: h.Credential, TimeoutMs: int32(h.Timeout.Milliseconds()),
+			Ssh:   &brokerv1.SshCall{Command: h.Command, Inspectable: t.Recovery == runtimev1.Recovery_RECOVERY_INSPECTABLE},
+			Reads: t.Effect == runtimev1.Effect_EFFECT_READ, Repeatable: t.Recovery == runtimev1.Recovery_RECOVERY_IDEMPOTENT,
+		}
+	}
 	return &brokerv1.HttpTool{
 		Ref: t.Ref, Destination: t.HTTP.Destination, Method: t.HTTP.Method, Path: t.HTTP.Path,
 		Credential: t.HTTP.Credential, Body: t.HTTP.Body, IdempotencyHeader: t.HTTP.IdempotencyHeader,

@@ -24,16 +24,20 @@ import (
 
 func inspectOp(id protocol.ActionID) string { return "inspect/" + id.String() }
 
-// lookupOf is the declared look-up of an action's tool, or nil.
-func lookupOf(a session.Action, t session.Turn) *policy.Lookup {
+// hasLookup reports that an action's tool declares a look-up.
+func hasLookup(a session.Action, t session.Turn) bool {
 	snap, err := policy.DecodeSnapshot(t.Snapshot, t.SnapshotDigest)
 	if err != nil {
-		return nil
+		return false
 	}
-	if tool, ok := snap.Tool(a.Tool); ok && tool.HTTP != nil {
-		return tool.HTTP.Lookup
-	}
-	return nil
+	tool, ok := snap.Tool(a.Tool)
+	return ok && looked(tool)
+}
+
+// looked reports a tool that can be looked up: an http tool by its request, a command on
+// a host by the command beside it in the broker's file.
+func looked(t policy.Tool) bool {
+	return t.HTTP != nil && t.HTTP.Lookup != nil || t.SSH != nil && t.Recovery == runtimev1.Recovery_RECOVERY_INSPECTABLE
 }
 
 // startInspect sends the look-up. It is a read of its own, under a capability that
@@ -47,7 +51,7 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 			return err
 		}
 		tool, _ = auth.snap.Tool(a.Tool)
-		if tool.HTTP == nil || tool.HTTP.Lookup == nil {
+		if !looked(tool) {
 			return protocol.Errorf(protocol.CodeDataLoss, "action %s has no look-up in its turn's snapshot", a.ID)
 		}
 		look, err := lookAction(a, tool, newID[protocol.ActionKind](w.e, w.tx.Now))
@@ -59,10 +63,10 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 			return err
 		}
 		request = &brokerv1.InvokeRequest{Capability: token, ActionId: look.ID.String(), Arguments: look.Arguments,
-			MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes, Tool: &brokerv1.HttpTool{
-				Ref: tool.Ref, Destination: tool.HTTP.Destination, Method: http.MethodGet, Path: tool.HTTP.Lookup.Path,
-				Credential: tool.HTTP.Credential, TimeoutMs: int32(tool.HTTP.Timeout.Milliseconds()), Reads: true, Repeatable: true,
-			}}
+			MaxOutputBytes: auth.snap.Agent.Limits.MaxResultBytes, Tool: lookTool(tool)}
+		if tool.SSH != nil {
+			request.IdempotencyKey = a.IdempotencyKey
+		}
 		return nil
 	})
 	if isTaken(err) || isUngranted(err) {
@@ -86,12 +90,38 @@ func (e *Engine) startInspect(ctx context.Context, a session.Action) error {
 // placeholders of a look-up.
 var placeholders = regexp.MustCompile(`\{([^{}]*)\}`)
 
+// lookTool is the look-up as the broker is told it.
+func lookTool(t policy.Tool) *brokerv1.HttpTool {
+	if t.SSH != nil {
+		look := gatewayTool(t)
+		look.Reads, look.Repeatable, look.Ssh.Inspects = true, true, true
+		return look
+	}
+	return &brokerv1.HttpTool{
+		Ref: t.Ref, Destination: t.HTTP.Destination, Method: http.MethodGet, Path: t.HTTP.Lookup.Path,
+		Credential: t.HTTP.Credential, TimeoutMs: int32(t.HTTP.Timeout.Milliseconds()), Reads: true, Repeatable: true,
+	}
+}
+
+// timeoutOf a tool that is looked up.
+func timeoutOf(t policy.Tool) time.Duration {
+	if t.SSH != nil {
+		return t.SSH.Timeout
+	}
+	return t.HTTP.Timeout
+}
+
 // lookAction is the look-up as an action of its own: the arguments that its path
 // names, and no others.
 func lookAction(a session.Action, t policy.Tool, id protocol.ActionID) (session.Action, error) {
 	values, err := lookValues(a)
 	if err != nil {
 		return a, err
+	}
+	if t.SSH != nil { // the command beside it takes of them what it names
+		look := a
+		look.ID = id
+		return look, nil
 	}
 	args := map[string]any{}
 	for _, m := range placeholders.FindAllStringSubmatch(t.HTTP.Lookup.Path, -1) {
@@ -123,8 +153,11 @@ func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failur
 		return execution.SeenNothing, outcome{}
 	}
 	there, sure := shows(a, t, resp)
-	late := now.Sub(a.DispatchedAt) >= t.HTTP.Timeout
-	evidence := fmt.Sprintf("the look-up answered with HTTP %d, body %s", resp.HttpStatus, resp.BodyDigest)
+	late := now.Sub(a.DispatchedAt) >= timeoutOf(t)
+	evidence := "the look-up answered with " + answerOf(resp.HttpStatus, resp.Failed) + ", body " + resp.BodyDigest
+	if resp.ExitStatus != nil {
+		evidence = fmt.Sprintf("the look-up ended with exit status %d, output %s", *resp.ExitStatus, resp.BodyDigest)
+	}
 	switch {
 	case there:
 		return execution.SeenDone, outcome{event: session.ActionSucceed, evidence: evidence, result: &runtimev1.ToolResult{
@@ -139,6 +172,10 @@ func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failur
 // shows reports what an answer shows, and whether it shows anything. What is not found
 // in a part of a list, or of an answer, may be in the rest: that shows nothing. INV-5.
 func shows(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse) (there, sure bool) {
+	if t.SSH != nil { // 0: it did; 1: it did not; a look-up that failed shows nothing
+		exit := resp.ExitStatus
+		return exit != nil && *exit == 0, exit != nil && *exit <= 1
+	}
 	switch status := resp.HttpStatus; {
 	case status == http.StatusNotFound || status == http.StatusGone:
 		return false, true

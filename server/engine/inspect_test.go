@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/execution"
 	"bivouac/server/policy"
@@ -46,6 +47,43 @@ func TestWhatALookUpShows(t *testing.T) {
 		if knower != tc.want || (o.result != nil) != (tc.want != execution.SeenNothing) {
 			t.Errorf("%s: %s, %+v", name, knower, o)
 		}
+	}
+}
+
+// INV-5: the command that looks whether another was run says so by its exit status: 0 it
+// was, 1 it was not, and anything else is no word on it.
+func TestWhatACommandShows(t *testing.T) {
+	now, exit := time.Now(), func(n int32) *brokerv1.InvokeResponse {
+		return &brokerv1.InvokeResponse{HttpStatus: 200, ExitStatus: &n, Failed: n != 0}
+	}
+	tool := policy.Tool{Ref: "ssh:restart", Recovery: runtimev1.Recovery_RECOVERY_INSPECTABLE, SSH: &policy.SSHTool{Destination: "web1", Command: "restart", Credential: "web1-ssh", Timeout: 10 * time.Second}}
+	for name, tc := range map[string]struct {
+		resp *brokerv1.InvokeResponse
+		sent time.Duration // ago
+		want execution.Knower
+	}{
+		"it was":       {exit(0), time.Second, execution.SeenDone},
+		"it was not":   {exit(1), time.Minute, execution.SeenAbsent},
+		"not yet":      {exit(1), time.Second, execution.SeenNothing},
+		"a failure":    {exit(2), time.Minute, execution.SeenNothing},
+		"not there":    {exit(127), time.Minute, execution.SeenNothing},
+		"by a signal":  {&brokerv1.InvokeResponse{HttpStatus: 200, Failed: true}, time.Minute, execution.SeenNothing},
+		"of a network": {&brokerv1.InvokeResponse{HttpStatus: 404}, time.Minute, execution.SeenNothing},
+	} {
+		knower, o := seen(session.Action{Arguments: `{}`, DispatchedAt: now.Add(-tc.sent)}, tool, tc.resp, nil, now)
+		if knower != tc.want || (o.result != nil) != (tc.want != execution.SeenNothing) || o.result != nil && !strings.Contains(o.evidence, "exit status") {
+			t.Errorf("%s: %s, %+v", name, knower, o)
+		}
+	}
+	a := session.Action{ID: "act_1", Arguments: `{"unit":"web"}`, ArgumentsDigest: "d"}
+	look, err := lookAction(a, tool, "act_2")
+	got := lookTool(tool)
+	if err != nil || look.ID != "act_2" || look.Arguments != a.Arguments || !looked(tool) || !got.GetSsh().GetInspects() || !got.GetSsh().GetInspectable() || got.GetSsh().GetCommand() != "restart" || !got.GetReads() || !got.GetRepeatable() {
+		t.Errorf("%+v %v %v", look, got, err)
+	}
+	tool.Recovery = runtimev1.Recovery_RECOVERY_OPAQUE
+	if got := gatewayTool(tool); looked(tool) || got.GetSsh().GetInspectable() || got.GetSsh().GetInspects() || got.GetDestination() != "web1" || got.GetCredential() != "web1-ssh" || got.GetTimeoutMs() != 10_000 || got.GetMethod() != "" {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -147,7 +147,7 @@ func classOf(a session.Action, t session.Turn) execution.Class {
 		}
 		return execution.Idempotent
 	case runtimev1.Recovery_RECOVERY_INSPECTABLE:
-		if a.Placement == runtimev1.Placement_PLACEMENT_DEVICE || lookupOf(a, t) != nil {
+		if a.Placement == runtimev1.Placement_PLACEMENT_DEVICE || hasLookup(a, t) {
 			return execution.Inspectable
 		}
 	}

@@ -40,8 +40,8 @@ type Model struct {
 
 // Tool is one tool of a definition.
 type Tool struct {
-	// Ref is "files.read" for a device action, "http:<name>" or "mcp:<name>" for a
-	// gateway tool, "sandbox.shell" for a sandbox tool.
+	// Ref is "files.read" for a device action, "http:<name>", "mcp:<name>" or
+	// "ssh:<name>" for a gateway tool, "sandbox.shell" for a sandbox tool.
 	Ref         string
 	Alias       string
 	Description string
@@ -54,6 +54,7 @@ type Tool struct {
 	OutputSchema string
 	HTTP         *HTTPTool
 	MCP          *MCPTool `json:",omitempty"`
+	SSH          *SSHTool `json:",omitempty"`
 	// Inspector of an inspectable sandbox tool: a command; empty without one.
 	Inspector string `json:",omitempty"`
 }

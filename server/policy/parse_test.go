@@ -214,7 +214,7 @@ func TestRefusals(t *testing.T) {
 		"enterprise lifetime": {with("profile = \"enterprise\"\n  limits { session_max = \"721h\" }"), with("profile = \"enterprise\"\n  limits { session_max = \"720h\" }"), "at most 720h"},
 		"enterprise idle":     {with("profile = \"enterprise\"\n  limits { session_idle = \"169h\" }"), with("profile = \"enterprise\"\n  limits { session_idle = \"168h\" }"), "at most 168h"},
 		"on denied":           {with(`approvals { on_denied = "retry" }`), with(`approvals { on_denied = "fail" }`), "one of continue, fail"},
-		"kind":                {change("kind", `kind = "shell"`), with(httpTool), `"http", "mcp", "device" or "sandbox"`},
+		"kind":                {change("kind", `kind = "shell"`), with(httpTool), `"http", "mcp", "ssh", "device" or "sandbox"`},
 		"inspector of http":   {change("inspector", `inspector = "true"`), with(httpTool), "is for kind = \"sandbox\""},
 		"inspector missing":   {shell("recovery = \"inspectable\""), shell(inspected), "needs an inspector"},
 		"inspector, opaque":   {shell("recovery = \"opaque\"\n inspector = \"true\""), shell(inspected), "is for \"inspectable\""},

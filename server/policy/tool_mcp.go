@@ -60,6 +60,8 @@ func (t Tool) Destination() string {
 		return t.HTTP.Destination
 	case t.MCP != nil:
 		return t.MCP.Destination
+	case t.SSH != nil:
+		return t.SSH.Destination
 	}
 	return ""
 }
@@ -71,9 +73,11 @@ func (t Tool) Credential() string {
 		return t.HTTP.Credential
 	case t.MCP != nil:
 		return t.MCP.Credential
+	case t.SSH != nil:
+		return t.SSH.Credential
 	}
 	return ""
 }
 
 // InGateway reports a tool that the broker sends.
-func (t Tool) InGateway() bool { return t.HTTP != nil || t.MCP != nil }
+func (t Tool) InGateway() bool { return t.HTTP != nil || t.MCP != nil || t.SSH != nil }

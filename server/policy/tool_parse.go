@@ -29,10 +29,11 @@ const (
 	maxHTTPTimeout     = 10 * time.Minute
 )
 
-// tool reads one tool block: kind "http" or "mcp", or "device" to narrow a fixed one.
+// tool reads one tool block: kind "http", "mcp" or "ssh", or "device" to narrow a fixed
+// one.
 func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 	c := r.content(b.Body, []string{"kind", "alias", "description", "destination", "method", "path",
-		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector", "tool", "schema_digest", "resource", "prompt"}, hcl.BlockHeaderSchema{Type: "lookup"})
+		"credential", "body", "idempotency_header", "timeout", "effect", "recovery", "input", "output", "approval", "inspector", "tool", "schema_digest", "command", "resource", "prompt"}, hcl.BlockHeaderSchema{Type: "lookup"})
 	s := r.section(c, b.DefRange)
 	before := len(r.problems)
 	kind := ""
@@ -52,6 +53,11 @@ func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 		for _, l := range c.Blocks {
 			r.refuse(l.DefRange, "an MCP tool cannot be looked up: lookup is for http tools")
 		}
+	case "ssh":
+		t = r.ssh(s, b)
+		for _, l := range c.Blocks {
+			r.refuse(l.DefRange, "a command on a host is looked for by its inspect in broker.hcl: lookup is for http tools")
+		}
 	case "device":
 		t = r.device(s, b)
 		for _, l := range c.Blocks {
@@ -64,13 +70,16 @@ func (r *reader) tool(b *hcl.Block, p Profile) (Tool, bool) {
 		}
 		return t, len(r.problems) == before
 	default:
-		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\", \"mcp\", \"device\" or \"sandbox\"", kind)
+		r.refuse(s.rangeOf("kind"), "kind is %q: it must be \"http\", \"mcp\", \"ssh\", \"device\" or \"sandbox\"", kind)
 		return Tool{}, false
 	}
 	for _, name := range []string{"tool", "schema_digest"} {
-		if s.has(name) && kind == "http" {
+		if s.has(name) && (kind == "http" || kind == "ssh") {
 			r.refuse(s.rangeOf(name), "%s is for kind = \"mcp\"", name)
 		}
+	}
+	if s.has("command") && kind != "ssh" {
+		r.refuse(s.rangeOf("command"), "command is for kind = \"ssh\"")
 	}
 	if s.has("inspector") {
 		r.refuse(s.rangeOf("inspector"), "an inspector is a command of a sandbox: it is for kind = \"sandbox\"")
