@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,9 @@ type Ends struct {
 	// the answer; Minted those of them that had one.
 	Tried, Minted int
 	// Others are streams under grants that were not revoked; Kept those of them that
-	// were open at the end.
+	// were open at the end. Lost is what ended one that was not.
 	Others, Kept int
+	Lost         error
 }
 
 // held grant with its streams.
@@ -86,6 +88,7 @@ func (r *Rig) Ends(ctx context.Context, x *Site, how Revocations) (out Ends, err
 	for _, h := range rest[how.InRound:] {
 		out.Others += how.Streams / how.Grants
 		out.Kept += h.streams.Open()
+		out.Lost = cmp.Or(out.Lost, h.streams.Lost())
 	}
 	return out, nil
 }

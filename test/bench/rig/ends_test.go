@@ -48,8 +48,8 @@ func TestEnds(t *testing.T) {
 				if out.Minted != 0 {
 					t.Errorf("%d credentials were minted under revoked grants", out.Minted)
 				}
-				if out.Others != 6 || out.Kept != out.Others {
-					t.Errorf("%d of %d streams of others are open", out.Kept, out.Others)
+				if out.Others != 6 || out.Kept != out.Others || out.Lost != nil {
+					t.Errorf("%d of %d streams of others are open; one ended: %v", out.Kept, out.Others, out.Lost)
 				}
 				moreTokens, morePersons, err := x.Count(t.Context())
 				if err != nil || moreTokens == tokens || morePersons == persons {

@@ -26,6 +26,7 @@ type Held struct {
 
 	mu   sync.Mutex // guards below
 	ends map[protocol.Code]int
+	last error // that ended one
 }
 
 // Hold opens n streams and returns when the upstream serves all of them.
@@ -46,6 +47,7 @@ func (r *Rig) Hold(ctx context.Context, n int, name string, w Work, caller func(
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.ends[protocol.CodeOf(err)]++
+			h.last = err
 			return nil
 		})
 	}
@@ -101,6 +103,13 @@ func (h *Held) Ends() map[protocol.Code]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ends
+}
+
+// Lost is what ended one of the streams that were to go on; nil: nothing did, by now.
+func (h *Held) Lost() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last
 }
 
 // Close whatever is open.
