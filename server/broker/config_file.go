@@ -181,6 +181,9 @@ paths   = "paths"             # who may reach what: service-intentions files
 #   }
 # }
 #
+# Commands on hosts (ssh, for tools of kind "ssh") and whatever else an engine issues
+# (from) need a vault block too: README.md and vaultpolicy/README.md have examples.
+#
 # destination "weather" {
 #   url     = "https://api.weather.example/v1"
 #   methods = ["GET"]

@@ -1,5 +1,5 @@
-// Package broker adds the secret on the way out. It answers model calls, http tools
-// and tools of MCP servers under signed capabilities, keeps grants and credentials behind the
+// Package broker adds the secret on the way out. It answers model calls, http tools,
+// tools of MCP servers and commands on hosts under signed capabilities, keeps grants and credentials behind the
 // Authority port, and is the root of trust of a deployment.
 //
 // It guarantees that every request passes one list of checks (admit.go), that
