@@ -384,7 +384,7 @@ func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
 		paths = w.pathsOf
 	}
 	w.broker, err = broker.New(cfg, broker.Ports{
-		Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: w.paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
+		Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
 		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },
 		Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
