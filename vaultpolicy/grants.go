@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/secret"
@@ -156,17 +157,25 @@ func (v *Vault) undo(ctx context.Context, accessor string) {
 	}
 }
 
+// endAgain is when a token that somebody else ends is asked for again, and endLast the
+// last of those waits, each of which is twice the one before.
+const (
+	endAgain = 20 * time.Millisecond
+	endLast  = 1280 * time.Millisecond
+)
+
 // revokeToken ends a token and everything that hangs on it. One that is gone is
 // ended. Of two who end one at the same time, the server tells the second that its
 // request is wrong, because the token is not found any more: asked again, it says
-// whether it knows the accessor.
+// whether it knows the accessor, once it has ended what hung on it, such as the users of
+// a database.
 func (v *Vault) revokeToken(ctx context.Context, accessor string) error {
 	end := func() error {
 		_, err := v.write(ctx, "revoke grants", "auth/token/revoke-accessor", map[string]any{"accessor": accessor})
 		return err
 	}
 	err := end()
-	if client.KindOf(err) == client.Invalid {
+	for wait := endAgain; client.KindOf(err) == client.Invalid && wait <= endLast && op.Sleep(ctx, wait); wait *= 2 {
 		err = end()
 	}
 	if client.KindOf(err) == client.NoAccessor {
