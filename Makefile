@@ -75,7 +75,7 @@ soak: ## seven days of virtual time: memory, goroutines, descriptors and files s
 
 .PHONY: engines
 ENGINES ?=
-engines: deps ## adapters against real servers: Vault (on PATH, or built once), OpenBao (on PATH); ENGINES=vault or bao for one
+engines: deps ## adapters against real servers: Vault and Consul (on PATH, or built once), OpenBao (on PATH); ENGINES=vault, bao or consul for one
 	$(GO) run ./test/engines $(ENGINES)
 
 .PHONY: check

@@ -1,6 +1,6 @@
 // Package consul owns paths: who may reach what, as Consul's service-intentions
-// say it. It parses and evaluates the entries, and watches them as files; asking
-// a Consul server comes later behind the same port.
+// say it. It parses and evaluates the entries, and watches them as files; consul/intentions
+// watches them in a Consul server, behind the same port, and this package evaluates.
 //
 // One entry a file, in HCL (*.hcl) or in JSON as Consul prints it (*.json):
 //
