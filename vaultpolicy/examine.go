@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
 	"bivouac/vaultpolicy/client"
@@ -42,13 +44,20 @@ func (v *Vault) examine(ctx context.Context, e entry, people *persons, odd func(
 }
 
 // unknown ends a grant of which the server says that something is not there, unless
-// who said so cannot be proven.
+// who said so cannot be proven. Its entry is read meanwhile, and believed no earlier.
 func (v *Vault) unknown(ctx context.Context, e entry, how string, tell func(error)) {
-	if err := v.session.Prove(ctx); err != nil {
+	var now listed
+	var reads errgroup.Group
+	reads.Go(func() error {
+		now.r, now.found, now.err = v.readRecord(ctx, e.grant.Principal, e.grant.ID)
+		return nil
+	})
+	err := v.session.Prove(ctx)
+	_ = reads.Wait() // it is in now
+	switch {
+	case err != nil:
 		tell(err)
-		return
-	}
-	if !v.superseded(ctx, e) {
+	case !v.superseded(ctx, e, now):
 		v.gone(ctx, e, how)
 	}
 }

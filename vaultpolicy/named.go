@@ -130,7 +130,8 @@ func (q *queue) take() (some map[protocol.GrantID]named, wait time.Duration) {
 }
 
 // watchNamed asks about grants that somebody named, once the server and the login are
-// proven. What is named while some are asked about is asked beside them: it waits for
+// proven, or were as lately as for a look-up of a round: they are proven again before one
+// ends. What is named while some are asked about is asked beside them: it waits for
 // no round, and for no other's answer.
 func (v *Vault) watchNamed(ctx context.Context) error {
 	timer := time.NewTimer(sweep)
@@ -149,7 +150,7 @@ func (v *Vault) watchNamed(ctx context.Context) error {
 		if len(some) == 0 {
 			continue
 		}
-		for ctx.Err() == nil && v.proven(ctx) != nil { // watchUsed says so
+		for ctx.Err() == nil && !v.table.heardWithin(min(2*v.poll, roundIn)) && v.proven(ctx) != nil { // watchUsed says so
 			pause(ctx, failedAgain)
 		}
 		asks.Go(func() error { v.askNamed(ctx, some); return nil })
@@ -168,9 +169,10 @@ func (v *Vault) askNamed(ctx context.Context, some map[protocol.GrantID]named) {
 	}) {
 		looks.Go(func() error {
 			what := some[id]
-			v.ask(ctx, id, what, people)
+			wait := quickAgain
+			v.ask(ctx, id, what, people, func(error) { wait = failedAgain })
 			if what.again > 1 && v.table.lives(id) {
-				v.named.add(named{token: what.token, again: what.again - 1, at: time.Now().Add(quickAgain)}, id)
+				v.named.add(named{token: what.token, again: what.again - 1, at: time.Now().Add(wait)}, id)
 			}
 			return nil
 		})
@@ -178,7 +180,7 @@ func (v *Vault) askNamed(ctx context.Context, some map[protocol.GrantID]named) {
 	_ = looks.Wait() // none fails
 }
 
-func (v *Vault) ask(ctx context.Context, id protocol.GrantID, what named, people *persons) {
+func (v *Vault) ask(ctx context.Context, id protocol.GrantID, what named, people *persons, odd func(error)) {
 	e, ok := v.table.get(id)
 	switch {
 	case !ok:
@@ -192,7 +194,7 @@ func (v *Vault) ask(ctx context.Context, id protocol.GrantID, what named, people
 	}
 	if what.token && (what.again > 0 || e.tried == 0 || v.table.now()-e.tried > failedAgain) {
 		v.table.try(e)
-		v.examine(ctx, e, people, nil)
+		v.examine(ctx, e, people, odd)
 	}
 	if what.entry {
 		v.reread(ctx, e)

@@ -242,17 +242,23 @@ func (v *Vault) renewal(ctx context.Context, known entry, r record) bool {
 	return true
 }
 
+// listed is what a reading of an entry of the index came to.
+type listed struct {
+	r     record
+	found bool
+	err   error
+}
+
 // superseded reports that a token which is gone is not the grant's any more, because
-// the grant was renewed since it was looked at.
-func (v *Vault) superseded(ctx context.Context, e entry) bool {
-	if now, ok := v.table.get(e.grant.ID); ok && now.accessor != e.accessor {
+// the grant was renewed since it was looked at, here or as its entry says.
+func (v *Vault) superseded(ctx context.Context, e entry, now listed) bool {
+	if here, ok := v.table.get(e.grant.ID); ok && here.accessor != e.accessor {
 		return true
 	}
-	r, found, err := v.readRecord(ctx, e.grant.Principal, e.grant.ID)
-	if err != nil {
-		return client.KindOf(err).Unknown()
+	if now.err != nil {
+		return client.KindOf(now.err).Unknown()
 	}
-	return found && r.alive() && r.accessor != e.accessor && v.renewal(ctx, e, r)
+	return now.found && now.r.alive() && now.r.accessor != e.accessor && v.renewal(ctx, e, now.r)
 }
 
 // counts refuses an older secret part of a grant that lives. One that is not known as

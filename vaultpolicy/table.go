@@ -285,6 +285,14 @@ func (t *table) hear(sent time.Duration) {
 	t.heard, t.silence = max(t.heard, sent), nil
 }
 
+// heardWithin reports that the server answered such a question a short time ago, and
+// was not silent since.
+func (t *table) heardWithin(d time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.silence == nil && t.heard > 0 && t.now()-t.heard <= d
+}
+
 // silent keeps the reason for the words of alive.
 func (t *table) silent(err error) {
 	t.mu.Lock()
