@@ -73,10 +73,17 @@ func Rebuild(name, base, more string) (dir string, err error) {
 }
 
 func compile(dir, tags string, binaries ...string) error {
-	args := []string{"build", "-trimpath", "-tags", tags, "-o", dir + string(filepath.Separator)}
+	var packages []string
 	for _, name := range binaries {
-		args = append(args, "bivouac/cmd/"+name)
+		packages = append(packages, "bivouac/cmd/"+name)
 	}
+	return Compile(dir, tags, packages...)
+}
+
+// Compile builds programs of the module into a folder, statically, such as one that
+// stands in a binary's place.
+func Compile(dir, tags string, packages ...string) error {
+	args := append([]string{"build", "-trimpath", "-tags", tags, "-o", dir + string(filepath.Separator)}, packages...)
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

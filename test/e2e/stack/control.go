@@ -75,10 +75,14 @@ func (s *Stack) startBroker(ctx context.Context) error {
 	if _, err := s.Run(ctx, "bivouac-broker", "server-code", "--data", data, "--out", s.Path("server-code")); err != nil {
 		return err
 	}
-	s.Broker = s.process("broker", s.cfg.Control, "bivouac-broker", "run", "--data", data, "--listen", s.broker, "--server", s.runners)
-	if s.cfg.Database != "" {
-		s.Broker = s.process("broker", s.cfg.Control, "bivouac-broker", "run", "--data", data, "--listen", s.broker, "--server", s.runners, "--server", s.second.runners)
+	more, err := s.watchFlags("broker", false)
+	if err != nil {
+		return err
 	}
+	if s.cfg.Database != "" {
+		more = append(more, "--server", s.second.runners)
+	}
+	s.Broker = s.process("broker", s.cfg.Control, "bivouac-broker", append([]string{"run", "--data", data, "--listen", s.broker, "--server", s.runners}, more...)...)
 	return s.Broker.Start(s.fault("broker")...)
 }
 
@@ -116,6 +120,9 @@ model "scripted" {
 			names = append(names, d.Name)
 		}
 	}
+	if v := s.cfg.Vault; v != nil {
+		names = append(names, v.Reached...)
+	}
 	if err := os.WriteFile(filepath.Join(data, "broker.hcl"), []byte(b.String()), 0o600); err != nil {
 		return err
 	}
@@ -133,8 +140,12 @@ func (s *Stack) startServer(ctx context.Context) error {
 	if _, err := s.Run(ctx, "bivouac-server", append([]string{"bootstrap", "--data", data, "--principal", "me", "--token-file", s.Path("secrets", "token")}, s.shared()...)...); err != nil {
 		return err
 	}
+	more, err := s.watchFlags("server", true)
+	if err != nil {
+		return err
+	}
 	args := append([]string{"--data", data, "--public", s.public, "--runners", s.runners,
-		"--broker", s.broker, "--broker-code-file", s.Path("server-code")}, s.shared()...)
+		"--broker", s.broker, "--broker-code-file", s.Path("server-code")}, append(s.shared(), more...)...)
 	if s.balancer != nil {
 		args = append(args, "--advertise-runners", s.balancer.address())
 	}
@@ -200,7 +211,16 @@ func (s *Stack) configure(ctx context.Context) error {
 		}
 		names = append(names, d.Name)
 	}
-	for _, name := range append([]string{modelKey}, names...) {
+	kept := append([]string{modelKey}, names...)
+	if s.cfg.Vault != nil {
+		for name, value := range s.cfg.Vault.Stored {
+			if err := s.secret(name, value); err != nil {
+				return err
+			}
+			kept = append(kept, name)
+		}
+	}
+	for _, name := range kept {
 		if _, err := s.CLI(ctx, s.Home, "credential", "set", name, "--file", s.Path("secrets", name)); err != nil {
 			return err
 		}

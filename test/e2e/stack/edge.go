@@ -35,6 +35,7 @@ type EdgeConfig struct {
 	Toolchains []string // name=/path
 	Place      Place
 	Owner      *client.Client // who invites it; nil: the first principal
+	Worker     string         // the worker that its owner installed; empty: the product's
 }
 
 // AddEdge joins a machine with a code, runs it and waits until it is connected.
@@ -59,7 +60,14 @@ func (s *Stack) Join(ctx context.Context, cfg EdgeConfig) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := s.edgeAt(cfg.Name, s.Path("edge-"+cfg.Name), cfg.Place)
+	var more []string
+	if cfg.Worker != "" {
+		more = append(more, "--worker", cfg.Worker)
+	}
+	e, err := s.edgeAt(cfg.Name, s.Path("edge-"+cfg.Name), cfg.Place, more...)
+	if err != nil {
+		return nil, err
+	}
 	e.owner = owner
 	words := strings.Fields(invite.GetCommand())
 	args := append(words[1:], "--name", cfg.Name, "--state", e.State)
@@ -76,17 +84,21 @@ func (s *Stack) Join(ctx context.Context, cfg EdgeConfig) (*Edge, error) {
 	return e, nil
 }
 
-func (s *Stack) edgeAt(name, dir string, place Place) *Edge {
+func (s *Stack) edgeAt(name, dir string, place Place, flags ...string) (*Edge, error) {
 	e := &Edge{Name: name, State: dir, stack: s, place: place.withDefaults()}
-	e.Daemon = s.process("edge-"+name, e.place, "bivouac-edge", "run", "--state", dir)
-	return e
+	more, err := s.watchFlags("edge-"+name, false)
+	e.Daemon = s.process("edge-"+name, e.place, "bivouac-edge", append([]string{"run", "--state", dir}, append(flags, more...)...)...)
+	return e, err
 }
 
 // Restored is the same machine as it comes back from a copy of its disk that was
 // made before it claimed anything: key, enrolment and policy are there, claims
 // and journals are not. It does not run yet.
 func (e *Edge) Restored(name string) (*Edge, error) {
-	to := e.stack.edgeAt(name, e.stack.Path("edge-"+name), e.place)
+	to, err := e.stack.edgeAt(name, e.stack.Path("edge-"+name), e.place)
+	if err != nil {
+		return nil, err
+	}
 	to.owner = e.owner
 	if err := os.Mkdir(to.State, 0o700); err != nil {
 		return nil, err

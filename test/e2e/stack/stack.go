@@ -44,6 +44,8 @@ type Config struct {
 	Control Place
 	// Vault holds grants and credentials, instead of the broker's keyring.
 	Vault *Vault
+	// Watched by metrics and traces; the zero value is by nobody.
+	Watched Watched
 }
 
 // Destination of http tools. A credential is kept under the destination's name.
@@ -110,6 +112,7 @@ type Stack struct {
 	second                  struct{ public, runners string }
 	balancer                *balancer
 	provider                *provider
+	pages                   map[string]string // of numbers, by process
 }
 
 // Start brings everything up except runners, in the order in which the parts

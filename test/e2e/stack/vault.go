@@ -27,6 +27,12 @@ type Vault struct {
 	// admin's home directory.
 	Command func(args ...string) *exec.Cmd
 	Home    string
+	// Blocks of broker.hcl that need the server, such as destinations whose credentials
+	// its engines issue, and the names of those that every agent may reach. Stored are
+	// the credentials in them that people keep, with their values.
+	Blocks  string
+	Reached []string
+	Stored  map[string]string
 }
 
 // addBlock adds the vault block to broker.hcl.
@@ -50,7 +56,7 @@ vault {
     secret_id_file = "secret-id"
   }
 }
-`, v.Address, v.CAFile, tenant, more)
+%s`, v.Address, v.CAFile, tenant, more, v.Blocks)
 	return errors.Join(err, f.Close())
 }
 
