@@ -30,7 +30,7 @@ func (d Diff) Apply(ctx context.Context, c *client.Client, done func(Difference)
 
 // wayOut of what stands in the way.
 var wayOut = map[Kind]string{
-	DefaultDeny: "Whoever it belongs to turns it round with: consul intention create -deny -replace '*' '*'",
+	DefaultDeny: "Whoever it belongs to takes it out with consul intention delete '*' '*', and bivouac consul setup --apply makes the deny",
 	Protocol:    "Another service has the name: call the destination otherwise in broker.hcl",
 }
 

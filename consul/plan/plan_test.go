@@ -53,7 +53,7 @@ func TestPrint(t *testing.T) {
 	if got := (Diff{}).String(); got != "nothing differs\n" {
 		t.Error(got)
 	}
-	if err := d.Apply(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "somebody decided so") || !strings.Contains(err.Error(), "consul intention create -deny -replace") {
+	if err := d.Apply(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "somebody decided so") || !strings.Contains(err.Error(), "consul intention delete '*' '*'") {
 		t.Errorf("what stands in the way was written over: %v", err)
 	}
 }

@@ -49,17 +49,9 @@ func TestConsulScripts(t *testing.T) {
 				}
 				return os.WriteFile(filepath.Join(env.WorkDir, "broker.hcl"), file, 0o600)
 			},
-			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "token": tokenOf, "consul": consulCommand},
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "token": tokenOf},
 		})
 	})
-}
-
-// consulCommand runs the server's own command line: testscript would take its name for
-// one of its own.
-func consulCommand(ts *testscript.TestScript, neg bool, args []string) {
-	if err := ts.Exec("consul", args...); (err != nil) != neg {
-		ts.Fatalf("consul: %v", err)
-	}
 }
 
 // tokenOf FILE: writes the secret that the last command made into a file that is its
