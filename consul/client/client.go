@@ -137,7 +137,8 @@ func (c *Client) Match(ctx context.Context, destination string, index uint64, wa
 	if index > 0 {
 		hold = wait + wait/16 // Consul adds up to as much
 	}
-	return c.ask(ctx, "match intentions of "+destination, hold, func(q *api.QueryOptions) error {
+	what := "match intentions of " + destination
+	a, err := c.ask(ctx, what, hold, func(q *api.QueryOptions) error {
 		q.RequireConsistent, q.WaitIndex = true, index
 		if index > 0 {
 			q.WaitTime = wait
@@ -145,6 +146,10 @@ func (c *Client) Match(ctx context.Context, destination string, index uint64, wa
 		_, _, err := c.api.Connect().IntentionMatch(&api.IntentionMatch{By: api.IntentionMatchDestination, Names: []string{destination}}, q)
 		return err
 	})
+	if err == nil && !a.led {
+		return Answer{}, c.fault(&Fault{Kind: Strange, Asked: what, Said: "the answer does not say that a leader is known"})
+	}
+	return a, err
 }
 
 // Check asks Consul for its own verdict about a pair. It counts L7 as denied.

@@ -24,8 +24,8 @@ type Answer struct {
 	Date time.Time
 	// CertificateEnd of the server; zero without TLS.
 	CertificateEnd time.Time
-	// DefaultPolicy of its access control, "allow" or "deny", where it said.
-	DefaultPolicy string
+
+	led bool // it says that a leader is known
 }
 
 // exchange is one request and its answer on the wire, beside what the library makes of
@@ -72,7 +72,7 @@ func (ex *exchange) read(c *Client, what string) (Answer, error) {
 	case q(h, "X-Consul-Lastcontact") > 0:
 		return Answer{}, c.fault(&Fault{Kind: Leaderless, Asked: what, Said: "the answer is not of the leader"})
 	}
-	a := Answer{Body: ex.body, Index: q(h, "X-Consul-Index"), DefaultPolicy: h.Get("X-Consul-Default-Acl-Policy")}
+	a := Answer{Body: ex.body, Index: q(h, "X-Consul-Index"), led: h.Get("X-Consul-Knownleader") == "true"}
 	a.Date, _ = http.ParseTime(h.Get("Date"))
 	if t := ex.answer.TLS; t != nil && len(t.PeerCertificates) > 0 {
 		a.CertificateEnd = t.PeerCertificates[0].NotAfter
