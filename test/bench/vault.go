@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/authority"
 	"bivouac/server/broker/keyring"
+	"bivouac/server/store/storetest/pgcluster"
 	"bivouac/test/bench/rig"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/vaulttest"
@@ -65,6 +66,16 @@ func engineFigures(ctx context.Context, p engine.Program, shape vaultShape) (err
 	defer func() { err = errors.Join(err, s.Close()) }()
 	at := rig.Server{Address: s.Address(), CAFile: s.CAFile(), RootToken: s.RootToken(), AuditFile: s.AuditFile()}
 	f := &vaultFigure{engine: p.Name, dir: dir, server: at}
+	users, err := pgcluster.New(ctx)
+	switch {
+	case errors.Is(err, pgcluster.ErrAbsent):
+		fmt.Printf("bench SKIPPED LOUDLY: what engines issue: %v\n", err)
+	case err != nil:
+		return err
+	default:
+		defer func() { err = errors.Join(err, users.Remove()) }()
+		f.server.Database = users.DSN()
+	}
 	if err := f.adapter(ctx, shape.actions); err != nil {
 		return err
 	}
@@ -195,12 +206,57 @@ func (f *vaultFigure) growth(ctx context.Context, x *rig.Site, v *vaultpolicy.Va
 	if err := all.Wait(); err != nil {
 		return err
 	}
+	issued, err := f.issued(ctx, x, v, grants, actions/10)
+	if err != nil {
+		return err
+	}
 	moreTokens, morePersons, err := x.Count(ctx)
 	if err != nil {
 		return err
 	}
-	f.report(fmt.Sprintf("growth_after_%d_actions", actions), float64(moreTokens-tokens), "tokens_and_leases", 0)
-	f.report(fmt.Sprintf("growth_after_%d_actions", actions), float64(morePersons-persons), "entities", 0)
+	name := fmt.Sprintf("growth_after_%d_actions_%d_of_them_issued", actions+issued, issued)
+	f.report(name, float64(moreTokens-tokens), "tokens_and_leases", 0)
+	f.report(name, float64(morePersons-persons), "entities", 0)
+	return nil
+}
+
+// issued lets engines issue for actions: half of them users of a database, which are
+// leases until the action is over. It returns how many there were.
+func (f *vaultFigure) issued(ctx context.Context, x *rig.Site, v *vaultpolicy.Vault, grants []rig.Grant, actions int) (int, error) {
+	if f.server.Database == "" {
+		return 0, nil
+	}
+	if err := f.counts(ctx, x, v, grants[0]); err != nil {
+		return 0, err
+	}
+	var all errgroup.Group
+	all.SetLimit(atOnce)
+	for i := range actions {
+		all.Go(func() error {
+			c, err := x.Issue(ctx, v, grants[i%len(grants)], i)
+			if err == nil {
+				c.Return(ctx)
+			}
+			return err
+		})
+	}
+	return actions, all.Wait()
+}
+
+// counts: a lease that is not given back is counted, or none would ever be.
+func (f *vaultFigure) counts(ctx context.Context, x *rig.Site, v *vaultpolicy.Vault, g rig.Grant) error {
+	before, _, err := x.Count(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := x.Issue(ctx, v, g, 0)
+	if err != nil {
+		return err
+	}
+	defer c.Return(ctx)
+	if during, _, err := x.Count(ctx); err != nil || during <= before {
+		return errors.Join(err, fmt.Errorf("%d tokens and leases before a user was issued, and %d while there is one: the count shows nothing", before, during))
+	}
 	return nil
 }
 

@@ -25,6 +25,9 @@ type Server struct {
 	Address, CAFile, RootToken string
 	// AuditFile wakes the broker; empty: it polls alone.
 	AuditFile string
+	// Database is the DSN of one in which an engine of the server makes users; empty:
+	// its engines issue nothing.
+	Database string
 }
 
 // toolKey is the credential that grants of a site may use.
@@ -37,6 +40,7 @@ type Site struct {
 	file   vaultpolicy.File
 	client *client.Client
 	root   secret.Value
+	grants []string // what each may use
 }
 
 // Role of the broker's login, and of grants, in a site's server.
@@ -73,10 +77,13 @@ func NewSite(ctx context.Context, dir string, s Server, tenant protocol.TenantID
 	}
 	name := filepath.Join(dir, "site.hcl")
 	text := fmt.Appendf(nil, siteFile, RouteKey, toolKey, s.Address, s.CAFile, tenant, audit)
+	if s.Database != "" {
+		text = append(text, issuedFile...)
+	}
 	if err := os.WriteFile(name, text, 0o600); err != nil {
 		return nil, err
 	}
-	x := &Site{tenant: tenant}
+	x := &Site{tenant: tenant, grants: []string{toolKey}}
 	var err error
 	if x.file, err = vaultpolicy.ReadFile(name, func(string) string { return "" }); err != nil {
 		return nil, err
@@ -86,6 +93,11 @@ func NewSite(ctx context.Context, dir string, s Server, tenant protocol.TenantID
 	}
 	if x.client, err = x.file.Client(); err != nil {
 		return nil, err
+	}
+	if s.Database != "" {
+		if err := x.engines(ctx, s.Database); err != nil {
+			return nil, err
+		}
 	}
 	return x, errors.Join(x.setUp(ctx), x.login(ctx, dir))
 }
@@ -142,7 +154,7 @@ func (g Grant) Use() authority.Use {
 
 // grant of a person.
 func (x *Site) grant(ctx context.Context, at broker.Authority, of protocol.PrincipalID) (g Grant, err error) {
-	g.Grant = authority.Grant{ID: newID[protocol.GrantKind](), Tenant: x.tenant, Principal: of, Agent: Agent, Credentials: []string{toolKey}}
+	g.Grant = authority.Grant{ID: newID[protocol.GrantKind](), Tenant: x.tenant, Principal: of, Agent: Agent, Credentials: x.grants}
 	if g.Sealed, err = at.CreateGrant(ctx, g.Grant); err != nil {
 		return g, err
 	}
@@ -193,7 +205,7 @@ func (x *Site) Count(ctx context.Context) (tokens, persons int, err error) {
 		return n
 	}
 	const leases = "sys/leases/lookup/"
-	tokens = count("auth/token/accessors/", leases+"auth/token/create/", leases+"auth/token/create/"+grantRole+"/", leases+"auth/approle/login/")
+	tokens = count("auth/token/accessors/", leases+"auth/token/create/", leases+"auth/token/create/"+grantRole+"/", leases+"auth/approle/login/", leases+usersFrom.Path()+"/", "bench-pki/certs/")
 	persons = count("identity/entity/id/", "identity/entity-alias/id/", "identity/group/id/")
 	return tokens, persons, err
 }
