@@ -76,13 +76,15 @@ func (s *system) turn(ctx context.Context, session string, after int64, prompt, 
 }
 
 // deviceTurns measures a whole turn with one device action in it, the scripted
-// provider's own time included, and the action alone.
+// provider's own time included, and the action alone. A turn waits for about ten syncs
+// of the disk: after each, as many are made of a small file, so that a disk that stalls
+// is known for what it is.
 func (s *system) deviceTurns(ctx context.Context, n int) error {
 	session, err := s.session(ctx, "assistant")
 	if err != nil {
 		return err
 	}
-	var whole, action []time.Duration
+	var whole, action, syncs []time.Duration
 	var after int64
 	for i := range n {
 		t, at, err := s.turn(ctx, session, after, "read my note", "", i)
@@ -94,12 +96,40 @@ func (s *system) deviceTurns(ctx context.Context, n int) error {
 		for _, a := range t.GetActions() {
 			action = append(action, a.GetOutcomeAt().AsTime().Sub(a.GetIntentAt().AsTime()))
 		}
+		more, err := s.syncs(10)
+		if err != nil {
+			return err
+		}
+		syncs = append(syncs, more...)
 	}
 	report("turn_overhead_p50", quantile(whole, 0.5), "ms", 20, false)
 	report("turn_overhead_p99", quantile(whole, 0.99), "ms", 100, false)
 	report("device_action_p50", quantile(action, 0.5), "ms", 15, false)
 	report("device_action_p99", quantile(action, 0.99), "ms", 40, false)
+	fmt.Printf("bench name=disk_sync_p50 value=%.4g unit=ms\n", quantile(syncs, 0.5))
+	fmt.Printf("bench name=disk_sync_worst value=%.4g unit=ms\n", quantile(syncs, 1))
 	return nil
+}
+
+// syncs writes a page and syncs it, some times, on the disk of the server's store.
+func (s *system) syncs(n int) ([]time.Duration, error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, "synced"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []time.Duration
+	for range n {
+		if _, err := f.WriteAt(make([]byte, 4096), 0); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		if err := f.Sync(); err != nil {
+			return nil, err
+		}
+		out = append(out, time.Since(began))
+	}
+	return out, nil
 }
 
 var clockText = regexp.MustCompile(`\d{19}`)
