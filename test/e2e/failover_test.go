@@ -180,7 +180,7 @@ func over(state string) bool {
 // One of two servers is killed in the middle of turns. No admission is lost, the
 // other one takes up what was under way, and no effect happens twice (INV-3, INV-5,
 // INV-15): what was accepted happened, and what happened was accepted or is known
-// to be unknown. How long anybody waited is printed, not judged.
+// to be unknown. How long anybody waited is told, not judged.
 func TestServerFailover(t *testing.T) {
 	w := newPairWorld(t)
 	const people = 6
@@ -252,6 +252,4 @@ func (w *pairWorld) print(killed time.Duration, people int) {
 	slices.Sort(all)
 	at := func(q float64) time.Duration { return all[min(len(all)-1, int(q*float64(len(all))))] }
 	w.t.Logf("%d people, one server killed after %s; turns took p50 %s, p99 %s, at most %s", people, killed.Round(time.Millisecond), at(0.5), at(0.99), all[len(all)-1])
-	fmt.Printf("bench name=failover_gap_p99 value=%.4g unit=ms target=2000 ok=%t\n", float64(at(0.99))/1e6, at(0.99) <= 2*time.Second)
-	fmt.Printf("bench name=failover_gap_max value=%.4g unit=ms target=2000 ok=%t\n", float64(all[len(all)-1])/1e6, all[len(all)-1] <= 2*time.Second)
 }
