@@ -52,7 +52,7 @@ func (r *Rig) Hold(ctx context.Context, n int, name string, w Work, caller func(
 		})
 	}
 	if err := until(ctx, func() bool { return r.Upstream.Open(h.prompt) == n }); err != nil {
-		return nil, errors.Join(fmt.Errorf("%d of %d streams opened: %w", r.Upstream.Open(h.prompt), n, err), h.Close())
+		return nil, errors.Join(fmt.Errorf("%d of %d streams opened: %w; one that did not: %v", r.Upstream.Open(h.prompt), n, err, h.Lost()), h.Close())
 	}
 	return h, nil
 }
