@@ -27,7 +27,7 @@ dev where there is no other; the addresses of the last start are known, and a fl
 them. It ends with 0 unless something does not work; with --strict also a warning counts.`,
 		Args: usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.Data = devdir.Part(*data, "broker", cmd.Flags().Changed("data"))
+			o.Data = directory(cmd, *data)
 			var err error
 			if o.Again, err = remember(cmd, o.Data); err != nil {
 				return err

@@ -36,14 +36,16 @@ init makes one. Whoever has copies of the old files, or knows the old passphrase
 nothing that is written from now on; what is in old copies stays in them.
 
 No broker may run on the directory. A crash in between leaves a keyring that opens with
-the old passphrase or with the new one: run it again then.`,
+the old passphrase or with the new one: run it again then. Without --data it is the broker
+of bivouac dev where there is no other.`,
 		Example: "  bivouac-broker keyring rekey --new-passphrase-file prompt\n  bivouac-broker keyring rekey --passphrase-file old --plain",
 		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if plain == (next.from != "") {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "say what the new key is: --new-passphrase-file FILE, --new-passphrase-file prompt, or --plain")
 			}
-			k, err := keyring.Open(*data, old.open())
+			dir := directory(cmd, *data)
+			k, err := keyring.Open(dir, old.open())
 			if err != nil {
 				return err
 			}
@@ -51,7 +53,7 @@ the old passphrase or with the new one: run it again then.`,
 			if err := k.Rekey(next.choose("new passphrase of the keyring")); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "the keyring in %s has a new key: make a new backup of it, and destroy copies of the old files\n", *data)
+			fmt.Fprintf(cmd.ErrOrStderr(), "the keyring in %s has a new key: make a new backup of it, and destroy copies of the old files\n", dir)
 			return nil
 		},
 	}
@@ -74,19 +76,21 @@ func backupCommand(data *string) *cobra.Command {
 and enrolled servers, with broker.hcl and the last heads of ledgers. It works while the
 broker runs. The file is sealed with the backup's passphrase, and with nothing else: keep
 that apart from it. Paths, caps' spend and the call log are not in it, nor is what is in
-Vault or OpenBao; the server's state is bivouac-server backup.`,
+Vault or OpenBao; the server's state is bivouac-server backup. Without --data it is the
+broker of bivouac dev where there is no other.`,
 		Example: "  bivouac-broker backup --backup-passphrase-file prompt /mnt/backup/keyring-monday.age",
 		Args:    usage.Exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if with.from == "" {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "say what the backup is sealed with: --backup-passphrase-file FILE, or --backup-passphrase-file prompt")
 			}
-			c, err := keyring.Backup(*data, args[0], with.choose("passphrase of the backup"), besideKeyring, open.open())
+			dir := directory(cmd, *data)
+			c, err := keyring.Backup(dir, args[0], with.choose("passphrase of the backup"), besideKeyring, open.open())
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s holds the keyring of %s: root %.12s…, %d grants in force, %d credentials, %d servers%s.\n",
-				args[0], *data, c.Fingerprint, c.Grants, c.Credentials, c.Servers, also(c.Beside))
+				args[0], dir, c.Fingerprint, c.Grants, c.Credentials, c.Servers, also(c.Beside))
 			return nil
 		},
 	}

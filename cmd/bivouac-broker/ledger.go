@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac/cmd/internal/devdir"
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/protocol"
 	"bivouac/server/broker/witness"
@@ -30,11 +29,6 @@ back, or two servers write one ledger. Both commands work while the broker runs.
 	return cmd
 }
 
-// ledgersOf is the broker's directory: that of bivouac dev, where there is no other.
-func ledgersOf(cmd *cobra.Command, data string) string {
-	return devdir.Part(data, "broker", cmd.Flags().Changed("data"))
-}
-
 func headsCommand(data *string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -42,7 +36,7 @@ func headsCommand(data *string) *cobra.Command {
 		Short: "Print the last head of every tenant, and where a restored one began anew",
 		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := witness.Read(ledgersOf(cmd, *data))
+			all, err := witness.Read(directory(cmd, *data))
 			if err != nil {
 				return err
 			}
@@ -86,7 +80,7 @@ may break off once in that life; what was signed before stays in the exports tha
 			if epoch == 0 {
 				return protocol.Errorf(protocol.CodeInvalidArgument, "say which restore: --epoch N, as bivouac restore printed it")
 			}
-			at := ledgersOf(cmd, *data)
+			at := directory(cmd, *data)
 			if err := witness.Accept(at, epoch); err != nil {
 				return err
 			}

@@ -117,7 +117,7 @@ func codeCommand(data *string) *cobra.Command {
 		Long:  "Prints a single-use code with which one bivouac-server enrols (--broker-code-file). It works while the broker runs.",
 		Args:  usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			code, err := keyring.NewServerCode(*data, ttl, open.open())
+			code, err := keyring.NewServerCode(directory(cmd, *data), ttl, open.open())
 			if err != nil {
 				return err
 			}
@@ -132,6 +132,12 @@ func codeCommand(data *string) *cobra.Command {
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "life of the code")
 	cmd.Flags().StringVar(&out, "out", "", "write the code to this file (0600) instead of printing it")
 	return cmd
+}
+
+// directory of the broker that is meant: that of bivouac dev, where there is no other and
+// nobody named one.
+func directory(cmd *cobra.Command, data string) string {
+	return devdir.Part(data, "broker", cmd.Flags().Changed("data"))
 }
 
 // notDevs refuses to start a broker where none is, and the one of bivouac dev is meant.

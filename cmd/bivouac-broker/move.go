@@ -29,11 +29,12 @@ is something to move.
 Stop the broker first. Where it is cut off, or the server goes away, run the same again:
 the keyring holds everything until all of it is there. Then its copies are ended in one
 step, and vault-move.jws beside it is the signed receipt: bivouac ledger verify proves it.
-A credential that is in the server already is newer, and stays as it is.`,
+A credential that is in the server already is newer, and stays as it is. Without --data it
+is the broker of bivouac dev where there is no other; end that with Ctrl-C first.`,
 		Example: "  bivouac-broker vault-move\n  bivouac-broker vault-move --apply && bivouac-broker run",
 		Args:    usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			m.Data, m.Passphrase, m.Out = *data, open.open(), cmd.OutOrStdout()
+			m.Data, m.Passphrase, m.Out = directory(cmd, *data), open.open(), cmd.OutOrStdout()
 			m.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 			left, err := m.Run(cmd.Context())
 			switch {

@@ -7,11 +7,15 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
 	"bivouac/edge/finding"
 )
 
-// examineFile says where the broker's file, as it is now, has other models and
-// destinations than this broker, which read them when it started.
+// examineFile says where the broker's file, as it is now, has other blocks than this
+// broker, which read them when it started.
 func (b *Broker) examineFile(r *finding.Report) {
 	file := b.ports.ConfigFile
 	if file == "" {
@@ -28,10 +32,10 @@ func (b *Broker) examineFile(r *finding.Report) {
 		r.Fine("configuration", "%s is as it was when the broker started, but for its caps", file)
 		return
 	}
-	r.Warn("configuration", fmt.Sprintf("%s was changed since the broker started: %s", file, strings.Join(other, ", ")), "models and destinations are read at the start; until then this broker has those of before", restart)
+	r.Warn("configuration", fmt.Sprintf("%s was changed since the broker started: %s", file, strings.Join(other, ", ")), "all but caps is read at the start; until then this broker has what was there before", restart)
 }
 
-// differing names the models and destinations that two configurations do not share.
+// differing names the blocks that two configurations do not share.
 func differing(then, now Config) []string {
 	was, is := blocks(then), blocks(now)
 	var all []string
@@ -52,10 +56,18 @@ func differing(then, now Config) []string {
 	return all
 }
 
-// blocks are the models and destinations of a configuration, as text without the
-// places where they stand.
+// blocks of a configuration but its caps, as text without the places where they stand.
 func blocks(c Config) map[string]string {
 	all := map[string]string{}
+	if c.Vault != nil {
+		all["the vault block"] = bodyText(c.Vault.Body)
+	}
+	if c.Consul != nil {
+		all["the consul block"] = bodyText(c.Consul.Body)
+	}
+	for _, o := range c.OAuth2 {
+		all[fmt.Sprintf("oauth2 %q", o.Name)] = unplaced(o)
+	}
 	for _, m := range c.Models {
 		all[fmt.Sprintf("model %q", m.Name)] = unplaced(m)
 	}
@@ -63,6 +75,25 @@ func blocks(c Config) map[string]string {
 		all[fmt.Sprintf("destination %q", d.Name)] = unplaced(d)
 	}
 	return all
+}
+
+// bodyText is a block that others read: its settings and blocks, in one order.
+func bodyText(b hcl.Body) string {
+	body, ok := b.(*hclsyntax.Body)
+	if !ok {
+		return ""
+	}
+	var all []string
+	for name, a := range body.Attributes {
+		value, diags := a.Expr.Value(nil)
+		text, err := ctyjson.Marshal(value, value.Type())
+		all = append(all, fmt.Sprintf("%s = %s %v %v", name, text, diags, err))
+	}
+	slices.Sort(all)
+	for _, inner := range body.Blocks {
+		all = append(all, fmt.Sprintf("%s %q {%s}", inner.Type, inner.Labels, bodyText(inner.Body)))
+	}
+	return strings.Join(all, "\n")
 }
 
 func unplaced(block any) string {

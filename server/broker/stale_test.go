@@ -16,6 +16,7 @@ import (
 // route, another address, one that is gone, a file with a mistake. Caps, and where a
 // block stands, are no difference.
 func TestFileThatChangedSinceTheStartIsFound(t *testing.T) {
+	const vault = "vault {\n  address = \"https://vault.example:8200\"\n  poll = \"2s\"\n}\n"
 	dir := filepath.Join(t.TempDir(), "broker")
 	if _, err := keyring.Init(dir); err != nil {
 		t.Fatal(err)
@@ -34,32 +35,42 @@ func TestFileThatChangedSinceTheStartIsFound(t *testing.T) {
 	}
 	near := strings.NewReplacer("https://api.example/v1", "http://127.0.0.1:1/v1", "https://weather.example", "http://127.0.0.1:1",
 		"  data_boundaries", "  allow_private = true\n  data_boundaries", "  methods", "  allow_private = true\n  methods").Replace(goodConfig)
-	write(near)
-	cfg, err := broker.LoadConfig(file)
-	if err != nil {
-		t.Fatal(err)
+	started := func(text, log string) *broker.Broker {
+		t.Helper()
+		write(text)
+		cfg, err := broker.LoadConfig(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := broker.New(cfg, broker.Ports{Authority: keys, Root: keys, Paths: consultest.NewMemory(), CallLog: filepath.Join(dir, log), ConfigFile: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	}
-	b, err := broker.New(cfg, broker.Ports{Authority: keys, Root: keys, Paths: consultest.NewMemory(), CallLog: filepath.Join(dir, "calls.log"), ConfigFile: file})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain, onVault := started(near, "calls.log"), started(near+vault, "others.log")
 	another := strings.Replace(near[strings.Index(near, "model"):strings.Index(near, "destination")], `"main"`, `"gpt"`, 1)
 	for name, c := range map[string]struct {
 		text  string
 		level finding.Level
 		want  string
+		of    *broker.Broker
 	}{
-		"as it was":       {near, finding.OK, "as it was"},
-		"other caps":      {"# moved down\n\n" + strings.Replace(near, "= 2.5", "= 3.5", 1), finding.OK, "as it was"},
-		"a new route":     {near + another, finding.Warning, `model "gpt" is new`},
-		"another address": {strings.Replace(near, "127.0.0.1:1/v1", "127.0.0.1:2/v1", 1), finding.Warning, `model "main" is another one`},
+		"as it was":       {near, finding.OK, "as it was", plain},
+		"other caps":      {"# moved down\n\n" + strings.Replace(near, "= 2.5", "= 3.5", 1), finding.OK, "as it was", plain},
+		"a new route":     {near + another, finding.Warning, `model "gpt" is new`, plain},
+		"another address": {strings.Replace(near, "127.0.0.1:1/v1", "127.0.0.1:2/v1", 1), finding.Warning, `model "main" is another one`, plain},
 		"one that is gone": {strings.Replace(near[:strings.Index(near, "destination")]+near[strings.Index(near, "caps"):], "    destinations = [\"weather\"]\n", "", 1),
-			finding.Warning, `destination "weather" is gone`},
-		"a mistake": {near + "model {", finding.Warning, "not in its file any more"},
+			finding.Warning, `destination "weather" is gone`, plain},
+		"a vault block":   {near + vault, finding.Warning, "the vault block is new", plain},
+		"the same vault":  {near + "# moved\n" + vault, finding.OK, "as it was", onVault},
+		"another setting": {near + strings.Replace(vault, "2s", "5s", 1), finding.Warning, "the vault block is another one", onVault},
+		"no vault block":  {near, finding.Warning, "the vault block is gone", onVault},
+		"a mistake":       {near + "model {", finding.Warning, "not in its file any more", plain},
 	} {
 		write(c.text)
 		found := false
-		for _, f := range b.Examine(t.Context()).All {
+		for _, f := range c.of.Examine(t.Context()).All {
 			if f.Check != "configuration" {
 				continue
 			}

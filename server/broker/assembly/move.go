@@ -67,6 +67,9 @@ func (m Move) Run(ctx context.Context) (open bool, err error) {
 	if err != nil && m.Apply && done > 0 {
 		return true, protocol.Errorf(protocol.CodeOf(err), "%d of %d are moved, and the keyring holds all of them still: %w; then run the same command again", done, total, err)
 	}
+	if err == nil && total == 0 && !m.Apply {
+		return false, m.keep("")
+	}
 	if err != nil || !m.Apply {
 		return total > 0, err
 	}
