@@ -174,7 +174,14 @@ func authority(cfg broker.Config, keys *keyring.Keyring, log *slog.Logger) (brok
 		return nil, err
 	}
 	log.Info("grants and credentials are in a server of their own", "server", c.Address, "namespace", c.Namespace)
-	return vaultpolicy.New(vaultpolicy.Params{Config: c, Trust: keys, Log: log})
+	if what := leftIn(keys); what != "" {
+		log.Warn(what, "mend", "bivouac-broker vault-move")
+	}
+	v, err := vaultpolicy.New(vaultpolicy.Params{Config: c, Trust: keys, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return onVault{v, keys}, nil
 }
 
 // firstAnswers bounds the wait for them at the start.
@@ -222,8 +229,8 @@ func sandboxes(cfg broker.Config, log *slog.Logger) sandbox.Backend {
 // root of trust is the keyring. Receipts are signed by the server that holds the
 // grants, where there is one; a revocation has its receipt also while that is away.
 func root(keys *keyring.Keyring, held broker.Authority, log *slog.Logger) broker.Root {
-	if v, ok := held.(*vaultpolicy.Vault); ok {
-		return vaultReceipts{keys, v, log}
+	if v, ok := held.(onVault); ok {
+		return vaultReceipts{keys, v.Vault, log}
 	}
 	return keys
 }

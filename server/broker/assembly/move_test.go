@@ -4,6 +4,7 @@ package assembly
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,8 +17,10 @@ import (
 
 	"github.com/hashicorp/vault/api"
 
+	"bivouac/edge/finding"
 	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
+	"bivouac/server/broker"
 	port "bivouac/server/broker/authority"
 	"bivouac/server/broker/authoritytest"
 	"bivouac/server/broker/keyring"
@@ -73,6 +76,25 @@ func newEstate(t *testing.T, s *vaulttest.Server) *estate {
 	x.configure(s.Address())
 	x.setup()
 	return x
+}
+
+// left is what a broker that starts on the keyring finds in it; empty: nothing.
+func (x *estate) left(k *keyring.Keyring) string {
+	x.t.Helper()
+	cfg, err := broker.LoadConfig(filepath.Join(x.dir, ConfigFile))
+	x.must(err)
+	held, err := authority(cfg, k, slog.New(slog.DiscardHandler))
+	x.must(err)
+	r := finding.From("broker")
+	held.(interface {
+		Examine(context.Context, *finding.Report)
+	}).Examine(x.t.Context(), r)
+	for _, f := range r.All {
+		if f.Check == "vault.keyring" && strings.Contains(f.Mend, "vault-move --apply") {
+			return strings.Split(f.What, " are in the keyring")[0]
+		}
+	}
+	return ""
 }
 
 func (x *estate) must(err error) {
@@ -173,6 +195,9 @@ func TestMoveToVault(t *testing.T) {
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
 		x := newEstate(t, vaulttest.Open(t, p))
 		k := x.keys()
+		if got := x.left(k); got != "3 grant(s) in force and 1 credential(s)" {
+			t.Errorf("before it, a broker says that there are %q left", got)
+		}
 		if _, _, err := x.move(true); protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "stop it first") {
 			t.Errorf("beside a broker that runs: %v", err)
 		}
@@ -236,6 +261,11 @@ func TestMoveToVault(t *testing.T) {
 			t.Errorf("again: %v %v", left, err)
 		}
 		x.receipt()
+		k = x.keys()
+		if got := x.left(k); got != "" {
+			t.Errorf("after it, a broker says that there are %q left", got)
+		}
+		k.Close()
 		x.serves()
 	})
 }

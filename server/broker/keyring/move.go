@@ -61,6 +61,17 @@ func (k *Keyring) Moving() (Moving, error) {
 	return out, nil
 }
 
+// Left counts what Moving would bring: grants in force, and credentials.
+func (k *Keyring) Left() (grants, credentials int) {
+	c := k.content.Load()
+	for _, l := range c.Grants {
+		if l.RevokedAt.IsZero() {
+			grants++
+		}
+	}
+	return grants, len(c.Credentials)
+}
+
 // Moved ends what was moved: grants and credentials are not in the keyring any more, in
 // one step with the receipt that says so. Its key goes on opening what it sealed, for
 // whoever holds the grants now. Of a keyring that has nothing more it is the receipt of
