@@ -121,6 +121,9 @@ func (f *vaultFigure) ends(ctx context.Context, name string, at rig.Server, stre
 	f.report("revoke_"+name+"_last_request_p99", quantile(out.LastRequest, 0.99), "ms", target)
 	f.report("revoke_"+name+"_streams_p99", quantile(out.Streams, 0.99), "ms", target)
 	f.report("revoke_"+name+"_minted_at_once", float64(out.Minted), "credentials", 0)
+	if out.Lost != nil {
+		fmt.Printf("bench %s, %s: a stream under a grant that nobody revoked ended: %v\n", f.engine, name, out.Lost)
+	}
 	report(f.engine+"_revoke_"+name+"_others_kept", float64(out.Kept), "streams", float64(out.Others), true)
 	return nil
 }
