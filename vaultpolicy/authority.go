@@ -60,6 +60,7 @@ type Vault struct {
 	list  op.Bell // read the index now
 	tell  op.Bell // somebody ended
 	clean op.Bell // something is unfinished
+	ends  *endings
 
 	sources []source // of the audit's lines
 }
@@ -85,7 +86,7 @@ func New(p Params) (*Vault, error) {
 		names: p.Config.names(), poll: duration(p.Config.PollText), period: duration(p.Config.PeriodText),
 		trust: p.Trust, log: p.Log, client: c, session: login.New(c, auth, p.Log),
 		table: newTable(p.Elapsed, duration(p.Config.GraceText)), openGrants: newCache(maxOpen),
-		look: op.NewBell(), idle: op.NewBell(), fresh: op.NewBell(), named: newQueue(), list: op.NewBell(), tell: op.NewBell(), clean: op.NewBell(),
+		look: op.NewBell(), idle: op.NewBell(), fresh: op.NewBell(), named: newQueue(), list: op.NewBell(), tell: op.NewBell(), clean: op.NewBell(), ends: newEndings(),
 	}
 	if a := p.Config.Audit; a != nil {
 		v.sources = sources(Audit{File: p.Config.path(a.File), Socket: p.Config.path(a.Socket)}, v.names.Grants, p.Log)

@@ -32,8 +32,21 @@ func (v *Vault) finishAll(ctx context.Context) error {
 	}
 }
 
-// finish ends the token where it lives, and writes the end into the index.
+// finish ends the token where it lives, and writes the end into the index, unless
+// somebody else has since e was taken.
 func (v *Vault) finish(ctx context.Context, e entry) error {
+	return v.ends.one(ctx, e.grant.ID, func() error {
+		if now, ok := v.table.get(e.grant.ID); ok {
+			if !now.unfinished {
+				return nil
+			}
+			e = now
+		}
+		return v.endInServer(ctx, e)
+	})
+}
+
+func (v *Vault) endInServer(ctx context.Context, e entry) error {
 	if !e.settled {
 		if _, err := v.endToken(ctx, e); err != nil {
 			return err

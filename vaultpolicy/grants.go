@@ -168,20 +168,36 @@ const (
 // ended. Of two who end one at the same time, the server tells the second that its
 // request is wrong, because the token is not found any more: asked again, it says
 // whether it knows the accessor, once it has ended what hung on it, such as the users of
-// a database.
+// a database. Where an answer is lost, what it said is learned by asking once more.
 func (v *Vault) revokeToken(ctx context.Context, accessor string) error {
 	end := func() error {
 		_, err := v.write(ctx, "revoke grants", "auth/token/revoke-accessor", map[string]any{"accessor": accessor})
 		return err
 	}
 	err := end()
+	if client.KindOf(err) == client.Away && op.Sleep(ctx, endAgain) {
+		err = end()
+	}
 	for wait := endAgain; client.KindOf(err) == client.Invalid && wait <= endLast && op.Sleep(ctx, wait); wait *= 2 {
 		err = end()
 	}
-	if client.KindOf(err) == client.NoAccessor {
+	switch client.KindOf(err) {
+	case client.NoAccessor:
 		return nil
+	case client.Invalid:
+		if v.isGone(ctx, accessor) {
+			return nil
+		}
 	}
 	return err
+}
+
+// isGone reports that a look-up says of a token that there is none, and that the broker
+// may look tokens up.
+func (v *Vault) isGone(ctx context.Context, accessor string) bool {
+	_, err := v.lookup(ctx, accessor)
+	k := client.KindOf(err)
+	return k == client.NoAccessor || k == client.Refused && badToken(err) && v.mayLookUp(ctx)
 }
 
 // Grants of a tenant, oldest first, revoked ones too.
