@@ -78,6 +78,10 @@ ENGINES ?=
 engines: deps ## adapters against real servers: Vault and Consul (on PATH, or built once), OpenBao (on PATH); ENGINES=vault, bao or consul for one
 	$(GO) run ./test/engines $(ENGINES)
 
+.PHONY: engines-record
+engines-record: ## record what a real Nomad (on PATH) answers into jobs/testdata/recorded, for tests where there is none
+	$(GO) test ./jobs -run 'TestWatch$$' -count=1 -v -record
+
 .PHONY: check
 check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
 	@.ci/check

@@ -39,14 +39,18 @@ func (c Config) tls() (*tls.Config, error) {
 }
 
 // Client speaks to that Nomad and to no other: it follows no redirect.
-func (c Config) Client() (*http.Client, error) {
+func (c Config) Client() (*http.Client, error) { return c.client(answerTimeout) }
+
+// client waits so long for the beginning of an answer; zero: as long as the question's
+// context lives.
+func (c Config) client(first time.Duration) (*http.Client, error) {
 	t, err := c.tls()
 	if err != nil {
 		return nil, err
 	}
 	carrier := c.Transport
 	if carrier == nil {
-		carrier = &http.Transport{TLSClientConfig: t, TLSHandshakeTimeout: answerTimeout, ResponseHeaderTimeout: answerTimeout, ForceAttemptHTTP2: true}
+		carrier = &http.Transport{TLSClientConfig: t, TLSHandshakeTimeout: answerTimeout, ResponseHeaderTimeout: first, ForceAttemptHTTP2: true}
 	}
 	return &http.Client{
 		Transport:     carrier,

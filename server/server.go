@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
+	"bivouac/jobs"
 	"bivouac/server/api"
 	"bivouac/server/brokerlink"
 	"bivouac/server/capability"
@@ -140,6 +141,7 @@ type plane struct {
 	meter    *metric.Server
 	carried  *link.Meter     // by the listener of machines
 	traces   *trace.Exporter // nil: nobody collects any
+	nodes    *jobs.Watch     // nil: no Nomad is watched
 	stopping chan struct{}
 	resetKey *[32]byte
 }
@@ -179,7 +181,10 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 		}
 	}
 	p.meter = metric.NewServer(c.Version, st, func() (time.Duration, bool) { return p.engine.FeedAge() })
+	var nodes engine.Hosts
+	p.nodes, nodes = p.watchNodes(c.Nomad)
 	p.engine = engine.New(engine.Config{
+		Hosts: nodes,
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
 		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Quotas: c.Quotas, Meter: p.meter,
 		Alone: !st.Shared(), Blobs: place, EndedFunc: p.ended, Bytes: blobs{dir},
@@ -205,8 +210,10 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	people := api.Handler(api.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
 		RunnerAddress: advertised, BrokerAddress: p.cfg.advertisedBroker(), Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
-		ExamineFunc: func(ctx context.Context) *finding.Report { return doctor.Examine(ctx, p.patient(st, advertised)) },
-		Stopping:    p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
+		ExamineFunc: func(ctx context.Context) *finding.Report {
+			return examineNomad(ctx, p.cfg.Nomad, doctor.Examine(ctx, p.patient(st, advertised)))
+		},
+		Stopping: p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})
 	public := link.NewMeter(api.Methods()...)
 	p.meter.Traffic("public", api.Methods(), public)
@@ -238,6 +245,9 @@ func (p *plane) run(ctx context.Context) error {
 	g.Go(func() error { return p.feed.Run(gctx) })
 	if p.traces != nil {
 		g.Go(func() error { return p.traces.Run(gctx) })
+	}
+	if p.nodes != nil {
+		g.Go(func() error { return p.nodes.Run(gctx) })
 	}
 	g.Go(func() error {
 		err := p.serve(ctx, gctx)

@@ -28,7 +28,9 @@ type Config struct {
 	Store     *store.Store
 	Broker    Broker
 	Scheduler Scheduler
-	Signer    Signer
+	// Hosts of runners that another scheduler runs; nil: there are none.
+	Hosts  Hosts
+	Signer Signer
 	// Replica names this server in owner and connection rows. It stays the same
 	// over restarts of one data directory, so that a restarted server takes its
 	// own turns up at once.

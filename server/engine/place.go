@@ -9,6 +9,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/execution"
+	"bivouac/server/placement"
 	"bivouac/server/store"
 )
 
@@ -77,6 +78,7 @@ func (e *Engine) fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, err
 			f.Acting[a.Runner]++
 		}
 	}
+	f.Hosts = e.hosts(f.Runners)
 	if f.Quotas, err = e.runnerQuotas(tx, f.Runners); err != nil {
 		return f, err
 	}
@@ -93,6 +95,20 @@ func (e *Engine) fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, err
 		f.Bindings = append(f.Bindings, bindings...)
 	}
 	return f, nil
+}
+
+// hosts are what another scheduler says of the runners that it runs.
+func (e *Engine) hosts(runners []execution.Runner) map[protocol.RunnerID]placement.Host {
+	if e.cfg.Hosts == nil {
+		return nil
+	}
+	all := map[protocol.RunnerID]placement.Host{}
+	for _, r := range runners {
+		if r.Workload != "" {
+			all[r.ID] = e.cfg.Hosts.Standing(r.Workload)
+		}
+	}
+	return all
 }
 
 // decide asks the scheduler. A runner that let an offer of an attempt lie, or

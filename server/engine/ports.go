@@ -61,8 +61,14 @@ type Ledgers interface {
 	SignHead(ctx context.Context, req *brokerv1.SignHeadRequest) (string, error)
 }
 
+// Hosts knows the nodes of runners that came by a workload identity. What it says takes a
+// runner out of the choice for what is new, and ends nothing. It answers from memory.
+type Hosts interface {
+	Standing(workload string) placement.Host
+}
+
 // Scheduler decides which runner is offered an attempt. The embedded one offers
-// straight to connected runners with free slots; Nomad's comes later.
+// straight to connected runners with free slots, those that Nomad runs among them.
 type Scheduler interface {
 	// Place picks for each attempt a runner, or says why there is none.
 	Place(attempts []execution.Attempt, fleet Fleet) []Decision

@@ -22,7 +22,20 @@ type Fleet struct {
 	// Acting counts the device actions that each runner holds, Quotas what bounds it.
 	Acting map[protocol.RunnerID]int
 	Quotas map[protocol.RunnerID]Quota
+	// Hosts are those of runners that another scheduler runs.
+	Hosts map[protocol.RunnerID]Host
 }
+
+// Host is what the scheduler that runs a runner says against giving it something new.
+// It is said of what is new alone: what runs is judged by its lease.
+type Host struct {
+	Node Said // its node takes nothing new
+	Task Said // the runner itself does not run there
+}
+
+// Said is one sentence of another scheduler's, in our words, and the command that
+// changes it; the zero value is none.
+type Said struct{ Text, Remedy string }
 
 // Quota of a runner, as of now. Zero fields bound nothing.
 type Quota struct {
@@ -85,6 +98,7 @@ const (
 	ReasonEgress     ReasonCode = "egress"
 	ReasonQuota      ReasonCode = "quota"
 	ReasonHarness    ReasonCode = "harness"
+	ReasonNode       ReasonCode = "node"
 )
 
 // Rank is the whole of placement.
@@ -198,6 +212,13 @@ func presence(r execution.Runner, f Fleet) []Reason {
 			text += ", last seen " + r.LastSeenAt.UTC().Format(time.RFC3339)
 		}
 		out = append(out, Reason{ReasonOffline, text, "on that machine: bivouac-edge doctor, which says what keeps it away, or bivouac-edge run"})
+	}
+	host, offline := f.Hosts[r.ID], len(out) > 0
+	if host.Node.Text != "" {
+		out = append(out, Reason{ReasonNode, host.Node.Text, host.Node.Remedy})
+	}
+	if offline && host.Task.Text != "" {
+		out = append(out, Reason{ReasonNode, host.Task.Text, host.Task.Remedy})
 	}
 	if r.Facts.Paused {
 		out = append(out, Reason{ReasonPaused, "its owner paused it", "on that machine: bivouac-edge resume"})

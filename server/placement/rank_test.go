@@ -56,6 +56,12 @@ func TestReasons(t *testing.T) {
 		"never seen": {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, f *Fleet) {
 			f.Connections, r.LastSeenAt = nil, time.Time{}
 		}, ReasonOffline, "it is offline"},
+		"draining": {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) {
+			f.Hosts = map[protocol.RunnerID]Host{"run_1": {Node: Said{"Nomad's node one is being drained", "nomad node drain -disable 1"}}}
+		}, ReasonNode, "Nomad's node one is being drained"},
+		"draining, an action": {action("files.read"), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) {
+			f.Hosts = map[protocol.RunnerID]Host{"run_1": {Node: Said{"Nomad's node one is being drained", "nomad node drain -disable 1"}}}
+		}, ReasonNode, "Nomad's node one is being drained"},
 		"paused":       {turnAttempt(), func(_ *execution.Attempt, r *execution.Runner, _ *Fleet) { r.Facts.Paused = true }, ReasonPaused, "its owner paused it"},
 		"no binding":   {turnAttempt(), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Bindings = nil }, ReasonNoBinding, "no binding to it for whole turns"},
 		"other action": {action("files.read"), func(_ *execution.Attempt, _ *execution.Runner, f *Fleet) { f.Bindings[0].Actions = []string{"turn"} }, ReasonNoBinding, "no binding to it for files.read"},
@@ -128,6 +134,21 @@ func TestAllReasonsAtOnce(t *testing.T) {
 	}
 	if got := len(r.Remedies()); got != 4 {
 		t.Errorf("%d remedies: %q", got, r.Remedies())
+	}
+}
+
+// What another scheduler says of a runner's task is said where the runner is away, and
+// takes none away that is here.
+func TestTaskOfAHost(t *testing.T) {
+	f := fleet(runner("run_1", "laptop"))
+	f.Hosts = map[protocol.RunnerID]Host{"run_1": {Task: Said{"Nomad has not started it on its node yet", "nomad alloc status 1"}}}
+	if got := Rank(turnAttempt(), f).Candidates; !slices.Equal(got, []protocol.RunnerID{"run_1"}) {
+		t.Errorf("connected: %v", got)
+	}
+	f.Connections = nil
+	if r := Rank(turnAttempt(), f); !strings.HasSuffix(r.Summary(), "it is offline, last seen 2030-01-02T03:04:05Z, Nomad has not started it on its node yet") ||
+		!slices.Contains(r.Remedies(), "laptop: nomad alloc status 1") {
+		t.Errorf("offline: %q %q", r.Summary(), r.Remedies())
 	}
 }
 

@@ -106,7 +106,7 @@ var layers = []layer{
 	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/issued", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
 
 	// Nomad starts runners; the server asks it, and an admin's command line sets it up
-	{"jobs", []string{"edge/filemode", "edge/protocol", "jobs/workload"}, []string{}, "what is asked of Nomad knows no turn"},
+	{"jobs", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/protocol", "jobs/workload"}, []string{"github.com/hashicorp/nomad/api", "golang.org/x/mod"}, "what is asked of Nomad knows no turn"},
 	{"jobs/jobstest", nil, []string{"github.com/go-jose/go-jose/v4"}, "a signer has keys and no rule"},
 	{"jobs/workload", []string{"edge/protocol"}, []string{"github.com/go-jose/go-jose/v4"}, "an identity is judged by rules and keys alone"},
 
@@ -123,10 +123,10 @@ var layers = []layer{
 	{"server/metric", []string{"edge/link", "edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
 	{"server/backup", []string{"edge/durable", "edge/lockfile", "edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
-	{"server", []string{"jobs", "edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
+	{"server", []string{"jobs", "server/placement", "edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
+	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "jobs", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
 	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
 	{"cmd/internal/devdir", []string{"edge/shellword", "edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
 	{"cmd/internal/laststart", []string{"edge/durable", "edge/protocol"}, []string{"github.com/spf13/cobra"}, "which flags a start had, in a file of its data directory"},

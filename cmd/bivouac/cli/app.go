@@ -141,7 +141,7 @@ First steps:
 	in(root, "Decide:",
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.unknownCommand())
 	in(root, "Set up and take back:",
-		a.devCommand(), a.backupCommand(), a.restoreCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand(), a.vaultCommand(), a.consulCommand())
+		a.devCommand(), a.backupCommand(), a.restoreCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand(), a.vaultCommand(), a.consulCommand(), a.nomadCommand())
 	a.completeWords(root)
 	explainMistakes(root)
 	return root

@@ -115,6 +115,11 @@ func (c *Client) PowerOff(t testing.TB) {
 	check(t, errors.Join(c.process.Kill(), endBelow(c.server.path(c.Name))))
 }
 
+// Path below the node's own folder, which has the allocations in alloc.
+func (c *Client) Path(parts ...string) string {
+	return filepath.Join(append([]string{c.server.path(c.Name)}, parts...)...)
+}
+
 // Log is the end of what the agent said.
 func (c *Client) Log() string { return c.process.Tail() }
 

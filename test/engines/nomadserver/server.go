@@ -120,6 +120,11 @@ func (s *Server) tlsBlock() string {
 acl {
   enabled = true
 }
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
 disable_update_check = true
 bind_addr            = %q
 `, s.CAFile(), s.path(loopback.CertFile), s.path(loopback.KeyFile), loopback.Host)
@@ -134,14 +139,10 @@ ports {
   serf = %d
 }
 server {
-  enabled            = true
-  bootstrap_expect   = 1
-  heartbeat_grace    = "2s"
-  min_heartbeat_ttl  = "2s"
-  job_gc_interval    = "10m"
-  default_scheduler_config {
-    scheduler_algorithm = "spread"
-  }
+  enabled           = true
+  bootstrap_expect  = 1
+  heartbeat_grace   = "2s"
+  min_heartbeat_ttl = "2s"
 }
 `, s.tlsBlock(), s.path("server"), s.http, s.rpc, s.serf)
 }
@@ -188,7 +189,7 @@ func (s *Server) client(token string) *api.Client {
 	if err == nil {
 		var c *api.Client
 		cfg := &api.Config{Address: s.Address(), SecretID: token, WaitTime: time.Second, TLSConfig: &api.TLSConfig{CACertPEM: ca},
-			HttpClient: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}}}
+			HttpClient: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}}}
 		if err = api.ConfigureTLS(cfg.HttpClient, cfg.TLSConfig); err == nil {
 			if c, err = api.NewClient(cfg); err == nil {
 				return c

@@ -1,0 +1,204 @@
+package jobs
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac/jobs/workload"
+)
+
+// Times of the watch.
+const (
+	// listEvery is how often nodes are listed where no event says anything.
+	listEvery = 30 * time.Second
+	// listPause is the least time between two lists: a burst of events is one of them.
+	listPause = 500 * time.Millisecond
+	// staleAfter is how old a list may be that takes machines away: what was true long
+	// ago is not said of today.
+	staleAfter = 2 * time.Minute
+	retryBase  = time.Second
+	retryMost  = 30 * time.Second
+)
+
+// Standing is what Nomad says against giving a runner something new. The zero value
+// is nothing.
+type Standing struct {
+	Text string
+	// Remedy is the command that changes it.
+	Remedy string
+}
+
+// Watch knows the nodes of runners and their allocations. It only ever takes machines
+// out of the choice for what is new: nothing that runs is judged by it.
+type Watch struct {
+	cfg  Config
+	log  *slog.Logger
+	wake chan struct{}
+
+	mu     sync.Mutex // guards below
+	listed time.Time  // zero: never
+	nodes  map[string]Standing
+	allocs map[string]Standing // by the machine's name, see workload.Identity.Machine
+}
+
+// NewWatch starts nothing.
+func NewWatch(c Config, log *slog.Logger) *Watch {
+	return &Watch{cfg: c, log: log, wake: make(chan struct{}, 1)}
+}
+
+// Standing of a machine that enrolled by a workload identity. A list that is old says
+// nothing.
+func (w *Watch) Standing(machine string) (node, task Standing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.listed.IsZero() || time.Since(w.listed) > staleAfter {
+		return Standing{}, Standing{}
+	}
+	id := machine[strings.LastIndexByte(machine, '/')+1:]
+	node, known := w.nodes[id]
+	if !known {
+		node = Standing{"Nomad knows its node no more (purged)", "nomad node status"}
+	}
+	return node, w.allocs[machine]
+}
+
+// Run lists until ctx ends: on every event, and now and then without one.
+func (w *Watch) Run(ctx context.Context) error {
+	var index uint64
+	pause := retryBase
+	for ctx.Err() == nil {
+		at, err := w.list(ctx)
+		wait := listEvery
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			w.log.WarnContext(ctx, "Nomad's nodes could not be listed: nothing is taken from the choice", "error", err, "again_in", pause)
+			wait, pause = pause, min(2*pause, retryMost)
+		default:
+			index, pause = at, retryBase
+		}
+		if err := w.rest(ctx, index, wait, err == nil); err != nil {
+			w.log.DebugContext(ctx, "Nomad's events ended", "error", err)
+		}
+	}
+	return nil
+}
+
+// rest waits for a hint or for its time. Events may be lost, doubled or cut off: each only
+// wakes the next list.
+func (w *Watch) rest(ctx context.Context, index uint64, wait time.Duration, follow bool) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if !follow {
+		<-ctx.Done()
+		return nil
+	}
+	least := time.NewTimer(listPause)
+	defer least.Stop()
+	topics, namespace := map[api.Topic][]string{api.TopicNode: {"*"}}, ""
+	if sites := w.cfg.Sites(); len(sites) == 1 { // a stream has one namespace
+		topics[api.TopicAllocation], namespace = []string{"*"}, sites[0].Namespace
+	}
+	err := w.cfg.ask(0, func(n *Nomad) error {
+		stream, err := n.api.EventStream().Stream(ctx, topics, index+1, query(ctx, namespace))
+		if err != nil {
+			return err
+		}
+		for e := range stream {
+			if e.Err != nil {
+				return e.Err
+			}
+			if !e.IsHeartbeat() {
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		<-ctx.Done() // by time alone
+		return err
+	}
+	select {
+	case <-least.C:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// list asks for all nodes, and for the allocations of the jobs of runners.
+func (w *Watch) list(ctx context.Context) (index uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	nodes, allocs := map[string]Standing{}, map[string]Standing{}
+	err = w.cfg.Ask(func(n *Nomad) error {
+		all, meta, err := n.api.Nodes().List(query(ctx, ""))
+		if err != nil {
+			return n.failed("listing nodes", `node { policy = "read" }`, err)
+		}
+		index = meta.LastIndex
+		for _, node := range all {
+			nodes[node.ID] = standingOf(node)
+		}
+		for _, rule := range w.cfg.Rules {
+			if err := n.listAllocations(ctx, rule, allocs); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listed, w.nodes, w.allocs = time.Now(), nodes, allocs
+	return index, nil
+}
+
+// listAllocations keeps what is said of the newest allocation of each node.
+func (n *Nomad) listAllocations(ctx context.Context, rule workload.Rule, into map[string]Standing) error {
+	all, _, err := n.api.Jobs().Allocations(rule.Job, false, query(ctx, rule.Namespace))
+	if err = n.failed("listing the allocations of "+rule.Job, `namespace "`+rule.Namespace+`" { capabilities = ["read-job"] }`, err); notFound(err) {
+		return nil
+	}
+	newest := map[string]uint64{}
+	for _, a := range all {
+		machine := workload.Identity{Namespace: rule.Namespace, Job: rule.Job, Task: rule.Task, Node: a.NodeID}.Machine()
+		if a.CreateIndex >= newest[machine] {
+			newest[machine], into[machine] = a.CreateIndex, allocStanding(a, rule.Task)
+		}
+	}
+	return err
+}
+
+// allocStanding says why a task does not run, in our words, with the last of Nomad's own.
+func allocStanding(a *api.AllocationListStub, task string) Standing {
+	status := "nomad alloc status " + short(a.ID)
+	last := ""
+	if s := a.TaskStates[task]; s != nil {
+		for _, e := range s.Events {
+			if e.DisplayMessage != "" {
+				last = ": " + e.DisplayMessage
+			}
+		}
+	}
+	switch a.ClientStatus {
+	case api.AllocClientStatusPending:
+		return Standing{"Nomad has not started it on its node yet" + last, status}
+	case api.AllocClientStatusFailed:
+		return Standing{"it failed on its node" + last, status}
+	case api.AllocClientStatusLost:
+		return Standing{"Nomad lost it with its node", status}
+	case api.AllocClientStatusUnknown:
+		return Standing{"Nomad does not know whether it runs: its node is out of reach", status}
+	case api.AllocClientStatusComplete:
+		return Standing{"Nomad has stopped it", "nomad job status"}
+	}
+	return Standing{}
+}
