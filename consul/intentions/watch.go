@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,14 +23,16 @@ const (
 
 // watch is one destination. One goroutine follows it.
 type watch struct {
-	name  string
-	known atomic.Pointer[known]
+	name   string
+	known  atomic.Pointer[known]
+	taking sync.Mutex // held by who takes an answer in
 }
 
 // known is what was learned of a destination. It does not change.
 type known struct {
-	set  *consul.Set // nil: nothing yet
-	body []byte
+	set   *consul.Set // nil: nothing yet
+	body  []byte
+	index uint64
 	// asked is when the newest answer was asked for.
 	asked time.Duration
 	// fault of the newest question; nil: it was answered.
@@ -136,8 +139,13 @@ func pause(ctx context.Context, d time.Duration) {
 
 // learn takes an answer in, and reports whether it says something else than the last.
 func (s *Server) learn(w *watch, a client.Answer, sent time.Duration) (news bool, err error) {
+	w.taking.Lock()
+	defer w.taking.Unlock()
 	old := w.known.Load()
 	set, body := (*consul.Set)(nil), a.Body
+	if old != nil && old.set != nil && sent < old.asked && a.Index < old.index {
+		return false, nil // it was asked for earlier, and speaks of before
+	}
 	if old != nil && old.set != nil && bytes.Equal(old.body, body) {
 		set = old.set
 	} else {
@@ -150,7 +158,7 @@ func (s *Server) learn(w *watch, a client.Answer, sent time.Duration) (news bool
 	if old != nil && old.set != nil && sent < old.asked && !news {
 		sent = old.asked
 	}
-	w.known.Store(&known{set: set, body: body, asked: sent})
+	w.known.Store(&known{set: set, body: body, index: a.Index, asked: sent})
 	if news && old != nil && old.set != nil {
 		s.p.Log.Info("intentions of a destination changed", "destination", w.name)
 	}
@@ -167,6 +175,8 @@ func (s *Server) learn(w *watch, a client.Answer, sent time.Duration) (news bool
 // failed notes why nothing was learned, and says so once for each destination: a server
 // that is away is no news for the others.
 func (s *Server) failed(w *watch, err error) {
+	w.taking.Lock()
+	defer w.taking.Unlock()
 	k := known{}
 	if old := w.known.Load(); old != nil {
 		k = *old

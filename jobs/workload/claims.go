@@ -124,8 +124,10 @@ type Identity struct {
 }
 
 // Machine is the name under which a runner of the identity's node is kept: one a node
-// and job.
-func (i Identity) Machine() string { return i.Namespace + "/" + i.Job + "/" + i.Node }
+// and task, since two tasks of a job may belong to two tenants.
+func (i Identity) Machine() string {
+	return strings.Join([]string{i.Namespace, i.Job, i.Task, i.Node}, "/")
+}
 
 // Rule binds the identities of one task to whom its machines belong to.
 type Rule struct {

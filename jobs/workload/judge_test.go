@@ -64,7 +64,7 @@ func TestJudge(t *testing.T) {
 			if protocol.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if r, id, err := j.Judge(t.Context(), s.Sign(t, key, jobstest.Claims(node), nil)+"\n"); err != nil || r.Name != "agents" || id.Machine() != "agents/bivouac-runner/"+node {
+			if r, id, err := j.Judge(t.Context(), s.Sign(t, key, jobstest.Claims(node), nil)+"\n"); err != nil || r.Name != "agents" || id.Machine() != "agents/bivouac-runner/edge/"+node {
 				t.Errorf("its twin: %+v %+v %v", r, id, err)
 			}
 		}

@@ -103,8 +103,9 @@ func (k *Keys) ask(ctx context.Context) error {
 	return err
 }
 
+// fetch reads the set for everybody: who asked may hang up meanwhile.
 func (k *Keys) fetch(ctx context.Context) (map[string]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	client, err := k.client()
 	if err != nil {
