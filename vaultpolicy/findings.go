@@ -169,8 +169,12 @@ func (f File) mendLogin(err error) string {
 	if mend := client.Mend(err); mend != "" {
 		return mend
 	}
+	unlock := ""
+	if a, e := f.auth(); e == nil && a.Unlock() != "" {
+		unlock = "\n# and where the right secret id is refused too, the server has locked it out, for 15 minutes or as it is tuned:\n" + a.Unlock()
+	}
 	if fetch := f.Fetch(); fetch != "" {
-		return setUp + "  (makes the role), then new files for the broker:\n" + fetch
+		return setUp + "  (makes the role), then new files for the broker:\n" + fetch + unlock
 	}
 	return setUp + "  (makes the role), then see that the broker's " + f.Auth.Method + " is the one that the role is bound to"
 }

@@ -30,7 +30,12 @@ type Session struct {
 	// cluster is whose the grants are; strangers is the last other one that answered.
 	cluster, strangers atomic.Pointer[string]
 
-	failed failure // guarded by one
+	failed  failure // guarded by one
+	refused refusal // guarded by one
+	// said is why there is no login, as the log has it; dead is the token whose refusal
+	// it has.
+	said atomic.Pointer[string]
+	dead atomic.Pointer[held]
 	// alarm is a wrapped secret id that was intercepted.
 	alarm atomic.Pointer[Intercepted]
 	// anew tells Run that the token changed under it.
@@ -104,7 +109,9 @@ func (s *Session) prove(ctx context.Context, h *held) (*held, error) {
 	if client.KindOf(err) != client.Refused {
 		return nil, err
 	}
-	s.log.WarnContext(ctx, "the broker's token is refused: it logs in again", "accessor", h.Accessor)
+	if s.dead.Swap(h) != h {
+		s.log.WarnContext(ctx, "the broker's token is refused: it logs in again", "accessor", h.Accessor)
+	}
 	return s.replace(ctx, h)
 }
 
@@ -124,10 +131,12 @@ func (s *Session) replace(ctx context.Context, old *held) (*held, error) {
 	if err != nil {
 		if ctx.Err() == nil { // else it is the caller's
 			s.failed = failure{time.Now(), err}
+			s.complain(ctx, err)
 		}
 		return nil, err
 	}
-	s.failed = failure{}
+	s.failed, s.refused = failure{}, refusal{}
+	s.said.Store(nil)
 	h := &held{l, time.Now()}
 	s.held.Store(h)
 	select {
@@ -145,11 +154,27 @@ func (s *Session) logIn(ctx context.Context) (client.Login, error) {
 		return client.Login{}, err
 	}
 	s.takeWrapped(ctx)
+	file := stampOf(s.auth.File)
+	if err := s.refused.stands(file); err != nil {
+		return client.Login{}, err
+	}
 	l, err := s.auth.login(ctx, s.client)
 	if err != nil {
-		return client.Login{}, s.describe(err)
+		said := s.describe(err)
+		if s.auth.counted(err) {
+			s.refused.note(said, file)
+		}
+		return client.Login{}, said
 	}
 	return l, s.bind(ctx, cluster)
+}
+
+// complain says why there is no login, once for each reason.
+func (s *Session) complain(ctx context.Context, err error) {
+	text := err.Error()
+	if last := s.said.Swap(&text); last == nil || *last != text {
+		s.log.ErrorContext(ctx, "the broker's login", "error", err)
+	}
 }
 
 // describe says what a refused login is about. The refusal is in its words alone:
@@ -157,6 +182,9 @@ func (s *Session) logIn(ctx context.Context) (client.Login, error) {
 func (s *Session) describe(err error) error {
 	if k := client.KindOf(err); k == "" || k.Unknown() {
 		return err
+	}
+	if unlock := s.auth.Unlock(); unlock != "" {
+		return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %v; mend its files or its role: it tries another file at once, and the same one seldom, because the server may lock its role id out for wrong ones; where the right one is refused too: %s", s.auth.Method, err, unlock)
 	}
 	return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %v; mend its files or its role, it tries again by itself", s.auth.Method, err)
 }
@@ -197,7 +225,7 @@ func (s *Session) Run(ctx context.Context) error {
 			}
 			wait = min(retryMin<<min(failed, 6), retryMax)
 			failed++
-			s.log.ErrorContext(ctx, "the broker's login", "error", err, "again_in", wait)
+			s.complain(ctx, err)
 			continue
 		}
 		failed, wait = 0, s.next()
