@@ -16,13 +16,13 @@ import (
 	"bivouac/server/api/client"
 )
 
-// pace is how long a client waits after an answer, so that the turns it admits are
-// worked off meanwhile and no queue is full.
+// pace is how long a person waits before the next message.
 const pace = 75 * time.Millisecond
 
 // person admits one turn after another in a session of their own. They hold the
 // product's client for each of the two servers, stay with one as long as it answers,
-// and send the same message to the other when it does not.
+// and send the same message to the other when it does not. They take each turn back
+// once it is acknowledged: a full queue would have them wait for something else.
 type person struct {
 	servers [2]*client.Client
 	at      int // the server that answered last
@@ -68,42 +68,47 @@ func (p *person) close() {
 // admit sends messages until nobody wants more. After a move to the other server the
 // last message that the first one acknowledged is sent once more: it has to be known.
 func (p *person) admit(ctx context.Context, more func() bool) error {
+	last, from := "", p.at // acknowledged, and by which
 	for n := 0; more(); n++ {
-		before, last := p.at, fmt.Sprint(p.name, "-", n-1)
-		if err := p.send(ctx, fmt.Sprint(p.name, "-", n)); err != nil {
+		message := fmt.Sprint(p.name, "-", n)
+		turn, err := p.send(ctx, message)
+		if err == nil && p.at != from && last != "" {
+			_, err = p.send(ctx, last)
+		}
+		if err != nil {
 			return err
 		}
-		if p.at != before && n > 0 {
-			if err := p.send(ctx, last); err != nil {
-				return err
-			}
+		last, from = message, p.at
+		if _, err := p.servers[p.at].Turns.CancelTurn(ctx, &apiv1.CancelTurnRequest{TurnId: turn}); away(err) {
+			p.at = 1 - p.at
 		}
 		op.Sleep(ctx, pace)
 	}
 	return nil
 }
 
-// send gets a message acknowledged, by whichever server.
-func (p *person) send(ctx context.Context, message string) error {
+// away reports a server that gave no answer.
+func away(err error) bool {
+	code := protocol.CodeOf(err)
+	return err != nil && (code.Retryable() || code == protocol.CodeOutcomeUnknown)
+}
+
+// send gets a message acknowledged, by whichever server, as a turn.
+func (p *person) send(ctx context.Context, message string) (turn string, err error) {
 	for {
 		res, err := p.servers[p.at].Turns.SubmitTurn(ctx, &apiv1.SubmitTurnRequest{SessionId: p.session, MessageId: message, Prompt: "note it"})
 		if err == nil {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.answers = append(p.answers, answer{message, res.GetTurn().GetId(), p.at, time.Now()})
-			return nil
+			turn = res.GetTurn().GetId()
+			p.answers = append(p.answers, answer{message, turn, p.at, time.Now()})
+			return turn, nil
 		}
-		switch code := protocol.CodeOf(err); {
-		case ctx.Err() != nil:
-			return err
-		case code == protocol.CodeQueueFull: // it answers: the queue is the person's own
-			op.Sleep(ctx, pace)
-		case code.Retryable(), code == protocol.CodeOutcomeUnknown:
-			p.at = 1 - p.at
-			op.Sleep(ctx, time.Millisecond)
-		default:
-			return fmt.Errorf("%s, message %s: %w", p.name, message, err)
+		if ctx.Err() != nil || !away(err) || protocol.CodeOf(err) == protocol.CodeQueueFull {
+			return "", fmt.Errorf("%s, message %s: %w", p.name, message, err)
 		}
+		p.at = 1 - p.at
+		op.Sleep(ctx, time.Millisecond)
 	}
 }
 
