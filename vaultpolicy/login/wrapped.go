@@ -33,7 +33,8 @@ func (e *Intercepted) Error() string {
 
 func (a Auth) intercepted(why string) *Intercepted {
 	return &Intercepted{a.Wrapped, why, "destroy the secret id that was in it: vault list " + a.secretIDPath() +
-		", and the newest accessor (vaultpolicy/README.md, section 7); look in the audit log who asked sys/wrapping/unwrap; remove the file, and carry a new one"}
+		", for each accessor vault write " + a.secretIDPath() + "-accessor/lookup secret_id_accessor=ACCESSOR says its creation_time, and vault write " +
+		a.secretIDPath() + "-accessor/destroy secret_id_accessor=ACCESSOR ends the newest (vaultpolicy/README.md, section 7); look in the audit log who asked sys/wrapping/unwrap; remove the file, and carry a new one"}
 }
 
 // Waits says how a wrapped secret id stands: none is there, one waits that nobody has

@@ -1,6 +1,9 @@
 package login
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Only the very endpoint of the role makes a secret id that is opened: what ends like
 // it may be anybody's.
@@ -25,6 +28,17 @@ func TestMade(t *testing.T) {
 	} {
 		if got := c.auth.made(c.path); got != c.want {
 			t.Errorf("in %q, %q: %t", c.auth.Namespace, c.path, got)
+		}
+	}
+}
+
+// The list of secret ids has no dates: which one was intercepted is found by when it was
+// made, and the alarm says how.
+func TestAlarmSaysWhichSecretID(t *testing.T) {
+	mend := Auth{Mount: "approle", Role: "bivouac-broker", Wrapped: "wrapped"}.intercepted("was opened").Mend
+	for _, part := range []string{"vault list auth/approle/role/bivouac-broker/secret-id,", "auth/approle/role/bivouac-broker/secret-id-accessor/lookup secret_id_accessor=", "creation_time", "/secret-id-accessor/destroy "} {
+		if !strings.Contains(mend, part) {
+			t.Errorf("it does not say %q: %s", part, mend)
 		}
 	}
 }
