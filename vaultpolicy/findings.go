@@ -250,7 +250,7 @@ func (f File) auditSize() (int64, bool) {
 	return info.Size(), true
 }
 
-const whyAudit = "what an admin revokes is then seen within poll instead of at once"
+const whyAudit = "what an admin revokes is then seen within poll instead of at once, and within half a minute where nobody uses the grant"
 
 // examineAudit looks at what wakes the broker. Our own requests stand in it, where
 // the server that was asked is the one that writes it.
@@ -289,6 +289,6 @@ func (f File) examineSocket(r *finding.Report, path string) {
 	case info.Mode().Type() != fs.ModeSocket:
 		r.Bad("vault.audit", path+" is no socket", whyAudit, "name another path in audit, or remove the file")
 	default:
-		r.Fine("vault.audit", "%s is there for the server's socket device", path)
+		r.Fine("vault.audit", "%s is there, and the broker listens; whether a device of the server writes to it, bivouac vault check says", path)
 	}
 }

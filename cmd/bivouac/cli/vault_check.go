@@ -65,6 +65,7 @@ func (a *app) checkVault(ctx context.Context, r *finding.Report, file vaultpolic
 	default:
 		admin.compare(ctx, r, p)
 		file.ExamineEngines(ctx, r, admin.Client, admin.token)
+		file.ExamineAudit(ctx, r, admin.token)
 	}
 	file.ExamineLogin(ctx, r)
 }
