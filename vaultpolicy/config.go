@@ -1,10 +1,12 @@
 package vaultpolicy
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -243,6 +245,15 @@ func (c Config) Plan(s Scope) (plan.Plan, error) {
 		}
 	}
 	return plan.New(w), nil
+}
+
+// Unlimited says why tokens_per_second is in no plan. Empty: it is, or is not asked for.
+func (c Config) Unlimited() string {
+	if c.Namespace == "" || c.TokensPerSecond <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("tokens_per_second = %d is not made: rate limits are the root namespace's; whoever may write there makes it with: vault write -namespace=root sys/quotas/rate-limit/%s-mint path=%s/auth/token/create rate=%[1]d interval=1s",
+		c.TokensPerSecond, c.names().Prefix, strings.Trim(c.Namespace, "/"))
 }
 
 // Decode reads the body of a vault block. dir is where relative file names start;

@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,6 +199,29 @@ func TestTwoBrokers(t *testing.T) {
 	})
 }
 
+// limited: a rate limit that a namespace cannot have is not left out without a word, and
+// the root takes the command that is said; outside a namespace there is nothing to say.
+func (x *site) limited(t *testing.T, namespace string) {
+	t.Helper()
+	cfg := x.cfg
+	cfg.TokensPerSecond = 400
+	quota := "sys/quotas/rate-limit/" + cfg.names().Prefix + "-mint"
+	path := namespace + "/auth/token/create"
+	if said := cfg.Unlimited(); !strings.Contains(said, quota+" path="+path+" rate=400 interval=1s") {
+		t.Errorf("tokens_per_second in a namespace: %q", said)
+	}
+	root := x.Root(t)
+	if _, err := root.Logical().WriteWithContext(t.Context(), quota, map[string]any{"path": path, "rate": 400, "interval": "1s"}); err != nil {
+		t.Error(err)
+	} else if _, err := root.Logical().DeleteWithContext(t.Context(), quota); err != nil {
+		t.Error(err)
+	}
+	cfg.Namespace = ""
+	if said := cfg.Unlimited(); said != "" {
+		t.Errorf("outside a namespace: %q", said)
+	}
+}
+
 // In a namespace, where the server has them, the broker is as anywhere else.
 func TestNamespace(t *testing.T) {
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
@@ -216,5 +240,6 @@ func TestNamespace(t *testing.T) {
 		until(t, v, g.ID, protocol.CodePermissionDenied)
 		_, err := x.vault(t, func(c *Config) { c.Namespace = "" }).Credentials(t.Context(), g.Tenant)
 		codeIs(t, "in another namespace", err, protocol.CodeUnavailable)
+		x.limited(t, name)
 	})
 }

@@ -37,10 +37,13 @@ bodies of the requests).` + asAdmin,
 				return protocol.Errorf(protocol.CodeInvalidArgument, "--print asks no server and --apply changes one: use one of them")
 			}
 			file, p, err := a.vaultPlan(cmd.Context(), f, bare)
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case bare:
+			}
+			if why := file.Unlimited(); why != "" {
+				fmt.Fprintf(legible.Writer{W: a.err}, "note: %s\n", why)
+			}
+			if bare {
 				return a.printPlan(file, p)
 			}
 			return a.setUpVault(cmd.Context(), file, p, apply)
