@@ -156,7 +156,7 @@ func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failur
 	late := now.Sub(a.DispatchedAt) >= timeoutOf(t)
 	evidence := "the look-up answered with " + answerOf(resp.HttpStatus, resp.Failed) + ", body " + resp.BodyDigest
 	if resp.ExitStatus != nil {
-		evidence = fmt.Sprintf("the look-up ended with exit status %d, output %s", *resp.ExitStatus, resp.BodyDigest)
+		evidence = fmt.Sprintf("the look-up ended with exit status %d, output %s", uint32(*resp.ExitStatus), resp.BodyDigest)
 	}
 	switch {
 	case there:
@@ -169,12 +169,22 @@ func seen(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse, failur
 	return execution.SeenNothing, outcome{}
 }
 
+// What the look-up beside a command may say: that the call was done, or that it had not
+// begun and cannot begin any more, since the look-up barred its key. A command whose
+// connection was cut goes on at the host for as long as it likes, so that nothing is
+// found of it, at whatever time, is no proof; and the statuses of shells, closed accounts
+// and failures (1, 2, 126, 127, 255) are nobody's word on it. INV-5.
+const (
+	exitDone   = 0
+	exitBarred = 10
+)
+
 // shows reports what an answer shows, and whether it shows anything. What is not found
 // in a part of a list, or of an answer, may be in the rest: that shows nothing. INV-5.
 func shows(a session.Action, t policy.Tool, resp *brokerv1.InvokeResponse) (there, sure bool) {
-	if t.SSH != nil { // 0: it did; 1: it did not; a look-up that failed shows nothing
+	if t.SSH != nil {
 		exit := resp.ExitStatus
-		return exit != nil && *exit == 0, exit != nil && *exit <= 1
+		return exit != nil && *exit == exitDone, exit != nil && (*exit == exitDone || *exit == exitBarred)
 	}
 	switch status := resp.HttpStatus; {
 	case status == http.StatusNotFound || status == http.StatusGone:
