@@ -53,7 +53,18 @@ func examineSSH(r *finding.Report, name string, from *issued.From, data map[stri
 	loose := warn(len(textsOf(data["allowed_extensions"])) > 0, "lets whoever signs ask for "+strings.Join(textsOf(data["allowed_extensions"]), ", "), "a certificate that others have signed there may have a terminal, or forward", "allowed_extensions=''")
 	free := warn(client.Text(client.Map(data["default_critical_options"])[issued.ForceCommand]) == "", "binds a certificate that asks for nothing to no command", "whoever may sign there may have a shell", `default_critical_options='{"force-command":"/bin/false"}'  (as JSON: vault write … - )`)
 	hosts := warn(client.Flag(data["allow_host_certificates"]), "signs certificates of hosts too", "whoever may sign there passes for a host", "allow_host_certificates=false")
-	return !long && !loose && !free && !hosts
+	more := moreUsers(from, data)
+	whom := warn(len(more) > 0, "signs for more than the principals "+strings.Join(from.Principals, ", ")+" of the broker's block: "+strings.Join(more, ", "), "whoever may sign there signs in as anybody of them (\"*\" is everybody, root too)", "allowed_users="+strings.Join(from.Principals, ","))
+	return !long && !loose && !free && !hosts && !whom
+}
+
+// moreUsers that a role signs for, beside those that the broker asks for.
+func moreUsers(from *issued.From, role map[string]any) []string {
+	users := append(textsOf(role["allowed_users"]), textsOf(role["default_user"])...)
+	slices.Sort(users)
+	return slices.DeleteFunc(slices.Compact(users), func(u string) bool {
+		return slices.Contains(from.Principals, u) || client.Flag(role["allowed_users_template"]) && strings.Contains(u, "{{")
+	})
 }
 
 // allowsUser reports a principal that a role signs for. One with a template decides
