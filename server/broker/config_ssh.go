@@ -38,13 +38,16 @@ type SSHCommand struct {
 	// Run is the program and its arguments, a word each. {name} is an argument of the
 	// tool, and {idempotency_key} the key of the call. Every word is quoted.
 	Run []string `hcl:"run"`
-	// Inspect looks whether a call happened (exit status 0), did not (1), or cannot tell
-	// (any other). A tool whose recovery is "inspectable" needs it.
+	// Inspect looks whether a call happened, by {idempotency_key}, which stands in run too:
+	// exit status 0 says that it did, 10 that it did not and cannot begin any more, and any
+	// other says nothing. A tool whose recovery is "inspectable" needs it.
 	Inspect []string `hcl:"inspect,optional"`
 	// Timeout of one call; a tool's own may be shorter. Default "1m".
 	Timeout string `hcl:"timeout,optional"`
 	// Arguments that are more, or less, than is admitted by itself: alone in a word any
-	// text that does not begin with a hyphen; within a word a name.
+	// text that does not begin with a hyphen; within a word a name. What a shell, an
+	// interpreter or a program that starts others may read as code is filled only where a
+	// pattern admits plain names alone.
 	Arguments []SSHArgument `hcl:"argument,block"`
 	Range     hcl.Range     `hcl:",def_range"`
 }

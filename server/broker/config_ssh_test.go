@@ -44,7 +44,7 @@ destination "web1" {
 		"trust on first use": {"host_keys = [KEY]", "", "no host is believed for what it shows first"},
 		"no key":             {"[KEY]", `["web1.example ssh-ed25519 AAAA"]`, "is no public key"},
 		"no command":         {"command \"restart\" {\n      run = [\"systemctl\", \"restart\", \"{unit}\"]\n      argument \"unit\" {\n        pattern = \"[a-z]+\"\n      }\n    }", "", "nothing could be run there"},
-		"code":               {`["systemctl", "restart", "{unit}"]`, `["sh", "-c", "{unit}"]`, "run as a program"},
+		"code":               {`["systemctl", "restart", "{unit}"]`, `["sh", "-c", "{code}", "{unit}"]`, "run as a program"},
 		"a name":             {`command "restart"`, `command "Restart it"`, "names stand once"},
 		"a timeout":          {"run = ", "timeout = \"1h\"\n      run = ", "a duration from"},
 		"a pattern":          {"[a-z]+", "[a-z", "no regular expression"},

@@ -59,8 +59,8 @@ destination "web1" {
     user = "deploy"
     host_keys = [%q]
     command "restart" {
-      run = ["systemctl", "restart", "{unit}"]
-      inspect = ["systemctl", "is-active", "{unit}"]
+      run = ["once", "run", "{idempotency_key}", "systemctl", "restart", "{unit}"]
+      inspect = ["once", "look", "{idempotency_key}", "{unit}"]
     }
   }
 }
@@ -129,7 +129,7 @@ func TestInvokeSSH(t *testing.T) {
 			t.Fatalf("%v %v", r, err)
 		}
 		ran := h.Ran()
-		if len(ran) != 1 || ran[0].Command != "systemctl restart 'web; id'" || ran[0].Asked != ran[0].Command {
+		if len(ran) != 1 || ran[0].Command != "once run "+in.GetIdempotencyKey()+" systemctl restart 'web; id'" || ran[0].Asked != ran[0].Command {
 			t.Errorf("%+v", ran)
 		}
 		if u := h.uses[0]; u.Command != ran[0].Command || u.Action.String() != in.GetActionId() || u.Session == "" || u.Grant != w.grant.ID || u.Credential != "web1-ssh" {
@@ -139,7 +139,7 @@ func TestInvokeSSH(t *testing.T) {
 			t.Errorf("the log says %v", l)
 		}
 		look := w.restart(func(r *brokerv1.InvokeRequest) { r.Tool.Ssh.Inspects = true })
-		if r, err := invoke(t.Context(), server, look); err != nil || r.GetExitStatus() != 1 || h.Ran()[1].Command != "systemctl is-active 'web; id'" {
+		if r, err := invoke(t.Context(), server, look); err != nil || r.GetExitStatus() != 1 || h.Ran()[1].Command != "once look "+look.GetIdempotencyKey()+" 'web; id'" {
 			t.Errorf("the look-up: %v %v", r, err)
 		}
 		d, err := server.broker.Describe(t.Context(), &brokerv1.DescribeRequest{CapabilityVersion: protocol.Current(), OldestCapabilityVersion: protocol.Current()})

@@ -3,9 +3,7 @@ package ssh
 import (
 	"encoding/json"
 	"fmt"
-	"path"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -29,8 +27,9 @@ type Command struct {
 	// Run is the program with its arguments, a word each; {name} is an argument of the
 	// tool.
 	Run []string
-	// Inspect looks whether a call of Run happened: 0 says that it did, 1 that it did not,
-	// and everything else says nothing. Empty: there is no look-up.
+	// Inspect looks whether a call of Run happened, by the call's key: 0 says that it did,
+	// 10 that it did not and cannot any more, and everything else says nothing. Empty:
+	// there is no look-up.
 	Inspect []string
 	// Patterns that arguments match as a whole, by name. See Check for those without one.
 	Patterns map[string]string
@@ -46,12 +45,6 @@ var (
 	plainWord  = regexp.MustCompile(`^[A-Za-z0-9_./:@,+-]+$`)
 )
 
-// interpreters take the word after such a flag for a program.
-var (
-	interpreters = regexp.MustCompile(`^(sh|ash|bash|dash|zsh|ksh|fish|csh|tcsh|busybox|pwsh|python[0-9.]*|perl|ruby|node|php|lua)$`)
-	codeFlag     = regexp.MustCompile(`^-[A-Za-z]*[cer]$|^--?(command|eval|exec|execute)$`)
-)
-
 // Check lists what is wrong with a command.
 func (c Command) Check() (out []error) {
 	if len(c.Run) == 0 {
@@ -59,7 +52,7 @@ func (c Command) Check() (out []error) {
 	}
 	named := map[string]bool{}
 	for field, words := range map[string][]string{"run": c.Run, "inspect": c.Inspect} {
-		for _, err := range checkWords(words) {
+		for _, err := range c.checkWords(words) {
 			out = append(out, fmt.Errorf("%s: %w", field, err))
 		}
 		for _, w := range words {
@@ -68,14 +61,20 @@ func (c Command) Check() (out []error) {
 			}
 		}
 	}
-	inRun := strings.Join(c.Run, " ")
-	for _, m := range placeholder.FindAllStringSubmatch(strings.Join(c.Inspect, " "), -1) {
+	const key = "{" + keyName + "}"
+	inRun, inLook := strings.Join(c.Run, " "), strings.Join(c.Inspect, " ")
+	if len(c.Inspect) > 0 && !(strings.Contains(inRun, key) && strings.Contains(inLook, key)) {
+		out = append(out, fmt.Errorf("inspect: %s is missing from run or from inspect: only what run left at the host under the call's own key says whether this call of it happened", key))
+	}
+	for _, m := range placeholder.FindAllStringSubmatch(inLook, -1) {
 		if m[1] != keyName && !strings.Contains(inRun, m[0]) {
 			out = append(out, fmt.Errorf("inspect: %s is no argument of run: a look-up has those of the call that it looks for", m[0]))
 		}
 	}
 	for name, pattern := range c.Patterns {
-		if !named[name] {
+		if name == keyName {
+			out = append(out, fmt.Errorf("argument %q is the call's own key, which no model gives: it has no block", name))
+		} else if !named[name] {
 			out = append(out, fmt.Errorf("argument %q stands neither in run nor in inspect", name))
 		}
 		if _, err := whole(pattern); err != nil || pattern == "" {
@@ -85,9 +84,16 @@ func (c Command) Check() (out []error) {
 	return out
 }
 
-func whole(pattern string) (*regexp.Regexp, error) { return regexp.Compile(`^(?:` + pattern + `)$`) }
+// whole is a pattern that matches all of a text. It is one by itself first: with half of
+// a group it would close what is put around it.
+func whole(pattern string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(pattern); err != nil {
+		return nil, err
+	}
+	return regexp.Compile(`^(?:` + pattern + `)$`)
+}
 
-func checkWords(words []string) (out []error) {
+func (c Command) checkWords(words []string) (out []error) {
 	if len(words) > maxWords {
 		out = append(out, fmt.Errorf("it has %d words: at most %d", len(words), maxWords))
 	}
@@ -101,21 +107,22 @@ func checkWords(words []string) (out []error) {
 			out = append(out, fmt.Errorf("%q is no program: no argument says which one runs", w))
 		case holds && !besideForm.MatchString(beside):
 			out = append(out, fmt.Errorf("%q: beside an argument a word has letters, digits and _ . / : @ , + = %% - alone: what a program reads as code cannot be filled", w))
-		case holds && isCode(words[:i]):
-			out = append(out, fmt.Errorf("%q would be run as a program: give it to the script as an argument of its own, as in \"sh\", \"-c\", \"… \\\"$1\\\"\", \"sh\", \"{name}\"", w))
+		case holds && !c.plain(w) && isCode(words[:i]):
+			out = append(out, fmt.Errorf("%q may be run as a program, or as a part of one: give it to a script as an argument of its own, as in \"sh\", \"-c\", \"… \\\"$1\\\"\", \"sh\", \"{name}\", or give each argument in it a pattern that admits plain names alone, as \"[a-z0-9][a-z0-9_.-]*\"", w))
 		}
 	}
 	return out
 }
 
-// isCode reports that a program takes the next word for its script.
-func isCode(before []string) bool {
-	if len(before) == 0 {
-		return false
+// plain reports a word whose arguments are all bound to plain names by their patterns.
+// The call's key is one.
+func (c Command) plain(word string) bool {
+	for _, m := range placeholder.FindAllStringSubmatch(word, -1) {
+		if m[1] != keyName && !plainNames(c.Patterns[m[1]]) {
+			return false
+		}
 	}
-	last := before[len(before)-1]
-	return path.Base(last) == "eval" || codeFlag.MatchString(last) &&
-		slices.ContainsFunc(before, func(w string) bool { return interpreters.MatchString(path.Base(w)) })
+	return true
 }
 
 // args are a call's arguments, and which of them were used.
@@ -136,13 +143,14 @@ func (c Command) line(inspects bool, canonical []byte, key string) (string, erro
 	if err := json.Unmarshal(canonical, &a.values); err != nil || a.values == nil {
 		return "", invalid("the arguments must be a JSON object")
 	}
-	if _, own := a.values[keyName]; !own {
-		text, err := json.Marshal(key)
-		if err != nil {
-			return "", err
-		}
-		a.values[keyName], a.used[keyName] = text, true
+	if _, own := a.values[keyName]; own { // it would pass for another call
+		return "", invalid("argument %q is the call's own key: no caller gives it", keyName)
 	}
+	text, err := json.Marshal(key)
+	if err != nil {
+		return "", err
+	}
+	a.values[keyName], a.used[keyName] = text, true
 	words := c.Run
 	if inspects {
 		words = c.Inspect
@@ -160,11 +168,11 @@ func (c Command) line(inspects bool, canonical []byte, key string) (string, erro
 			return "", invalid("argument %q stands nowhere in the command: see its block in broker.hcl", name)
 		}
 	}
-	text := strings.Join(out, " ")
-	if len(text) > maxLine {
-		return "", invalid("it has %d bytes: at most %d", len(text), maxLine)
+	line := strings.Join(out, " ")
+	if len(line) > maxLine {
+		return "", invalid("it has %d bytes: at most %d", len(line), maxLine)
 	}
-	return text, nil
+	return line, nil
 }
 
 // fill one word.
@@ -204,6 +212,8 @@ func (a args) value(name string, alone bool) (text string, err error) {
 	const mend = "a pattern in its argument block in broker.hcl can admit it"
 	pattern, declared := a.patterns[name]
 	switch {
+	case name == keyName && !withinForm.MatchString(text):
+		return "", invalid("the call's key is none")
 	case declared:
 		re, err := whole(pattern)
 		if err != nil || !re.MatchString(text) {

@@ -50,8 +50,8 @@ func TestLineIsWords(t *testing.T) {
 
 func TestLineRefuses(t *testing.T) {
 	c := Command{
-		Run:      []string{"systemctl", "restart", "{unit}", "--by={who}", "{count}"},
-		Inspect:  []string{"systemctl", "is-active", "{unit}", "{idempotency_key}"},
+		Run:      []string{"once", "{idempotency_key}", "restart", "{unit}", "--by={who}", "{count}"},
+		Inspect:  []string{"once", "--look={idempotency_key}", "{unit}"},
 		Patterns: map[string]string{"count": "-?[0-9]+"},
 	}
 	if p := c.Check(); len(p) > 0 {
@@ -61,8 +61,8 @@ func TestLineRefuses(t *testing.T) {
 		return fmt.Sprintf(`{"count":%s,"unit":%s,"who":%s}`, count, unit, who)
 	}
 	for name, tc := range map[string]struct{ arguments, want, says string }{
-		"as meant":             {all(`"web"`, `"ann"`, "-3"), "systemctl restart web '--by=ann' -3", ""},
-		"numbers and booleans": {all("true", "7", `"12"`), "systemctl restart true '--by=7' 12", ""},
+		"as meant":             {all(`"web"`, `"ann"`, "-3"), "once key-1 restart web '--by=ann' -3", ""},
+		"numbers and booleans": {all("true", "7", `"12"`), "once key-1 restart true '--by=7' 12", ""},
 		"an option":            {all(`"--force"`, `"ann"`, "1"), "", "begins with a hyphen"},
 		"nothing":              {all(`""`, `"ann"`, "1"), "", "is empty"},
 		"null":                 {all("null", `"ann"`, "1"), "", "is missing"},
@@ -77,14 +77,21 @@ func TestLineRefuses(t *testing.T) {
 		"against its pattern":  {all(`"web"`, `"ann"`, `"1; id"`), "", "does not match the pattern"},
 		"long":                 {all(`"`+strings.Repeat("x", maxValue+1)+`"`, `"ann"`, "1"), "", "more than"},
 		"no object":            {`[]`, "", "JSON object"},
+		"another call's key":   {`{"count":1,"idempotency_key":"key-0","unit":"web","who":"ann"}`, "", "is the call's own key"},
 	} {
 		line, err := c.line(false, []byte(tc.arguments), "key-1")
 		if line != tc.want || (tc.says == "") != (err == nil) || err != nil && (protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: %q %v", name, line, err)
 		}
 	}
-	if line, err := c.line(true, []byte(all(`"web"`, `"ann"`, "1")), "key-1"); err != nil || line != "systemctl is-active web key-1" {
+	if line, err := c.line(true, []byte(all(`"web"`, `"ann"`, "1")), "key-1"); err != nil || line != "once '--look=key-1' web" {
 		t.Errorf("%q %v", line, err)
+	}
+	if line, err := c.line(true, []byte(`{"idempotency_key":"key-0","unit":"web"}`), "key-1"); err == nil {
+		t.Errorf("a look-up by another call's key: %q", line)
+	}
+	if line, err := c.line(true, []byte(`{"unit":"web"}`), "-k"); err == nil {
+		t.Errorf("a key that is an option: %q", line)
 	}
 	long := Command{Run: []string{"echo", "{a}", "{b}", "{c}"}}
 	x := `"` + strings.Repeat("x", maxValue) + `"`
@@ -103,19 +110,23 @@ func TestCheck(t *testing.T) {
 		"a script with arguments": {Command{Run: []string{"sh", "-c", `test -e "$1"`, "sh", "{file}"}}, ""},
 		"braces that are none":    {Command{Run: []string{"find", "/srv", "-exec", "wc", "{}", ";"}}, ""},
 		"an option that counts":   {Command{Run: []string{"ping", "-c", "{n}", "{host}"}}, ""},
-		"with a look-up":          {Command{Run: []string{"mk", "{a}"}, Inspect: []string{"test", "-e", "{a}"}, Patterns: map[string]string{"a": "[a-z]+"}}, ""},
+		"with a look-up":          {Command{Run: []string{"mk", "{a}", "{idempotency_key}"}, Inspect: []string{"test", "-e", "{a}", "{idempotency_key}"}, Patterns: map[string]string{"a": "[a-z]+"}}, ""},
+		"a look-up by no key":     {Command{Run: []string{"mk", "{a}", "{idempotency_key}"}, Inspect: []string{"test", "-e", "{a}"}}, "is missing from run or from inspect"},
+		"a key that is not kept":  {Command{Run: []string{"mk", "{a}"}, Inspect: []string{"test", "-e", "{idempotency_key}"}}, "is missing from run or from inspect"},
+		"a pattern of the key":    {Command{Run: []string{"mk", "{idempotency_key}"}, Patterns: map[string]string{"idempotency_key": ".*"}}, "the call's own key"},
 		"nothing":                 {Command{}, "run is missing"},
 		"any program":             {Command{Run: []string{"{program}"}}, "no program"},
 		"half a program":          {Command{Run: []string{"/opt/{x}/run"}}, "no program"},
-		"code":                    {Command{Run: []string{"sh", "-c", "{script}"}}, "run as a program"},
-		"code of bash":            {Command{Run: []string{"/usr/bin/env", "bash", "-lc", "{script}"}}, "run as a program"},
-		"code of python":          {Command{Run: []string{"python3", "-c", "{script}"}}, "run as a program"},
-		"code of perl":            {Command{Run: []string{"perl", "-e", "{script}"}}, "run as a program"},
+		"code":                    {Command{Run: []string{"sh", "-c", "{script}"}}, "may be run as a program"},
+		"code of bash":            {Command{Run: []string{"/usr/bin/env", "bash", "-lc", "{script}"}}, "may be run as a program"},
+		"code of python":          {Command{Run: []string{"python3", "-c", "{script}"}}, "may be run as a program"},
+		"code of perl":            {Command{Run: []string{"perl", "-e", "{script}"}}, "may be run as a program"},
 		"filled code":             {Command{Run: []string{"sh", "-c", "rm {file}"}}, "reads as code"},
 		"filled quotes":           {Command{Run: []string{"awk", "'{x}'"}}, "reads as code"},
 		"a line end":              {Command{Run: []string{"echo", "a\nb"}}, "control character"},
-		"looks for another":       {Command{Run: []string{"mk", "{a}"}, Inspect: []string{"test", "-e", "{b}"}}, "no argument of run"},
+		"looks for another":       {Command{Run: []string{"mk", "{a}", "{idempotency_key}"}, Inspect: []string{"test", "-e", "{b}", "{idempotency_key}"}}, "no argument of run"},
 		"a pattern of nobody":     {Command{Run: []string{"mk", "{a}"}, Patterns: map[string]string{"b": "x"}}, "stands neither"},
+		"halves of a pattern":     {Command{Run: []string{"mk", "{a}"}, Patterns: map[string]string{"a": "prod)|(?:dev"}}, "no regular expression"},
 		"no pattern":              {Command{Run: []string{"mk", "{a}"}, Patterns: map[string]string{"a": "("}}, "no regular expression"},
 		"too many":                {Command{Run: strings.Fields(strings.Repeat("a ", maxWords+1))}, "at most"},
 	} {

@@ -3,12 +3,14 @@ package ssh
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 
 	wire "golang.org/x/crypto/ssh"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 )
 
@@ -50,8 +52,8 @@ func (e *Endpoint) checkHost(address string, remote net.Addr, key wire.PublicKey
 			return nil
 		}
 		return protocol.Errorf(protocol.CodePolicyDenied,
-			"destination %s is not the host that broker.hcl knows: it shows a certificate of the key %s, signed by %s %s for %q (%s). Nothing was run. If that is its authority and its name, an operator puts the authority into host_ca of the ssh block, or mends the host's certificate",
-			e.cfg.Name, fingerprint(cert.Key), cert.SignatureKey.Type(), wire.FingerprintSHA256(cert.SignatureKey), cert.ValidPrincipals, strings.TrimPrefix(err.Error(), "ssh: "))
+			"destination %s is not the host that broker.hcl knows: it shows a certificate of the key %s, signed by %s %s for %s (%s). Nothing was run. If that is its authority and its name, an operator puts the authority into host_ca of the ssh block, or mends the host's certificate",
+			e.cfg.Name, fingerprint(cert.Key), cert.SignatureKey.Type(), wire.FingerprintSHA256(cert.SignatureKey), heard(fmt.Sprintf("%q", cert.ValidPrincipals)), heard(strings.TrimPrefix(err.Error(), "ssh: ")))
 	}
 	if cert, certified := key.(*wire.Certificate); certified {
 		key = cert.Key // known by itself, or not at all
@@ -66,6 +68,19 @@ func (e *Endpoint) checkHost(address string, remote net.Addr, key wire.PublicKey
 	return protocol.Errorf(protocol.CodePolicyDenied,
 		"destination %s is not the host that broker.hcl knows: it shows the key %s. Nothing was run. If an operator finds the same on the host itself (ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub), they put it into %s of the ssh block",
 		e.cfg.Name, fingerprint(key), setting)
+}
+
+// maxHeard bounds what is repeated of a host's own words.
+const maxHeard = 200
+
+// heard is what a host says, where an error repeats it: one line that shows what is in
+// it, and not much of it. Whoever answers at its address says what they like.
+func heard(s string) string {
+	short := s[:min(len(s), maxHeard)]
+	if len(short) < len(s) {
+		short = strings.ToValidUTF8(short, "") + "…"
+	}
+	return legible.Line(short)
 }
 
 func fingerprint(k wire.PublicKey) string { return k.Type() + " " + wire.FingerprintSHA256(k) }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	wire "golang.org/x/crypto/ssh"
 	"golang.org/x/sync/errgroup"
@@ -25,6 +26,9 @@ type result struct {
 	status   uint32
 	signal   string
 	flooded  bool
+	// closed: the host itself ended the channel, so both outputs are whole. A connection
+	// that is lost ends them just the same.
+	closed bool
 }
 
 // text is one of the two outputs: its beginning, and how long it was.
@@ -54,8 +58,12 @@ func (s *Session) Run(ctx context.Context, hidden ...secret.Value) (*gateway.Ans
 	switch {
 	case got.exited || got.signal != "":
 		a := s.r.answer(got, redactor)
-		if ctx.Err() != nil {
+		switch {
+		case got.closed || got.flooded: // all of it, or cut and said so
+		case ctx.Err() != nil:
 			a.Unread = "the command ended, and something that it left behind kept its output open until the call's time was over"
+		default:
+			a.Unread = "the command ended, and the connection was lost before the end of its output"
 		}
 		return a, nil
 	case got.flooded:
@@ -83,7 +91,7 @@ func (s *Session) read(keep int64) (got result) {
 					return errFlood
 				}
 				if err != nil {
-					return nil // its end, or the connection's: the exit status tells them apart
+					return nil // its end, or the connection's: see stands
 				}
 			}
 		}
@@ -95,7 +103,19 @@ func (s *Session) read(keep int64) (got result) {
 		got.note(ask)
 	}
 	got.flooded = errors.Is(g.Wait(), errFlood)
+	got.closed = !got.flooded && s.stands()
 	return got
+}
+
+// answersIn bounds the wait for a word of a host that has ended the command already.
+const answersIn = 5 * time.Second
+
+// stands reports a connection that outlived the command's channel: then it was the host
+// that ended that. One that is lost answers nothing.
+func (s *Session) stands() bool {
+	defer time.AfterFunc(answersIn, s.end).Stop()
+	_, _, err := s.conn.SendRequest("keepalive@openssh.com", true, nil) // a no is an answer
+	return err == nil
 }
 
 var errFlood = errors.New("too much was written")
@@ -133,7 +153,7 @@ func (r *Run) answer(got result, redactor *secret.Redactor) *gateway.Answer {
 	a := &gateway.Answer{Status: 200, ContentType: "text/plain; charset=utf-8", Bytes: got.out.bytes + got.err.bytes}
 	head := "ended by the signal " + got.signal
 	if a.Failed = true; got.exited {
-		status := int32(got.status)
+		status := int32(got.status) // the same 32 bits
 		a.Exit, a.Failed, head = &status, status != 0, fmt.Sprintf("exit status %d", got.status)
 	}
 	out, cutOut := got.out.clean(redactor, r.maxBytes)

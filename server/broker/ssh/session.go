@@ -63,7 +63,7 @@ func (r *Run) open(ctx context.Context, signer wire.Signer) (*Session, error) {
 	s.channel, s.asks, err = s.conn.OpenChannel("session", nil)
 	if err != nil {
 		s.Close()
-		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s let user %s in, and opens no session: %w; its operator looks into MaxSessions of sshd_config", r.e.cfg.Name, r.e.cfg.User, err)
+		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s let user %s in, and opens no session: %s; its operator looks into MaxSessions of sshd_config", r.e.cfg.Name, r.e.cfg.User, heard(err.Error()))
 	}
 	return s, nil
 }
@@ -156,7 +156,7 @@ func (a *asked) next(c *wire.ClientAuthContext) (wire.AuthMethod, error) {
 		return wire.PublicKeys(a.signer), nil
 	}
 	name, user := a.e.cfg.Name, a.e.cfg.User
-	wants := strings.Join(c.AllowedMethods, ", ")
+	wants := heard(strings.Join(c.AllowedMethods, ", "))
 	switch {
 	case slices.Contains(c.PartialSuccessMethods, "publickey"):
 		a.method = protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s takes the certificate of user %s and wants more (%s), which nobody gives: its operator takes AuthenticationMethods publickey for the user in sshd_config", name, user, wants)
@@ -182,7 +182,7 @@ func (a *asked) refused(err error) error {
 	case a.method != nil:
 		return a.method
 	case errors.As(err, &algorithms):
-		return protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s and the broker have no %s in common: the host offers %s; its operator updates it", a.e.cfg.Name, algorithms.What, strings.Join(algorithms.RequestedAlgorithms, ", "))
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "destination %s and the broker have no %s in common: the host offers %s; its operator updates it", a.e.cfg.Name, algorithms.What, heard(strings.Join(algorithms.RequestedAlgorithms, ", ")))
 	case a.shown:
 		return protocol.Errorf(protocol.CodeUnavailable, "destination %s ended the connection while user %s signed in: nothing was run", a.e.cfg.Name, a.e.cfg.User)
 	}
