@@ -94,6 +94,7 @@ var layers = []layer{
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 	{"consul/client", []string{"edge/filemode", "edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/consul/api"}, "the one place that reads Consul's answers"},
+	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{}, "what Consul must have is data"},
 	{"consul/intentions", []string{"consul", "consul/client", "consul/refused", "edge/filemode", "edge/finding", "edge/lease", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
@@ -113,10 +114,10 @@ var layers = []layer{
 	// listeners and assembly
 	{"server/intercept", []string{"edge/protocol"}, []string{"connectrpc.com/connect"}, "what happens around a call knows no state, so that a broker may use it"},
 	{"server/transfer", []string{"edge/protocol", "server/intercept"}, []string{}, "chunks know no owner"},
-	{"server/brokerlink", []string{"edge/durable", "edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "the server's side of the trust: no store"},
+	{"server/brokerlink", []string{"edge/durable", "edge/op", "edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "the server's side of the trust: no store"},
 	{"server/brokerlink/brokerlinktest", []string{"edge/protocol", "edge/identity", "edge/link", "edge/runtime/runtimev1", "server/broker/protocol", "server/capability"}, nil, "a small real broker"},
 	{"server/api", []string{"edge/finding", "edge/protocol", "edge/identity", "edge/runtime/runtimev1", "server/api/apiv1", "server/broker/protocol/brokerv1", "server/engine", "server/execution", "server/intercept", "server/placement", "server/policy", "server/session", "server/store", "server/trace", "server/transfer"}, nil, "handlers translate; decisions are the engine's"},
-	{"server/api/client", []string{"edge/finding", "edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
+	{"server/api/client", []string{"edge/finding", "edge/op", "edge/protocol", "server/api/apiv1"}, []string{"connectrpc.com/connect", "google.golang.org/protobuf"}, "a client links no server"},
 	{"server/runnerapi", []string{"edge/legible", "edge/protocol", "edge/identity", "edge/link", "server/broker/protocol", "server/engine", "server/execution", "server/intercept", "server/policy", "server/store", "server/transfer"}, nil, "handlers for machines translate; decisions are the engine's"},
 	{"server/ledger", []string{"edge/identity", "edge/protocol"}, []string{"golang.org/x/mod", "github.com/go-jose/go-jose/v4"}, "a ledger is verified without a server"},
 	{"server/trace", []string{"edge/protocol", "server/session", "server/store"}, []string{"go.opentelemetry.io/proto/otlp", "google.golang.org/protobuf"}, "traces are made of what was recorded"},
@@ -126,7 +127,7 @@ var layers = []layer{
 	{"server", []string{"jobs", "server/placement", "edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
-	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "jobs", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault"},
+	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/client", "consul/intentions", "consul/plan", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "jobs", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault and of Consul"},
 	{"cmd/internal/usage", []string{"edge/protocol"}, []string{"github.com/spf13/cobra"}, "words of a command line know no command"},
 	{"cmd/internal/devdir", []string{"edge/shellword", "edge/durable", "edge/protocol"}, []string{}, "where bivouac dev keeps its state is one place and its addresses, and a refusal of the wrong one"},
 	{"cmd/internal/laststart", []string{"edge/durable", "edge/protocol"}, []string{"github.com/spf13/cobra"}, "which flags a start had, in a file of its data directory"},
