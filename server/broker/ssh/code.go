@@ -15,9 +15,9 @@ import (
 var (
 	shells       = regexp.MustCompile(`^(sh|ash|bash|rbash|dash|zsh|ksh[0-9]*|mksh|fish|csh|tcsh)$`)
 	interpreters = regexp.MustCompile(`^(python[0-9.]*|pypy[0-9.]*|perl[0-9.]*|ruby[0-9.]*|node|nodejs|deno|bun|php[0-9.]*|lua[0-9.]*|luajit|tclsh[0-9.]*|expect|Rscript|pwsh|powershell|osascript|guile|emacs)$`)
-	rejoiners    = regexp.MustCompile(`^(eval|su|runuser|sg|ssh|mosh|[gmn]?awk|original-awk|busybox|sed|gsed|xargs|parallel|watch|script|flock|at|batch|crontab|make|gmake|git|find|ed|ex|vi|vim|nvim|m4|gdb|sqlite3|psql|mysql|mariadb|tmux|screen|trap|source|\.)$`)
+	rejoiners    = regexp.MustCompile(`^(eval|su|runuser|sg|ssh|mosh|[gmn]?awk|original-awk|busybox|sed|gsed|xargs|parallel|watch|script|flock|at|batch|crontab|make|gmake|git|find|ed|ex|vi|vim|nvim|m4|gdb|sqlite3|psql|mysql|mariadb|tmux|screen|trap|source|chroot|taskset|capsh|gosu|su-exec|setuidgid|s6-setuidgid|chpst)$`)
 	// wrappers start the program that follows them.
-	wrappers = regexp.MustCompile(`^(env|sudo|doas|pkexec|run0|nohup|nice|ionice|chrt|taskset|timeout|setsid|stdbuf|chroot|unshare|nsenter|time|exec|command|builtin|systemd-run|strace|ltrace|setpriv|capsh|unbuffer)$`)
+	wrappers = regexp.MustCompile(`^(env|sudo|doas|pkexec|run0|nohup|nice|ionice|chrt|timeout|setsid|stdbuf|unshare|nsenter|time|exec|command|builtin|systemd-run|strace|ltrace|setpriv|unbuffer)$`)
 
 	codeFlag  = regexp.MustCompile(`^[-+][A-Za-z0-9]*[ceErR][A-Za-z]*$|^--?(command|cmd|init-command|eval|exec|execute|print|run|rsh)$`)
 	splitFlag = regexp.MustCompile(`^-[A-Za-z0-9]*S|^--split-string`)
@@ -31,7 +31,7 @@ func isCode(before []string) bool {
 		name, rest := path.Base(before[i]), before[i+1:]
 		shell := shells.MatchString(name)
 		switch {
-		case rejoiners.MatchString(name):
+		case rejoiners.MatchString(name), i == 0 && before[i] == ".":
 			return true
 		case shell || interpreters.MatchString(name):
 			at := scriptAt(rest, shell)
@@ -80,12 +80,13 @@ func scriptAt(words []string, shell bool) int {
 // beforeProgram reports that what a wrapper starts is not among the words that follow it:
 // those may be options, their values, numbers and variables.
 func beforeProgram(words []string) bool {
+	options := true
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		switch {
 		case w == "--":
-			return len(words) <= i+1
-		case strings.HasPrefix(w, "-"):
+			options = false
+		case options && strings.HasPrefix(w, "-"):
 			i++ // perhaps its value
 		case w == "" || unicode.IsDigit(rune(w[0])) || strings.Contains(w, "="):
 		default:
