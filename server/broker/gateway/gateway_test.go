@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -322,5 +323,33 @@ func TestInjectFailsClosed(t *testing.T) {
 	}
 	if _, err := r.Send(t.Context(), Pass{}); err != nil || asked != 1 {
 		t.Errorf("without a credential: %v", err)
+	}
+}
+
+// INV-17: an answer that is cut in the middle of a string of JSON shows no credential,
+// nor a beginning of one, that the string repeats with escapes.
+func TestCutAnswerIsRedacted(t *testing.T) {
+	v, err := secret.New("c2VjcmV0+value/of+the+broker==")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As .NET writes a plus; as a server does that writes ASCII alone.
+	all := ""
+	for _, c := range v.Reveal() {
+		all += fmt.Sprintf(`\u%04x`, c)
+	}
+	for _, echo := range []string{strings.ReplaceAll(v.Reveal(), "+", `\u002B`), all} {
+		before := `{"trace":"Authorization: Bearer `
+		body := before + echo + ` ` + strings.Repeat("x", 8192) + `"}`
+		whole := before + secret.Mark + body[len(before)+len(echo):]
+		for _, limit := range []int{1 << 20, 4096, len(before) + len(echo), len(before) + 12, len(before)} {
+			var a Answer
+			if err := a.read(strings.NewReader(body), secret.NewRedactor(v), limit); err != nil {
+				t.Fatal(err)
+			}
+			if got := string(a.Body); !strings.HasPrefix(whole, got) || len(got) < len(before) || a.Truncated != (limit < len(body)) {
+				t.Errorf("limit %d, truncated %v: %.120s", limit, a.Truncated, got)
+			}
+		}
 	}
 }

@@ -115,8 +115,8 @@ func (s *sending) once(ctx context.Context, request *http.Request) (*Answer, err
 		return nil, protocol.Errorf(protocol.CodeOutcomeUnknown, "destination %s answered with status %d in encoding %q, which was not asked for and is not read",
 			r.d.cfg.Name, res.StatusCode, redactor.Text(e))
 	}
-	a := &Answer{Status: res.StatusCode, ContentType: clean(redactor.Text(res.Header.Get("Content-Type"))), retry: retryAfter(res.Header, time.Now())}
-	if a.next = nextLink(res.Header); redactor.Found(a.next) {
+	a := &Answer{Status: res.StatusCode, ContentType: clean(redactor.Decoded(res.Header.Get("Content-Type"))), retry: retryAfter(res.Header, time.Now())}
+	if a.next = nextLink(res.Header); redactor.Decoded(a.next) != a.next {
 		a.next, a.hidden = "", true // it would put the credential where it does not belong
 	}
 	if err := a.read(res.Body, redactor, r.maxBytes); err != nil {
@@ -158,8 +158,8 @@ func (r *Request) failed(ctx context.Context, err error, connected bool) error {
 	return protocol.Errorf(protocol.CodeOutcomeUnknown, "destination %s broke off before its answer was whole", r.d.cfg.Name)
 }
 
-// read takes at most limit redacted bytes. The redactor holds the end back while
-// it may begin a value, so a cut never leaves half of one.
+// read takes at most limit redacted bytes. What was cut off leaves its end out where
+// that may begin a value, in whatever escapes: a cut never leaves half of one. INV-17.
 func (a *Answer) read(in io.Reader, r *secret.Redactor, limit int) error {
 	raw, err := io.ReadAll(io.LimitReader(in, int64(limit+r.Longest()+1)))
 	if err != nil {
@@ -170,12 +170,12 @@ func (a *Answer) read(in io.Reader, r *secret.Redactor, limit int) error {
 		return err
 	}
 	a.Bytes = int64(len(raw)) + rest
-	s := r.Stream()
-	text := s.Next(string(raw))
+	text := r.Text(string(raw))
 	if rest == 0 && len(raw) <= limit+r.Longest() {
-		text += s.Rest()
+		text = r.Decoded(text)
+	} else {
+		text = r.Cut(text)
 	}
-	text = r.Decoded(text)
 	a.Truncated = a.Bytes > int64(limit) || len(text) > limit
 	a.Body = []byte(text[:min(len(text), limit)])
 	return nil

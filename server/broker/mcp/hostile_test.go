@@ -444,8 +444,13 @@ func TestNothingIsEchoed(t *testing.T) {
 		t.Fatal(err)
 	}
 	twice := strings.TrimSuffix(strings.TrimPrefix(string(within), `"`), `"`)
+	loose, err := json.Marshal(`a 5" disk said Bearer ` + escaped) // and no JSON
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := strings.TrimSuffix(strings.TrimPrefix(string(loose), `"`), `"`)
 	padded := strings.Repeat("x", maxWords-len(token)/2) + q
-	for name, text := range map[string]string{"plain": q, "hidden": hidden, "escaped": escaped, "escaped within": twice, "at the cut": padded} {
+	for name, text := range map[string]string{"plain": q, "hidden": hidden, "escaped": escaped, "escaped within": twice, "after a quote": stray, "at the cut": padded} {
 		for where, l := range map[string]*liar{
 			"error":       {call: raw("application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":"`+text+`"}}`)},
 			"early error": {list: raw("application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":"`+text+`"}}`)},

@@ -17,7 +17,8 @@ const Mark = "[redacted]"
 
 // Redactor removes values, in every encoding it knows, from text.
 type Redactor struct {
-	patterns []string // longest first, so that no pattern hides a longer one
+	patterns []string      // longest first, so that no pattern hides a longer one
+	begins   [256][]string // patterns by their first byte
 	longest  int
 }
 
@@ -36,8 +37,9 @@ func NewRedactor(values ...Value) *Redactor {
 		return strings.Compare(a, b)
 	})
 	r.patterns = slices.Compact(r.patterns)
-	if len(r.patterns) > 0 {
-		r.longest = len(r.patterns[0])
+	for _, p := range r.patterns {
+		r.longest = max(r.longest, len(p))
+		r.begins[p[0]] = append(r.begins[p[0]], p)
 	}
 	return r
 }
@@ -97,7 +99,8 @@ func (r *Redactor) partial(text string) int {
 }
 
 // encodings are the forms in which a value may come back: plain, JSON, HTML,
-// percent-encoded, hexadecimal, base64 at each of the three alignments, UTF-16.
+// percent-encoded, hexadecimal, base64 at each of the three alignments, UTF-16. What is
+// written with other escapes, or with some of these, is Decoded's.
 func encodings(v string) []string {
 	out := []string{v, html.EscapeString(v)}
 	for _, s := range []string{url.QueryEscape(v), url.PathEscape(v), percentAll(v)} {
@@ -111,7 +114,12 @@ func encodings(v string) []string {
 		out = append(out, base64At(base64.RawStdEncoding, v, align), base64At(base64.RawURLEncoding, v, align))
 	}
 	le, be := utf16Bytes(v)
-	out = append(out, le, be)
+	out = append(out, le, be, byteWise(v), strings.ReplaceAll(v, " ", "+")) // the last is a query without its escapes
+	// A value may itself look like an escape, and is read as one where a text is decoded.
+	depth := 0
+	for l := (&layer{text: v}); l != nil && depth <= deepest; l, depth = l.next(&Redactor{}, mixed), depth+1 {
+		out = append(out, l.text)
+	}
 	// Short left-overs of an alignment would match innocent text.
 	return slices.DeleteFunc(out, func(s string) bool { return len(s) < MinBytes })
 }
@@ -176,6 +184,15 @@ func lowerPercent(s string) string {
 		}
 	}
 	return string(b)
+}
+
+// byteWise is v when each of its bytes is taken for a character.
+func byteWise(v string) string {
+	var b strings.Builder
+	for _, c := range []byte(v) {
+		b.WriteRune(rune(c))
+	}
+	return b.String()
 }
 
 func utf16Bytes(v string) (le, be string) {
