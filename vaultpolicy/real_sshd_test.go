@@ -142,6 +142,9 @@ func (s *sshd) run(t *testing.T, user string, signer gossh.Signer, words ...stri
 	if err != nil {
 		return err.Error()
 	}
+	if a.Unread != "" || a.Truncated { // sshd ended the command's channel itself
+		t.Errorf("%v: not all of it: %q", words, a.Unread)
+	}
 	return string(a.Body)
 }
 
