@@ -33,7 +33,10 @@ var version = "dev" // set by the build
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := command().ExecuteContext(ctx)
+	err := noCore()
+	if err == nil {
+		err = command().ExecuteContext(ctx)
+	}
 	var over finding.Verdict
 	if errors.As(err, &over) {
 		os.Exit(int(over))
