@@ -116,7 +116,7 @@ func (b *builder) answer() (*Answer, error) {
 			id = fmt.Sprintf("call_%d", n) // every call needs its own
 		}
 		seen[id] = true
-		args := b.redactor.Text(c.args.String())
+		args := b.redactor.Decoded(c.args.String())
 		if args == "" {
 			args = "{}" // how some providers write that there are none
 		}

@@ -72,7 +72,7 @@ func providerText(body []byte, r *secret.Redactor) string {
 		}
 		return c
 	}, r.Text(text))
-	return clip(r.Text(text))
+	return clip(r.Decoded(text))
 }
 
 // retryAfter reads seconds or a date (RFC 9110, section 10.2.3).
