@@ -5,11 +5,13 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
 	gossh "golang.org/x/crypto/ssh"
 
+	"bivouac/server/api/apiv1"
 	"bivouac/server/broker/issued"
 	"bivouac/server/broker/ssh/sshtest"
 	"bivouac/test/e2e/stack"
@@ -136,8 +138,19 @@ func TestSSHInATurn(t *testing.T) {
 		}
 		<-gone
 		// Whichever is seen first: the grant's end, or the doubt about what had been sent. INV-5.
-		if ended := x.ended(held); ended.GetReason() != "outcome_unknown" && ended.GetReason() != "grant_revoked" {
+		ended := x.ended(held)
+		if ended.GetReason() != "outcome_unknown" && ended.GetReason() != "grant_revoked" {
 			t.Errorf("the turn is %s (%s)", ended.GetState(), ended.GetReason())
+		}
+		var cut []*apiv1.Action
+		await(t, "the outcome of what was cut off", func() error { // evidence is sought after the turn's end, too
+			if cut = x.turn(held).GetActions(); len(cut) != 1 || !slices.Contains(terminal, cut[0].GetState()) {
+				return fmt.Errorf("the actions are %v", cut)
+			}
+			return nil
+		})
+		if cut[0].GetState() != "UNKNOWN" {
+			t.Errorf("the action that was cut off is %v", cut[0])
 		}
 		before := len(h.Ran())
 		if out, err := x.cli("chat", "restart it", "--new", "--agent", "ops"); err == nil {
