@@ -175,13 +175,13 @@ func (r *Run) answer(got result, redactor *secret.Redactor) *gateway.Answer {
 	return a
 }
 
-// clean text, without what must not come back. The end of what was not kept whole is
-// held back while it may begin a value. INV-17.
+// clean text, without what must not come back, in whatever escapes. The end of what was
+// not kept whole is left out where it may begin a value. INV-17.
 func (t text) clean(redactor *secret.Redactor, limit int) (out string, cut bool) {
-	stream := redactor.Stream()
-	out = stream.Next(string(t.kept))
-	if int64(len(t.kept)) == t.bytes {
-		out += stream.Rest()
+	if out = redactor.Text(string(t.kept)); int64(len(t.kept)) == t.bytes {
+		out = redactor.Decoded(out)
+	} else {
+		out = redactor.Cut(out)
 	}
 	out = strings.ToValidUTF8(out, "\uFFFD")
 	return out, int64(len(t.kept)) < t.bytes || len(out) > limit
