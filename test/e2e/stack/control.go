@@ -102,6 +102,9 @@ model "scripted" {
     output_usd_per_mtok = 2
   }
 }
+caps {
+  spend_usd_per_hour = 1000 # a test's works ask without a pause
+}
 `, s.provider.address, modelKey)
 	names := []string{"model-scripted"}
 	for _, d := range s.cfg.Destinations {
