@@ -78,12 +78,28 @@ func (a *accessors) learn(x answered, written string) {
 	if slices.Contains(all, now) {
 		return
 	}
+	if slices.ContainsFunc(all, func(w accessorsOf) bool { return w.accessor == x.accessor }) {
+		// The device was made anew: what was learned of it is of no use for any grant.
+		clear(a.grants)
+		clear(a.written)
+		all = nil
+	}
 	all = append(all, now)
 	if len(all) > eachWritten {
 		delete(a.grants, all[0].written)
 		all = all[1:]
 	}
 	a.written[x.grant], a.grants[written] = all, x.grant
+}
+
+// forget a grant that the broker forgets.
+func (a *accessors) forget(id protocol.GrantID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.written[id] {
+		delete(a.grants, w.written)
+	}
+	delete(a.written, id)
 }
 
 // find the grant of whose token the audit writes so.

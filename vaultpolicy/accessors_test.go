@@ -56,3 +56,24 @@ func TestAccessorsAreBounded(t *testing.T) {
 		t.Error("the last one is not known")
 	}
 }
+
+// A device that hashes anew is noticed by the first hash that differs: what is not found
+// then is nobody's no longer.
+func TestAccessorsOfANewDevice(t *testing.T) {
+	a := newAccessors()
+	one, two := answered{"grt_1", "acc-1"}, answered{"grt_2", "acc-2"}
+	pair := func(request string, x answered, written string) { a.line(request, written); a.answer(request, x) }
+	pair("r1", one, "old-1")
+	pair("r2", two, "old-2")
+	if !a.knows([]answered{one, two}) {
+		t.Fatal("what was learned of both is not known")
+	}
+	pair("r3", one, "new-1") // the same token, written otherwise
+	if id, ok := a.find("new-1"); !ok || id != one.grant || a.knows([]answered{one, two}) {
+		t.Error("a revocation of the other, as the device writes it now, wakes nobody")
+	}
+	pair("r4", two, "new-2")
+	if !a.knows([]answered{one, two}) {
+		t.Error("it is not learned anew")
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -88,14 +87,22 @@ func (n named) and(m named) named {
 	return n
 }
 
+// askedAtOnce bounds the grants that are asked about side by side. Each is once at a time;
+// so many would have to hang to keep one that was revoked waiting, and then the poll's
+// loops have it.
+const askedAtOnce = 8 * parallel
+
 // queue of grants that somebody named: the audit, or who comes to use one.
 type queue struct {
 	bell op.Bell
 	mu   sync.Mutex
 	all  map[protocol.GrantID]named
+	busy map[protocol.GrantID]bool // asked about in this moment: once more after it
 }
 
-func newQueue() *queue { return &queue{bell: op.NewBell(), all: map[protocol.GrantID]named{}} }
+func newQueue() *queue {
+	return &queue{bell: op.NewBell(), all: map[protocol.GrantID]named{}, busy: map[protocol.GrantID]bool{}}
+}
 
 func (q *queue) add(what named, ids ...protocol.GrantID) {
 	if len(ids) == 0 {
@@ -113,31 +120,57 @@ func (q *queue) add(what named, ids ...protocol.GrantID) {
 	q.bell.Ring()
 }
 
-// take those that are to be asked about now, and say how long none of the others is.
-func (q *queue) take() (some map[protocol.GrantID]named, wait time.Duration) {
+// one is a grant with what of it is to be asked about.
+type one struct {
+	id   protocol.GrantID
+	what named
+}
+
+// take those that are to be asked about now, those first that may have ended, and say how
+// long none of the others is. Who takes one says when it is done.
+func (q *queue) take() (some []one, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	some, wait = map[protocol.GrantID]named{}, sweep
+	wait = sweep
 	for id, what := range q.all {
-		if left := time.Until(what.at); left > 0 {
+		left := time.Until(what.at)
+		switch {
+		case left > 0:
 			wait = min(wait, left)
-			continue
+		case !q.busy[id]: // done rings for one that is
+			some = append(some, one{id, what})
 		}
-		some[id] = what
-		delete(q.all, id)
+	}
+	slices.SortFunc(some, func(a, b one) int {
+		return cmp.Or(cmp.Compare(b.what.again, a.what.again), cmp.Compare(a.id, b.id))
+	})
+	some = some[:min(len(some), askedAtOnce-len(q.busy))] // done rings for the rest
+	for _, x := range some {
+		q.busy[x.id] = true
+		delete(q.all, x.id)
 	}
 	return some, wait
 }
 
+// done with one that was taken.
+func (q *queue) done(id protocol.GrantID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.busy, id)
+	if len(q.all) > 0 {
+		q.bell.Ring()
+	}
+}
+
 // watchNamed asks about grants that somebody named, once the server and the login are
 // proven, or were as lately as for a look-up of a round: they are proven again before one
-// ends. What is named while some are asked about is asked beside them: it waits for
-// no round, and for no other's answer.
+// ends. What is named while some are asked about is asked beside them: it waits for no
+// round, and for no other's answer. However often one is named, it is asked about once at
+// a time.
 func (v *Vault) watchNamed(ctx context.Context) error {
 	timer := time.NewTimer(sweep)
 	defer timer.Stop()
 	var asks errgroup.Group
-	asks.SetLimit(parallel)
 	for {
 		select {
 		case <-ctx.Done():
@@ -151,33 +184,28 @@ func (v *Vault) watchNamed(ctx context.Context) error {
 			continue
 		}
 		for ctx.Err() == nil && !v.table.heardWithin(min(2*v.poll, roundIn)) && v.proven(ctx) != nil { // watchUsed says so
-			pause(ctx, failedAgain)
+			op.Sleep(ctx, failedAgain)
 		}
-		asks.Go(func() error { v.askNamed(ctx, some); return nil })
+		people := newPersons()
+		for _, x := range some {
+			asks.Go(func() error {
+				defer v.named.done(x.id)
+				v.askNamed(ctx, x, people)
+				return nil
+			})
+		}
 	}
 }
 
-// askNamed asks about some, those first that may have ended. Where the token lives it is
-// asked about again soon: a server may go on ending tokens after it has answered, and a
-// standby hears of it later. Then polling has it.
-func (v *Vault) askNamed(ctx context.Context, some map[protocol.GrantID]named) {
-	people := newPersons()
-	var looks errgroup.Group
-	looks.SetLimit(parallel)
-	for _, id := range slices.SortedFunc(maps.Keys(some), func(a, b protocol.GrantID) int {
-		return cmp.Or(cmp.Compare(some[b].again, some[a].again), cmp.Compare(a, b))
-	}) {
-		looks.Go(func() error {
-			what := some[id]
-			wait := quickAgain
-			v.ask(ctx, id, what, people, func(error) { wait = failedAgain })
-			if what.again > 1 && v.table.lives(id) {
-				v.named.add(named{token: what.token, again: what.again - 1, at: time.Now().Add(wait)}, id)
-			}
-			return nil
-		})
+// askNamed asks about one. Where its token lives it is asked about again soon: a server
+// may go on ending tokens after it has answered, and a standby hears of it later. Then
+// polling has it.
+func (v *Vault) askNamed(ctx context.Context, x one, people *persons) {
+	wait := quickAgain
+	v.ask(ctx, x.id, x.what, people, func(error) { wait = failedAgain })
+	if x.what.again > 1 && v.table.lives(x.id) {
+		v.named.add(named{token: x.what.token, again: x.what.again - 1, at: time.Now().Add(wait)}, x.id)
 	}
-	_ = looks.Wait() // none fails
 }
 
 func (v *Vault) ask(ctx context.Context, id protocol.GrantID, what named, people *persons, odd func(error)) {

@@ -229,3 +229,66 @@ func TestStartIsTakenUpAgain(t *testing.T) {
 		}
 	})
 }
+
+// A flood of lines about grants whose look-ups hang keeps nobody from the look-up of one
+// that was revoked. INV-13.
+func TestFloodOfNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAudited(t)
+		var all []authority.Grant
+		for range parallel + 4 {
+			g, _ := w.grant(t)
+			all = append(all, g)
+		}
+		g, others := all[0], all[1:]
+		w.use(t.Context(), 5*time.Second, all...)
+		w.hang(g)
+		for _, o := range others {
+			w.admin("update", "identity/entity/id/ent-user-"+o.Principal.String(), "", func(*fake) {}) // it changed nothing
+			synctest.Wait()
+		}
+		codeIs(t, "before it is revoked", w.Alive(t.Context(), g.ID), "")
+		w.revokedByAdmin(g)
+		time.Sleep(quickly)
+		codeIs(t, "the revoked grant", w.Alive(t.Context(), g.ID), protocol.CodePermissionDenied)
+	})
+}
+
+// Lines that come one after another about one grant cost one look-up at a time, and what
+// the last of them is about is seen.
+func TestOneLookUpAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAudited(t)
+		g, _ := w.grant(t)
+		other, _ := w.grant(t)
+		w.use(t.Context(), 5*time.Second, g, other)
+		w.hang(other)
+		time.Sleep(time.Second)
+		before := w.asked("auth/token/lookup-accessor")
+		for range 64 {
+			w.admin("update", "identity/entity/id/ent-user-"+g.Principal.String(), "", func(*fake) {})
+			synctest.Wait()
+		}
+		if n := w.asked("auth/token/lookup-accessor") - before; n > 4 {
+			t.Errorf("%d look-ups of one grant within no time", n)
+		}
+	})
+}
+
+// What is known of a grant goes with it.
+func TestAccessorsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newAudited(t)
+		g, _ := w.grant(t)
+		other, _ := w.grant(t)
+		w.use(t.Context(), 5*time.Second, g, other)
+		written := w.sources[len(w.sources)-1].written
+		if n := len(written.grants); n != 2 {
+			t.Fatalf("%d accessors of two grants", n)
+		}
+		w.forget(g.ID)
+		if n, ok := len(written.grants), written.knows([]answered{{other.ID, "acc-none"}}); n != 1 || ok {
+			t.Errorf("%d accessors once one is forgotten", n)
+		}
+	})
+}

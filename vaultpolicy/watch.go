@@ -363,5 +363,13 @@ func (v *Vault) prune(ctx context.Context, r record) {
 		v.log.WarnContext(ctx, "an old entry stays in the index", "grant", r.grant.ID, "error", err)
 		return
 	}
-	v.table.forget(r.grant.ID)
+	v.forget(r.grant.ID)
+}
+
+// forget a grant whose entry is gone for good.
+func (v *Vault) forget(id protocol.GrantID) {
+	v.table.forget(id)
+	for _, from := range v.sources {
+		from.written.forget(id)
+	}
 }
