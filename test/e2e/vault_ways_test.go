@@ -62,8 +62,9 @@ var (
 
 const grantRole = "auth/token/roles/bivouac-grant"
 
-// ownTime of a grant that ends by itself: all works are under way before it is over.
-const ownTime = 80 * time.Second
+// ownTime of a grant that ends by itself: all works are under way before it is over, and
+// none has come to a limit of its own: a minute for a command, 500 calls of the model.
+const ownTime = 50 * time.Second
 
 // lastTime of it, in which it is looked up when exactly it is over: each renewal moves
 // that by a part of a second, and none comes any more.

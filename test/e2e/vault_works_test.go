@@ -69,7 +69,8 @@ func endedAgents(works []work) []string {
 }
 
 // endedScript keeps each work going for longer than any end takes: a stream of
-// minutes, calls without a pause, and a command that ignores signals.
+// minutes, calls that come to no limit of their turn's, and a command that ignores
+// signals.
 var endedScript = minutesOf("talk long", "100ms") + minutesOf("stand by", "200ms") + commandRule + `
 rule "greet" {
   when { user_contains = "say hello" }
@@ -77,13 +78,13 @@ rule "greet" {
 }
 rule "tick" {
   when { user_contains = "tick for ever" }
-  delay = "100ms"
+  delay = "150ms"
   call "tick" { arguments = {} }
   call "tick" { arguments = {} }
 }
 rule "search" {
   when { user_contains = "search for ever" }
-  delay = "100ms"
+  delay = "150ms"
   call "search" { arguments = {} }
 }
 rule "send" {
@@ -92,7 +93,7 @@ rule "send" {
 }
 rule "look" {
   when { user_contains = "look for ever" }
-  delay = "100ms"
+  delay = "150ms"
   call "files_list" { arguments = { path = "notes" } }
 }
 `

@@ -41,6 +41,7 @@ type Site struct {
 	client *client.Client
 	root   secret.Value
 	grants []string // what each may use
+	issues bool     // it has engines that make credentials
 }
 
 // Role of the broker's login, and of grants, in a site's server.
@@ -83,7 +84,7 @@ func NewSite(ctx context.Context, dir string, s Server, tenant protocol.TenantID
 	if err := os.WriteFile(name, text, 0o600); err != nil {
 		return nil, err
 	}
-	x := &Site{tenant: tenant, grants: []string{toolKey}}
+	x := &Site{tenant: tenant, grants: []string{toolKey}, issues: s.Database != ""}
 	var err error
 	if x.file, err = vaultpolicy.ReadFile(name, func(string) string { return "" }); err != nil {
 		return nil, err
@@ -205,7 +206,10 @@ func (x *Site) Count(ctx context.Context) (tokens, persons int, err error) {
 		return n
 	}
 	const leases = "sys/leases/lookup/"
-	tokens = count("auth/token/accessors/", leases+"auth/token/create/", leases+"auth/token/create/"+grantRole+"/", leases+"auth/approle/login/", leases+usersFrom.Path()+"/", "bench-pki/certs/")
+	tokens = count("auth/token/accessors/", leases+"auth/token/create/", leases+"auth/token/create/"+grantRole+"/", leases+"auth/approle/login/")
+	if x.issues {
+		tokens += count(leases+usersFrom.Path()+"/", "bench-pki/certs/")
+	}
 	persons = count("identity/entity/id/", "identity/entity-alias/id/", "identity/group/id/")
 	return tokens, persons, err
 }
