@@ -13,6 +13,7 @@ import (
 
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 )
@@ -96,9 +97,7 @@ func Enrol(ctx context.Context, p JoinParams, log *slog.Logger) error {
 		}
 		wait := again.Next()
 		log.WarnContext(ctx, "not enrolled yet", "error", err, "again_in", wait.Round(time.Millisecond))
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !op.Sleep(ctx, wait) {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}

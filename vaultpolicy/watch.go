@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 )
 
@@ -25,16 +26,6 @@ const (
 	failedAgain = time.Second
 )
 
-// pause a loop.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 // watchUsed looks those in use up every poll, with their entries, and when it is woken.
 func (v *Vault) watchUsed(ctx context.Context) error {
 	timer := time.NewTimer(0)
@@ -51,7 +42,7 @@ func (v *Vault) watchUsed(ctx context.Context) error {
 		}
 		if wrong.about(ctx, v.round(ctx)) {
 			// Whoever is refused asks again and wakes the loop: not faster than this.
-			pause(ctx, min(v.poll, failedAgain))
+			op.Sleep(ctx, min(v.poll, failedAgain))
 		}
 		timer.Reset(p.next())
 	}
@@ -190,7 +181,7 @@ func (v *Vault) watchIndex(ctx context.Context) error {
 		err := v.readIndex(ctx)
 		if wrong.about(ctx, err) {
 			v.table.silent(err)
-			pause(ctx, failedAgain)
+			op.Sleep(ctx, failedAgain)
 			timer.Reset(0)
 			continue
 		}

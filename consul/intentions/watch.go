@@ -10,6 +10,7 @@ import (
 
 	"bivouac/consul"
 	"bivouac/consul/client"
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 )
 
@@ -70,12 +71,12 @@ func (s *Server) follow(ctx context.Context, w *watch, changed func()) error {
 			failed++
 			index = 0 // whoever answers next may know another history
 			s.failed(w, err)
-			pause(ctx, jittered(backoff(failed, apart, s.wait)))
+			op.Sleep(ctx, jittered(backoff(failed, apart, s.wait)))
 			continue
 		}
 		failed = 0
 		if early := s.pace(idle, a.Index == 0) - (s.p.Elapsed() - sent); early > 0 {
-			pause(ctx, early)
+			op.Sleep(ctx, early)
 		}
 	}
 	return nil
@@ -127,15 +128,6 @@ func backoff(n int, least, most time.Duration) time.Duration {
 
 // jittered is a part of d that is not nothing.
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
 
 // learn takes an answer in, and reports whether it says something else than the last.
 func (s *Server) learn(w *watch, a client.Answer, sent time.Duration) (news bool, err error) {

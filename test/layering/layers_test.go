@@ -95,7 +95,7 @@ var layers = []layer{
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 	{"consul/client", []string{"edge/filemode", "edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/consul/api"}, "the one place that reads Consul's answers"},
 	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{}, "what Consul must have is data"},
-	{"consul/intentions", []string{"consul", "consul/client", "consul/refused", "edge/filemode", "edge/finding", "edge/lease", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
+	{"consul/intentions", []string{"consul", "consul/client", "consul/refused", "edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
 	// command line and tests link it

@@ -34,11 +34,7 @@ broker's own machine bivouac-broker doctor sees the same without your token.` + 
 			}
 			r := finding.From("here")
 			a.checkConsul(cmd.Context(), r, file, p)
-			err = r.Show(a.out, a.json, strict)
-			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
-				return exitError{int(verdict)}
-			}
-			return err
+			return a.show(r, strict)
 		},
 	}
 	f.add(cmd)

@@ -40,15 +40,20 @@ bivouac-edge doctor.`,
 				a.examineMachines(cmd.Context(), r)
 				a.examineDeployment(cmd.Context(), r)
 			}
-			err := r.Show(a.out, a.json, strict)
-			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
-				return exitError{int(verdict)}
-			}
-			return err
+			return a.show(r, strict)
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
 	return cmd
+}
+
+// show prints findings; their verdict is the exit code.
+func (a *app) show(r *finding.Report, strict bool) error {
+	err := r.Show(a.out, a.json, strict)
+	if verdict := finding.Verdict(0); errors.As(err, &verdict) {
+		return exitError{int(verdict)}
+	}
+	return err
 }
 
 // doctorTimeout bounds one question to the server.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -136,11 +135,7 @@ warning counts. bivouac-server doctor sees the same from the server, by the serv
 		}
 		r := finding.From("here")
 		cfg.ExamineAll(cmd.Context(), r, *site)
-		err = r.Show(a.out, a.json, strict)
-		if verdict := finding.Verdict(0); errors.As(err, &verdict) {
-			return exitError{int(verdict)}
-		}
-		return err
+		return a.show(r, strict)
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail for warnings too")
 	return cmd

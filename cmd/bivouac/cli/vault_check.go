@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,11 +32,7 @@ broker's own machine bivouac-broker doctor sees the same without your token.` + 
 			}
 			r := finding.From("here")
 			a.checkVault(cmd.Context(), r, file, p)
-			err = r.Show(a.out, a.json, strict)
-			if verdict := finding.Verdict(0); errors.As(err, &verdict) {
-				return exitError{int(verdict)}
-			}
-			return err
+			return a.show(r, strict)
 		},
 	}
 	f.add(cmd)

@@ -3,7 +3,6 @@
 package consulserver
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,25 +20,8 @@ const startIn = 2 * time.Minute
 // skipped with a word about what brings it, or fails if this run must have it.
 func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
 	t.Helper()
-	t.Run(engine.Consul.Name, func(t *testing.T) {
-		asked := engine.Consul.Asked()
-		if asked == engine.Never {
-			t.Skipf("%s is not asked for in %s", engine.Consul.Name, engine.AskedVariable)
-		}
-		p, err := found()
-		switch {
-		case err == nil:
-			test(t, p)
-		case asked == engine.WhereFound && errors.Is(err, engine.ErrAbsent):
-			t.Skipf("NOT TESTED: %v", err)
-		default:
-			t.Fatal(err)
-		}
-	})
+	engine.Each(t, test, engine.Consul)
 }
-
-// found remembers the program: the search asks the go command.
-var found = sync.OnceValues(func() (engine.Program, error) { return engine.Consul.Find(context.Background()) })
 
 // common is the server that the tests of this binary share, from the first that opens
 // it to the end of Main.

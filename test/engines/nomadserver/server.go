@@ -30,21 +30,7 @@ const startIn = 3 * time.Minute
 // skipped with a word about that, or fails if this run must have it.
 func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
 	t.Helper()
-	t.Run(engine.Nomad.Name, func(t *testing.T) {
-		asked := engine.Nomad.Asked()
-		if asked == engine.Never {
-			t.Skipf("%s is not asked for in %s", engine.Nomad.Name, engine.AskedVariable)
-		}
-		p, err := engine.Nomad.Find(t.Context())
-		switch {
-		case err == nil:
-			test(t, p)
-		case asked == engine.WhereFound && errors.Is(err, engine.ErrAbsent):
-			t.Skipf("NOT TESTED: %v", err)
-		default:
-			t.Fatal(err)
-		}
-	})
+	engine.Each(t, test, engine.Nomad)
 }
 
 // Server is one Nomad server. Its addresses stay the same over stops and starts.

@@ -3,7 +3,6 @@
 package vaulttest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,31 +17,7 @@ import (
 // here is skipped with a word about what brings it, or fails if this run must have it.
 func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
 	t.Helper()
-	for _, e := range engine.Vaults() {
-		t.Run(e.Name, func(t *testing.T) {
-			asked := e.Asked()
-			if asked == engine.Never {
-				t.Skipf("%s is not asked for in %s", e.Name, engine.AskedVariable)
-			}
-			p, err := found(e)
-			switch {
-			case err == nil:
-				test(t, p)
-			case asked == engine.WhereFound && errors.Is(err, engine.ErrAbsent):
-				t.Skipf("NOT TESTED: %v", err)
-			default:
-				t.Fatal(err)
-			}
-		})
-	}
-}
-
-// looks remembers what was found: the search asks the go command.
-var looks sync.Map // engine's name → func() (engine.Program, error)
-
-func found(e engine.Engine) (engine.Program, error) {
-	look, _ := looks.LoadOrStore(e.Name, sync.OnceValues(func() (engine.Program, error) { return e.Find(context.Background()) }))
-	return look.(func() (engine.Program, error))()
+	engine.Each(t, test, engine.Vaults()...)
 }
 
 // servers that tests share, one for each engine, from the first test that opens it
