@@ -91,7 +91,7 @@ type Config struct {
 	// LiveFunc gets every text delta; it must not block.
 	LiveFunc func(delta string)
 	// ShortFunc is told that calls want a larger or a newer slice, and that they do
-	// not any more; it must not block.
+	// not any more, in that order; it must not block, or call the relay.
 	ShortFunc func(short bool)
 }
 
@@ -131,24 +131,27 @@ func New(cfg Config) *Relay {
 // come and for one that waits.
 func (r *Relay) Refresh(capability string, s Slice) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	another := s.ID != r.slice.ID || s.Ceiling != r.slice.Ceiling || s.Whole != r.slice.Whole
 	r.capability, r.slice = capability, s
 	if another {
+		// The wish that this slice fulfils ends before a call can wake and utter the next.
+		r.wantsLocked(false)
 		close(r.changed)
 		r.changed = make(chan struct{})
-	}
-	r.mu.Unlock()
-	if another {
-		r.wants(false)
 	}
 }
 
 // wants notes whether another slice is asked for, and tells changes.
 func (r *Relay) wants(short bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wantsLocked(short)
+}
+
+func (r *Relay) wantsLocked(short bool) {
 	changed := r.short != short
 	r.short = short
-	r.mu.Unlock()
 	if changed && r.cfg.ShortFunc != nil {
 		r.cfg.ShortFunc(short)
 	}

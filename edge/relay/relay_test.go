@@ -316,6 +316,28 @@ func TestCallWaitsForTheNextSlice(t *testing.T) {
 	})
 }
 
+// A slice that comes ends the wish for it, and never the one that the call utters when
+// the new slice does not do either.
+func TestWishOutlivesTheSliceThatDidNotFulfilIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wants := false
+		r := New(Config{ShortFunc: func(short bool) { wants = short }})
+		r.Refresh("cap", Slice{ID: "s"})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			_ = r.newer(ctx, Slice{ID: "s"}, protocol.Errorf(protocol.CodeUnavailable, "cut for another start"))
+		}()
+		for raised := range int64(5000) {
+			r.Refresh("cap", Slice{ID: "s", Ceiling: raised + 1})
+			synctest.Wait()
+			if !wants {
+				t.Fatalf("after %d slices the call waits, and nobody is asked for another", raised+1)
+			}
+		}
+	})
+}
+
 // A broker that restarted is answered with a wish for a newer slice, until one came.
 func TestUnavailableAsksForANewerSlice(t *testing.T) {
 	b := &broker{fail: protocol.Errorf(protocol.CodeUnavailable, "cut for another start")}
