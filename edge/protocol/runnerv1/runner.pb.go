@@ -1544,7 +1544,10 @@ type Offer struct {
 	// owner holds a second key over turns.
 	Turn *ShownTurn `protobuf:"bytes,6,opt,name=turn,proto3" json:"turn,omitempty"`
 	// The turn names registries that its sandbox may read.
-	Egress        bool `protobuf:"varint,7,opt,name=egress,proto3" json:"egress,omitempty"`
+	Egress bool `protobuf:"varint,7,opt,name=egress,proto3" json:"egress,omitempty"`
+	// Id of the job in which another scheduler starts the supervisor of this attempt,
+	// as a task of its own; empty: the runner starts it.
+	Allocation    string `protobuf:"bytes,8,opt,name=allocation,proto3" json:"allocation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1626,6 +1629,13 @@ func (x *Offer) GetEgress() bool {
 		return x.Egress
 	}
 	return false
+}
+
+func (x *Offer) GetAllocation() string {
+	if x != nil {
+		return x.Allocation
+	}
+	return ""
 }
 
 // ShownTurn is what a person decides on before a turn is claimed. The runner
@@ -4298,7 +4308,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06fenced\x18\x06 \x01(\v2\x19.bivouac.runner.v1.FencedH\x00R\x06fencedB\x06\n" +
 	"\x04kind\"1\n" +
 	"\tHeartbeat\x12$\n" +
-	"\x0eserver_time_us\x18\x01 \x01(\x03R\fserverTimeUs\"\xf1\x01\n" +
+	"\x0eserver_time_us\x18\x01 \x01(\x03R\fserverTimeUs\"\x91\x02\n" +
 	"\x05Offer\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12!\n" +
@@ -4309,7 +4319,10 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\vspec_digest\x18\x05 \x01(\tR\n" +
 	"specDigest\x120\n" +
 	"\x04turn\x18\x06 \x01(\v2\x1c.bivouac.runner.v1.ShownTurnR\x04turn\x12\x16\n" +
-	"\x06egress\x18\a \x01(\bR\x06egress\"\x85\x01\n" +
+	"\x06egress\x18\a \x01(\bR\x06egress\x12\x1e\n" +
+	"\n" +
+	"allocation\x18\b \x01(\tR\n" +
+	"allocation\"\x85\x01\n" +
 	"\tShownTurn\x125\n" +
 	"\x06origin\x18\x01 \x01(\v2\x1d.bivouac.runner.v1.WorkOriginR\x06origin\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\tR\x06prompt\x12)\n" +
