@@ -44,6 +44,8 @@ type Config struct {
 	Control Place
 	// Vault holds grants and credentials, instead of the broker's keyring.
 	Vault *Vault
+	// Consul says who may reach what, instead of the broker's files.
+	Consul *Consul
 	// Watched by metrics and traces; the zero value is by nobody.
 	Watched Watched
 }
@@ -139,7 +141,7 @@ func Start(ctx context.Context, cfg Config) (_ *Stack, err error) {
 	if err := s.choosePorts(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{s.startProvider, s.startBalancer, s.startBroker, s.startServer, s.startSecond, s.logIn, s.moveToVault, s.configure} {
+	for _, step := range []func(context.Context) error{s.startProvider, s.startBalancer, s.startBroker, s.startServer, s.startSecond, s.logIn, s.moveToVault, s.moveToConsul, s.configure} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

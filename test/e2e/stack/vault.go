@@ -104,6 +104,11 @@ func (s *Stack) moveToVault(ctx context.Context) error {
 			return err
 		}
 	}
+	return s.restartBroker(ctx)
+}
+
+// restartBroker ends it and waits until another start of it answers.
+func (s *Stack) restartBroker(ctx context.Context) error {
 	if err := s.Broker.End(); err != nil {
 		return err
 	}
