@@ -34,10 +34,12 @@ func inspection(c loop.CallTool) string {
 	return "BIVOUAC_CALL=" + quoted + "\nexport BIVOUAC_CALL\n" + c.Tool.GetInspector()
 }
 
-// notThere is how the supervisor says that a command ended with 1: its own last words.
-const notThere = "[exit status 1]"
+// notThere is how the supervisor says that a command ended with 10: its own last words.
+// The look-up of a command on a host has the same status. 1 would not do: a file that is
+// missing, a pipe that broke and a grep that could not read end with it as well. INV-5.
+const notThere = "[exit status 10]"
 
-// seen reads how an inspector ended. Anything but its two answers says nothing.
+// seen reads how an inspector ended. Anything but its two answers, 0 and 10, says nothing.
 func seen(r *runtimev1.ToolResult) loop.Seen {
 	switch {
 	case r.GetStatus() == runtimev1.ResultStatus_RESULT_STATUS_OK:

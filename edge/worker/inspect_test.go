@@ -23,10 +23,12 @@ func TestInterruptedCallIsInspected(t *testing.T) {
 		want string // what the second attempt did with the call
 	}{
 		"happened":         {&runtimev1.ToolResult{Status: runtimev1.ResultStatus_RESULT_STATUS_OK, Text: "found"}, "exec id_again,has id_again: This call was interrupted, and it had happened"},
-		"did not happen":   {exit("[exit status 1]"), "exec id_again,exec id_again,has id_again: done again"},
+		"did not happen":   {exit("[exit status 10]"), "exec id_again,exec id_again,has id_again: done again"},
+		"a shell fails":    {exit("cat: mark: Permission denied\n[exit status 1]"), "exec id_again,has id_again: The outcome of this call is not known"},
+		"another's ten":    {exit("[exit status 110]"), "exec id_again,has id_again: The outcome of this call is not known"},
 		"cannot tell":      {exit("no such place\n[exit status 2]"), "exec id_again,has id_again: The outcome of this call is not known"},
 		"is not there":     {exit("sh: look: not found\n[exit status 127]"), "exec id_again,has id_again: The outcome of this call is not known"},
-		"says it, and ran": {exit("[exit status 1]\n[exit status 3]"), "exec id_again,has id_again: The outcome of this call is not known"},
+		"says it, and ran": {exit("[exit status 10]\n[exit status 3]"), "exec id_again,has id_again: The outcome of this call is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -63,7 +63,7 @@
 //	  tool "shell" {                 # instead of its name in sandbox_tools
 //	    kind        = "sandbox"
 //	    recovery    = "inspectable"
-//	    inspector   = "test -e .released"  # 0: the interrupted call happened, 1: it did not
+//	    inspector   = "sh tools/released"  # 0: the interrupted call happened, 10: it did not; else nobody knows
 //	  }
 //
 //	  limits    { max_model_calls max_tool_calls max_corrections max_tokens
@@ -78,6 +78,19 @@
 // value above the profile's ceiling is refused: enterprise lets a question wait for
 // a day and a session live for 30 days, the others for 7 and 365. What a server's own
 // limits say narrows further.
+//
+// # Inspectors
+//
+// An inspector runs in the next attempt's sandbox, among the files from before the
+// call, and finds there or elsewhere (a registry, a package cache) what the call in
+// BIVOUAC_CALL has done. Only 10 says that it did not happen: 1, 2, 126 and 127 are what
+// shells and their tools end with when anything fails, and prove nothing. So "|| exit 10"
+// behind a command would be wrong, and tools/released may be:
+//
+//	#!/bin/sh
+//	status=$(curl -s -o /dev/null -w '%{http_code}' "https://registry.example/app/$(cat VERSION)") || exit 2
+//	case $status in 200) exit 0 ;; 404) exit 10 ;; esac
+//	exit 2
 //
 // # Approvals
 //

@@ -150,7 +150,7 @@ func change(name, line string) string {
 
 // inspected says how a shell's interrupted call is looked for; shell is an agent with
 // such a tool.
-const inspected = "recovery = \"inspectable\"\n inspector = \"test -e .released\""
+const inspected = "recovery = \"inspectable\"\n inspector = \"sh tools/released\""
 
 func shell(body string) string {
 	return with("placement = \"runner\"\n tool \"shell\" {\n kind = \"sandbox\"\n " + body + "\n }")
@@ -163,7 +163,7 @@ func TestInspectableShell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tool := a.Tools[0]; tool.Ref != "sandbox.shell" || tool.Recovery != runtimev1.Recovery_RECOVERY_INSPECTABLE || tool.Inspector != "test -e .released" {
+	if tool := a.Tools[0]; tool.Ref != "sandbox.shell" || tool.Recovery != runtimev1.Recovery_RECOVERY_INSPECTABLE || tool.Inspector != "sh tools/released" {
 		t.Errorf("%+v", tool)
 	}
 	a, err = ParseAgent("test.hcl", []byte(with("placement = \"runner\"\n sandbox_tools = [\"shell\"]")))
@@ -216,7 +216,7 @@ func TestRefusals(t *testing.T) {
 		"on denied":           {with(`approvals { on_denied = "retry" }`), with(`approvals { on_denied = "fail" }`), "one of continue, fail"},
 		"kind":                {change("kind", `kind = "shell"`), with(httpTool), `"http", "mcp", "ssh", "device" or "sandbox"`},
 		"inspector of http":   {change("inspector", `inspector = "true"`), with(httpTool), "is for kind = \"sandbox\""},
-		"inspector missing":   {shell("recovery = \"inspectable\""), shell(inspected), "needs an inspector"},
+		"inspector missing":   {shell("recovery = \"inspectable\""), shell(inspected), "with 10 when it did not"},
 		"inspector, opaque":   {shell("recovery = \"opaque\"\n inspector = \"true\""), shell(inspected), "is for \"inspectable\""},
 		"inspector too long":  {shell("recovery = \"inspectable\"\n inspector = \"" + strings.Repeat("x", 4097) + "\""), shell("recovery = \"inspectable\"\n inspector = \"" + strings.Repeat("x", 4096) + "\""), "1 to 4096 bytes"},
 		"shell's effect":      {shell(inspected + "\n effect = \"R0\""), shell(inspected), "effect is fixed for a sandbox tool"},

@@ -111,7 +111,7 @@ func (r *reader) sandboxed(s section, b *hcl.Block) Tool {
 	case recovery != "inspectable":
 		r.refuse(s.rangeOf("recovery"), "recovery is %q: a tool block of kind \"sandbox\" is for \"inspectable\"", recovery)
 	case strings.TrimSpace(t.Inspector) == "" || len(t.Inspector) > maxInspector || strings.ContainsRune(t.Inspector, 0):
-		r.refuse(s.rangeOf("inspector"), "an inspectable tool needs an inspector: a command of 1 to %d bytes that ends with 0 when the call in BIVOUAC_CALL happened, and with 1 when it did not", maxInspector)
+		r.refuse(s.rangeOf("inspector"), "an inspectable tool needs an inspector: a command of 1 to %d bytes that ends with 0 when the call in BIVOUAC_CALL happened, with 10 when it did not, and with anything else when it cannot tell", maxInspector)
 	}
 	t.Recovery = runtimev1.Recovery_RECOVERY_INSPECTABLE
 	return t

@@ -49,7 +49,8 @@ func TestInterruptedShellIsInspected(t *testing.T) {
 		told  string
 	}{
 		{"happened", 0, false, "it had happened: its inspector found it"},
-		{"did not happen", 1, true, "released"},
+		{"did not happen", 10, true, "released"},
+		{"a shell fails", 1, false, "The outcome of this call is not known"},
 		{"cannot tell", 3, false, "The outcome of this call is not known"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -788,7 +788,7 @@ type Tool struct {
 	Destination string `protobuf:"bytes,10,opt,name=destination,proto3" json:"destination,omitempty"`
 	// Command by which an inspectable sandbox tool finds out, in the sandbox of a new
 	// attempt, whether a call that was interrupted happened: exit status 0 says that it
-	// did, 1 that it did not. BIVOUAC_CALL holds the arguments of the call.
+	// did, 10 that it did not, any other nothing. BIVOUAC_CALL holds the call's arguments.
 	Inspector     string `protobuf:"bytes,11,opt,name=inspector,proto3" json:"inspector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
