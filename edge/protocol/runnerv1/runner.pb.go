@@ -527,7 +527,10 @@ type Facts struct {
 	// What the owner admits beside slots; zero fields bound nothing.
 	Quota *RunnerQuota `protobuf:"bytes,19,opt,name=quota,proto3" json:"quota,omitempty"`
 	// What carries turns out here, by adapter.
-	Harnesses     []*Harness `protobuf:"bytes,20,rep,name=harnesses,proto3" json:"harnesses,omitempty"`
+	Harnesses []*Harness `protobuf:"bytes,20,rep,name=harnesses,proto3" json:"harnesses,omitempty"`
+	// It waits for the supervisor of an offer that names an allocation, and starts none
+	// itself. What does not say so is offered none.
+	Allocations   bool `protobuf:"varint,21,opt,name=allocations,proto3" json:"allocations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -700,6 +703,13 @@ func (x *Facts) GetHarnesses() []*Harness {
 		return x.Harnesses
 	}
 	return nil
+}
+
+func (x *Facts) GetAllocations() bool {
+	if x != nil {
+		return x.Allocations
+	}
+	return false
 }
 
 // Harness is the loop that runs in a sandbox for one adapter.
@@ -4216,7 +4226,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x0fRecoverResponse\x12+\n" +
 	"\x11certificate_chain\x18\x01 \x01(\fR\x10certificateChain\x12%\n" +
 	"\x0ebroker_address\x18\x02 \x01(\tR\rbrokerAddress\x12$\n" +
-	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xd1\x04\n" +
+	"\x0eserver_time_us\x18\x03 \x01(\x03R\fserverTimeUs\"\xf3\x04\n" +
 	"\x05Facts\x12\x0e\n" +
 	"\x02os\x18\x01 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x02 \x01(\tR\x04arch\x12\x18\n" +
@@ -4241,7 +4251,8 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"secondKeys\x12%\n" +
 	"\x0erefuses_egress\x18\x12 \x01(\bR\rrefusesEgress\x124\n" +
 	"\x05quota\x18\x13 \x01(\v2\x1e.bivouac.runner.v1.RunnerQuotaR\x05quota\x128\n" +
-	"\tharnesses\x18\x14 \x03(\v2\x1a.bivouac.runner.v1.HarnessR\tharnesses\"S\n" +
+	"\tharnesses\x18\x14 \x03(\v2\x1a.bivouac.runner.v1.HarnessR\tharnesses\x12 \n" +
+	"\vallocations\x18\x15 \x01(\bR\vallocations\"S\n" +
 	"\aHarness\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
