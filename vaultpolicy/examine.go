@@ -68,17 +68,6 @@ func badToken(err error) bool {
 	return errors.As(err, &f) && strings.Contains(f.Said, "bad token")
 }
 
-// how a token ended that the server does not know any more.
-func how(e entry) string {
-	switch {
-	case e.expires.IsZero() || time.Until(e.expires) >= time.Second:
-		return "its token was revoked in the server"
-	case e.fixed > 0:
-		return "its token's time was over, which had an end of its own"
-	}
-	return "its token's time was over, because no broker renewed it"
-}
-
 func (v *Vault) lookup(ctx context.Context, accessor string) (a client.Answer, err error) {
 	err = v.session.Do(ctx, func(ctx context.Context, token secret.Value) error {
 		a, err = v.client.Write(ctx, token, lookupPath, map[string]any{"accessor": accessor})
@@ -115,7 +104,7 @@ func (v *Vault) found(ctx context.Context, e entry, sent time.Duration, a client
 		v.gone(ctx, e, off)
 		return
 	}
-	v.table.prove(e.grant.ID, sent, entity, client.Time(a.Data["expire_time"]))
+	v.table.prove(e.grant.ID, sent, entity, termOf(a))
 	if ttl := client.Seconds(a.Data["ttl"]); ttl > 0 && ttl < v.period*3/4 && !v.table.futile(e.grant.ID) {
 		v.renew(ctx, e, ttl)
 	}

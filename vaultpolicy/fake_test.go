@@ -53,8 +53,9 @@ type fakeToken struct {
 	accessor, entity, grant, parent string
 	policies                        []string
 	ttl                             time.Duration
-	made                            time.Time
-	fixed                           bool // renewals do not move its end
+	made                            time.Time // or renewed
+	fixed                           bool      // renewals do not move its end
+	ending                          time.Time // it is good for nothing from then on, and shown with no time left until it is gone
 }
 
 type pipes struct {
@@ -216,7 +217,7 @@ func says(data map[string]any) (int, map[string]any) { return 200, map[string]an
 func (f *fake) alive(token string) *fakeToken {
 	x := f.tokens[token]
 	switch {
-	case x == nil, x.ttl > 0 && time.Since(x.made) >= x.ttl, f.entities[x.entity]:
+	case x == nil, x.ttl > 0 && time.Since(x.made) >= x.ttl, !x.ending.IsZero() && !time.Now().Before(x.ending), f.entities[x.entity]:
 		return nil
 	case x.parent != "" && f.alive(x.parent) == nil:
 		return nil
@@ -299,7 +300,7 @@ func (f *fake) serveToken(path string, me *fakeToken, body map[string]any) (int,
 	}
 	accessor, _ := body["accessor"].(string)
 	for key, x := range f.tokens {
-		if x.accessor != accessor || x.ttl > 0 && time.Since(x.made) >= x.ttl {
+		if x.accessor != accessor || x.ending.IsZero() && x.ttl > 0 && time.Since(x.made) >= x.ttl {
 			continue
 		}
 		switch path {
@@ -312,9 +313,12 @@ func (f *fake) serveToken(path string, me *fakeToken, body map[string]any) (int,
 			}
 			return 200, map[string]any{"auth": map[string]any{"accessor": accessor, "lease_duration": int((x.ttl - time.Since(x.made)).Seconds())}}
 		}
-		left := x.ttl - time.Since(x.made)
-		return says(map[string]any{"accessor": accessor, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": int(left.Seconds()),
-			"expire_time": time.Now().Add(left).UTC().Format(time.RFC3339Nano)})
+		ends := x.made.Add(x.ttl)
+		if !x.ending.IsZero() {
+			ends = x.ending
+		}
+		return says(map[string]any{"accessor": accessor, "meta": map[string]any{"grant_id": x.grant}, "entity_id": x.entity, "ttl": max(0, int(time.Until(ends).Seconds())),
+			"expire_time": ends.UTC().Format(time.RFC3339Nano), "issue_time": x.made.UTC().Format(time.RFC3339Nano), "creation_ttl": int(x.ttl.Seconds())})
 	}
 	return refuse(403, "invalid accessor")
 }

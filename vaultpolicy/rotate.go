@@ -302,5 +302,5 @@ func (t *table) replaced(id protocol.GrantID, accessor string, part authority.Ro
 		return
 	}
 	e.accessor, e.inForce, e.pending, e.own = accessor, part, secretPart{}, true
-	e.proven, e.expires, e.renewedAt = t.now(), time.Time{}, time.Now()
+	e.proven, e.expires, e.cut, e.renewedAt = t.now(), time.Time{}, false, time.Now()
 }

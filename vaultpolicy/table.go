@@ -41,6 +41,7 @@ type entry struct {
 
 	entity  string
 	expires time.Time // as of the last look-up
+	cut     bool      // that saw a token whose end was moved to now: it was revoked
 
 	own        bool // the accessor is known to be of this grant's token
 	unfinished bool // ended here, perhaps not yet in the server
@@ -251,11 +252,12 @@ func (t *table) settle(x entry) {
 }
 
 // prove takes the answer of a look-up that was sent at a reading of the clock.
-func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, expires time.Time) {
+func (t *table) prove(id protocol.GrantID, sent time.Duration, entity string, x term) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.grants[id]; e != nil {
-		e.proven, e.entity, e.expires = max(e.proven, sent), entity, expires
+		e.cut = e.cut && x.over || x.early(e.expires)
+		e.proven, e.entity, e.expires = max(e.proven, sent), entity, x.ends
 	}
 }
 
