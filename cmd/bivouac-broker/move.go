@@ -8,11 +8,12 @@ import (
 
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge/finding"
+	"bivouac/edge/protocol"
 	"bivouac/server/broker/assembly"
 )
 
 // differs is the end of a dry run that found something to do, as of bivouac vault setup.
-const differs = finding.Verdict(10)
+const differs = finding.Verdict(protocol.ExitDiffers)
 
 func moveCommand(data *string) *cobra.Command {
 	var m assembly.Move
@@ -23,7 +24,7 @@ func moveCommand(data *string) *cobra.Command {
 		Long: `Brings every grant and credential of the keyring to the server that the vault block of
 broker.hcl names, with the broker's own login there. Grants keep their ids, their people,
 their agents and what they give; conversations go on. Revoked ones are listed as revoked.
-Without --apply it says what it would do, changes nothing, and ends with 10 while there
+Without --apply it says what it would do, changes nothing, and ends with 22 while there
 is something to move.
 
 Stop the broker first. Where it is cut off, or the server goes away, run the same again:

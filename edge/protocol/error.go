@@ -68,6 +68,10 @@ var Codes = map[Code]Meaning{
 	CodeInternal:           {13, 500, 1, false},
 }
 
+// ExitDiffers is what a dry run ends with that found something to do. No code has it:
+// nothing went wrong, and a script tells it from everything that did.
+const ExitDiffers = 22
+
 // Retryable reports whether the same request may succeed later.
 func (c Code) Retryable() bool { return Codes[c].Retryable }
 

@@ -126,7 +126,9 @@ First steps:
   bivouac dev                          everything on this machine
   bivouac chat --agent assistant       talk to an agent
   bivouac run --agent coder --workspace . "make the failing test pass"
-  bivouac edge invite                  a code that adds another machine`,
+  bivouac edge invite                  a code that adds another machine
+
+bivouac help exit-codes has what a command ends with.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	})
@@ -142,6 +144,7 @@ First steps:
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(), a.unknownCommand())
 	in(root, "Set up and take back:",
 		a.devCommand(), a.backupCommand(), a.restoreCommand(), a.loginCommand(), a.whoamiCommand(), a.agentsCommand(), a.edgeCommand(), a.grantCommand(), a.credentialCommand(), a.principalCommand(), a.revokeCommand(), a.vaultCommand(), a.consulCommand(), a.nomadCommand())
+	root.AddCommand(exitCodes())
 	a.completeWords(root)
 	explainMistakes(root)
 	return root

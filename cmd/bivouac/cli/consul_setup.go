@@ -26,7 +26,7 @@ it read the intentions of its destinations and nothing else, and a role with it;
 that there is the intention * => * deny, so that what nothing names is closed also where
 Consul's own default is open, and the protocol http of the destinations, without which
 Consul takes no permissions about single requests. Nothing is deleted. Without --apply
-nothing is changed; it then ends with 0 where nothing differs, and with 10 where something
+nothing is changed; it then ends with 0 where nothing differs, and with 22 where something
 does. No token is made: the command that makes the broker's is printed.
 
 With --print it asks no server, and prints everything as commands of the consul command
@@ -112,7 +112,7 @@ func (a *app) showConsulDiff(admin *client.Client, d plan.Diff) error {
 	if !a.json {
 		fmt.Fprintf(a.err, "%d item(s) differ; bivouac consul setup --apply makes them\n", len(d))
 	}
-	return exitError{protocol.CodeFailedPrecondition.ExitCode()}
+	return exitError{protocol.ExitDiffers}
 }
 
 // consulItem is one thing that Consul must have, as a program reads it.

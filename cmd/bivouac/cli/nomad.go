@@ -41,7 +41,7 @@ func (a *app) nomadSetup() *cobra.Command {
 pools, and two policies (bivouac-server for the server's token, bivouac-deploy for who runs
 the job files) with what Nomad has, and shows the difference: + is made, ~ is changed.
 Nothing is deleted, and what else stands in a namespace stays. Without --apply nothing is
-changed; it then ends with 0 where nothing differs, and with 10 where something does.` + asNomadAdmin,
+changed; it then ends with 0 where nothing differs, and with 22 where something does.` + asNomadAdmin,
 		Example: "  bivouac nomad setup\n  bivouac nomad setup --apply --node-pool gpu --node-pool agents",
 		Args:    cobra.NoArgs,
 	}
@@ -112,7 +112,7 @@ func (a *app) setUpNomad(ctx context.Context, address string, n *jobs.Nomad, s j
 	if !a.json {
 		fmt.Fprintf(a.err, "%d item(s) differ; bivouac nomad setup --apply makes them\n", len(all))
 	}
-	return exitError{protocol.CodeFailedPrecondition.ExitCode()}
+	return exitError{protocol.ExitDiffers}
 }
 
 func (a *app) nomadCheck() *cobra.Command {

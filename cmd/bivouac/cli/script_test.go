@@ -148,13 +148,16 @@ func condition(name string) (bool, error) {
 	return err == nil, nil
 }
 
-// exits CODE COMMAND…: the command fails with the exit code of an error code.
+// exits CODE COMMAND…: the command ends with the exit code of an error code, or with
+// that of a dry run that found something to do where CODE is "differs".
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code command…")
 	}
 	want, ok := protocol.Codes[protocol.Code(args[0])]
-	if !ok {
+	if args[0] == "differs" {
+		want.Exit = protocol.ExitDiffers
+	} else if !ok {
 		ts.Fatalf("%q is no error code", args[0])
 	}
 	err := ts.Exec(args[1], args[2:]...)

@@ -25,7 +25,7 @@ func (a *app) vaultSetup() *cobra.Command {
 with what the server has, and shows the difference: + is made, ~ is changed, ! stands in
 the way and is never touched. Nothing is deleted, and nothing but what is shown is
 changed. Without --apply nothing is changed at all; it then ends with 0 where nothing
-differs, and with 10 where something does.
+differs, and with 22 where something does.
 
 With --print it asks no server, and prints everything as commands of the vault command
 line, every policy in full: to be reviewed, or taken over into Terraform (--json has the
@@ -128,7 +128,7 @@ func (a *app) showDiff(server string, d plan.Diff) error {
 	if !a.json {
 		fmt.Fprintf(a.err, "%d item(s) differ; bivouac vault setup --apply makes them\n", len(d))
 	}
-	return exitError{protocol.CodeFailedPrecondition.ExitCode()}
+	return exitError{protocol.ExitDiffers}
 }
 
 // plannedItem is one thing that a server must have, as a program reads it.
