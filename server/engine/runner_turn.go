@@ -46,7 +46,8 @@ const noRunner protocol.RunnerID = "run_00000000000000000000000000"
 
 // requirements are never weaker than the agent asked. INV-11.
 func (w *turnTx) requirements(snap *policy.Snapshot, resumes bool) (execution.Requirements, error) {
-	q := execution.Requirements{Boundary: snap.Agent.Boundary, Trust: snap.Agent.Trust, Adapter: snap.Agent.Adapter, Egress: len(snap.Egress) > 0, Resumes: resumes}
+	q := execution.Requirements{Boundary: snap.Agent.Boundary, Trust: snap.Agent.Trust, Adapter: snap.Agent.Adapter, Egress: len(snap.Egress) > 0, Resumes: resumes,
+		Allocation: snap.Agent.Allocation == policy.AllocationOwn}
 	if len(snap.Agent.Runners) == 0 {
 		return q, nil
 	}

@@ -280,7 +280,7 @@ func factsOf(r execution.Runner, f *runnerv1.Facts) execution.Facts {
 		Boundary: f.GetBoundary(), Limits: f.GetLimits(), Actions: f.GetActions(), Toolchains: f.GetToolchains(),
 		Adapters: f.GetAdapters(), Paused: f.GetPaused(), SandboxProblem: problem, RefusesEgress: f.GetRefusesEgress(),
 		MaxActions: int(max(0, f.GetQuota().GetMaxActiveActions())), MaxTokensPerDay: max(0, f.GetQuota().GetMaxTokensPerDay()),
-		SecondKeys: f.GetSecondKeys(),
+		SecondKeys: f.GetSecondKeys(), Allocations: f.GetAllocations(),
 	}
 }
 

@@ -54,6 +54,9 @@ type Requirements struct {
 	Resumes bool `json:"resumes,omitempty"`
 	// Egress: its sandbox may read packages from registries.
 	Egress bool `json:"egress,omitempty"`
+	// Allocation: its supervisor is a task of its own, started by the scheduler that runs
+	// the runner.
+	Allocation bool `json:"allocation,omitempty"`
 	// Asked are the owners of machines who are asked about a turn before their machine
 	// takes it. It is no need of the work, but it lives as long as placement does.
 	Asked []OwnerAsked `json:"asked,omitempty"`
@@ -93,6 +96,12 @@ type Attempt struct {
 	// PlacementDeadline fails an attempt that nobody claimed: not_placed.
 	PlacementDeadline time.Time
 	OfferedAt         time.Time
+	// Allocation is the id of the job that starts the supervisor of the present offer;
+	// empty: the runner starts it. Allocations counts the offers that had one, so that no
+	// id is used twice, and AllocationAskedAt is when the job was asked for, once.
+	Allocation        string
+	Allocations       int
+	AllocationAskedAt time.Time
 	ClaimedAt         time.Time
 	StartedAt         time.Time
 	// RenewedAt is the durable floor of the lease clock; renewals themselves

@@ -106,6 +106,7 @@ func (a Attempt) Step(ev AttemptEvent, now time.Time) (Attempt, error) {
 		a.DeferReason = ""
 	case ev == AttemptWithdraw:
 		a.Runner, a.OfferedAt = "", time.Time{}
+		a.Allocation, a.AllocationAskedAt = "", time.Time{}
 	case ev == AttemptClaim:
 		a.ClaimedAt, a.RenewedAt = now, now
 	case ev == AttemptBegin:

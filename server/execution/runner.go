@@ -36,6 +36,8 @@ type Facts struct {
 	MaxTokensPerDay int64 `json:"max_tokens_per_day,omitempty"`
 	// RefusesEgress: its owner lets no sandbox read packages.
 	RefusesEgress bool `json:"refuses_egress,omitempty"`
+	// Allocations: it waits for supervisors that the scheduler which runs it starts.
+	Allocations bool `json:"allocations,omitempty"`
 	// SecondKeys are over what its owner is asked on the machine: device actions, and
 	// "turn".
 	SecondKeys []string `json:"second_keys,omitempty"`

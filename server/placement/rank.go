@@ -24,6 +24,18 @@ type Fleet struct {
 	Quotas map[protocol.RunnerID]Quota
 	// Hosts are those of runners that another scheduler runs.
 	Hosts map[protocol.RunnerID]Host
+	// Allocations are what it starts for single attempts.
+	Allocations Allocations
+}
+
+// Allocations of all runners together: the queue is ours, and another scheduler is given
+// no more at once than Most. The zero value is that there may be none.
+type Allocations struct {
+	Most, Taken int
+	// Held is why there is none now, where that is not the number, and Full why there is
+	// none on the node of one runner.
+	Held Said
+	Full map[protocol.RunnerID]Said
 }
 
 // Host is what the scheduler that runs a runner says against giving it something new.
@@ -31,6 +43,8 @@ type Fleet struct {
 type Host struct {
 	Node Said // its node takes nothing new
 	Task Said // the runner itself does not run there
+	// Unknown is why nothing can be said of the node; its zero value is that it is known.
+	Unknown Said
 }
 
 // Said is one sentence of another scheduler's, in our words, and the command that
@@ -99,6 +113,7 @@ const (
 	ReasonQuota      ReasonCode = "quota"
 	ReasonHarness    ReasonCode = "harness"
 	ReasonNode       ReasonCode = "node"
+	ReasonAllocation ReasonCode = "allocation"
 )
 
 // Rank is the whole of placement.
@@ -155,6 +170,7 @@ func judge(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 		return out // what it offers is not known
 	}
 	out = append(out, fitness(a.Requirements, r.Facts)...)
+	out = append(out, allocates(a, r, f)...)
 	if turn(a) && hasSandbox(r.Facts) {
 		out = append(out, room(r, f)...)
 	}

@@ -137,6 +137,44 @@ func TestAllReasonsAtOnce(t *testing.T) {
 	}
 }
 
+// An attempt that asks for an allocation of its own goes where one can be started, and
+// nowhere else; one that does not is told nothing of allocations. INV-11.
+func TestAllocation(t *testing.T) {
+	own := turnAttempt()
+	own.Requirements.Allocation = true
+	for says, change := range map[string]func(*execution.Runner, *Fleet){
+		"it was not started by Nomad":      func(r *execution.Runner, _ *Fleet) { r.Workload = "" },
+		"this server does not watch Nomad": func(_ *execution.Runner, f *Fleet) { f.Hosts = nil },
+		"Nomad has not answered": func(_ *execution.Runner, f *Fleet) {
+			f.Hosts["run_1"] = Host{Unknown: Said{"Nomad has not answered", "nomad status"}}
+		},
+		"does not start turns in allocations of their own": func(r *execution.Runner, _ *Fleet) { r.Facts.Allocations = false },
+		"this server starts no allocations":                func(_ *execution.Runner, f *Fleet) { f.Allocations = Allocations{} },
+		"all of the 3 allocations of this server are taken": func(_ *execution.Runner, f *Fleet) {
+			f.Allocations.Taken = 3
+		},
+		"Nomad refuses": func(_ *execution.Runner, f *Fleet) { f.Allocations.Held = Said{"Nomad refuses", "bivouac nomad setup"} },
+		"no memory is left": func(_ *execution.Runner, f *Fleet) {
+			f.Allocations.Full = map[protocol.RunnerID]Said{"run_1": {"no memory is left", "wait"}}
+		},
+	} {
+		f := fleet(runner("run_1", "laptop"))
+		f.Runners[0].Workload, f.Runners[0].Facts.Allocations = "agents/bivouac-runner/edge/node", true
+		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": {}}, Allocations{Most: 3, Taken: 2}
+		if r := Rank(own, f); len(r.Candidates) != 1 {
+			t.Fatalf("the twin of %q: %+v", says, r)
+		}
+		change(&f.Runners[0], &f)
+		r := Rank(own, f)
+		if len(r.Candidates) != 0 || len(r.Verdicts[0].Reasons) != 1 || r.Verdicts[0].Reasons[0].Code != ReasonAllocation || !strings.Contains(r.Summary(), says) || len(r.Remedies()) != 1 {
+			t.Errorf("%q: %+v", says, r)
+		}
+		if shared := Rank(turnAttempt(), f); len(shared.Candidates) != 1 {
+			t.Errorf("one that shares is told %q", shared.Summary())
+		}
+	}
+}
+
 // What another scheduler says of a runner's task is said where the runner is away, and
 // takes none away that is here.
 func TestTaskOfAHost(t *testing.T) {

@@ -10,9 +10,12 @@ import (
 // Agent is one version of an agent definition, as its HCL says it. It is
 // immutable by the digest of its source.
 type Agent struct {
-	Name         string
-	Profile      string // "personal", "coding" or "enterprise"
-	Placement    string // "service" or "runner"
+	Name      string
+	Profile   string // "personal", "coding" or "enterprise"
+	Placement string // "service" or "runner"
+	// Allocation is AllocationOwn where each turn is a task of its own for the scheduler
+	// that runs its runner; empty: it shares the runner's.
+	Allocation   string `json:",omitempty"`
 	Instructions string
 	Model        Model
 	DataBoundary string
@@ -31,6 +34,12 @@ type Agent struct {
 	Lease     Lease
 	Approvals Approvals
 }
+
+// What allocation may say.
+const (
+	AllocationShared = "shared"
+	AllocationOwn    = "own"
+)
 
 // Model names a route of the broker.
 type Model struct {

@@ -54,7 +54,7 @@ func ParseAgent(filename string, src []byte) (Agent, error) {
 
 func (r *reader) agent(b *hcl.Block) Agent {
 	c := r.content(b.Body,
-		[]string{"profile", "placement", "data_boundary", "instructions", "trust", "adapter",
+		[]string{"profile", "placement", "allocation", "data_boundary", "instructions", "trust", "adapter",
 			"runners", "device_tools", "sandbox_tools", "egress"},
 		hcl.BlockHeaderSchema{Type: "model"}, hcl.BlockHeaderSchema{Type: "tool", LabelNames: []string{"name"}},
 		hcl.BlockHeaderSchema{Type: "limits"}, hcl.BlockHeaderSchema{Type: "sandbox"},
@@ -70,6 +70,7 @@ func (r *reader) agent(b *hcl.Block) Agent {
 		r.refuse(b.LabelRanges[0], "an agent's name has lower-case letters, digits and hyphens, begins with a letter and has at most 40 of them")
 	}
 	s.choice("placement", &a.Placement, "service", "runner")
+	r.allocation(s, &a)
 	s.choice("trust", &a.Trust, protocol.TrustUntrusted, protocol.TrustTrusted)
 	s.choice("adapter", &a.Adapter, protocol.Adapters...)
 	s.text("instructions", &a.Instructions)
@@ -86,6 +87,20 @@ func (r *reader) agent(b *hcl.Block) Agent {
 	r.blocks(c, p, &a)
 	r.tools(s, c, p, &a)
 	return a
+}
+
+// allocation reads whose resources a turn uses. A definition that says the default is the
+// same as one that says nothing.
+func (r *reader) allocation(s section, a *Agent) {
+	kind := AllocationShared
+	s.choice("allocation", &kind, AllocationShared, AllocationOwn)
+	if kind != AllocationOwn {
+		return
+	}
+	a.Allocation = kind
+	if a.Placement != "runner" {
+		r.refuse(s.rangeOf("allocation"), "allocation = \"own\" needs placement = \"runner\": a service-placed turn runs in the server")
+	}
 }
 
 // blocks reads the blocks that occur at most once.

@@ -186,6 +186,8 @@ func TestRefusals(t *testing.T) {
 		"no data boundary":    {strings.Replace(with(""), `data_boundary = "personal"`, "", 1), with(""), "data_boundary is missing"},
 		"profile":             {with(`profile = "root"`), with(`profile = "enterprise"`), "one of personal, coding, enterprise"},
 		"placement":           {with(`placement = "moon"`), with(`placement = "service"`), "one of service, runner"},
+		"allocation":          {with(`allocation = "mine"`), with(`allocation = "shared"`), "one of shared, own"},
+		"own, in the service": {with(`allocation = "own"`), with("placement = \"runner\"\n allocation = \"own\"\n sandbox_tools = [\"read\"]"), "allocation = \"own\" needs placement = \"runner\""},
 		"trust":               {with(`trust = "some"`), with(`trust = "trusted"`), "one of untrusted, trusted"},
 		"adapter":             {with(`adapter = "pi"`), with(`adapter = "scripted"`), "one of native, scripted"},
 		"no model":            {strings.Replace(with(""), `model { route = "main" }`, "", 1), with(""), "model block is missing"},

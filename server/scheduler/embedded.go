@@ -49,6 +49,9 @@ func (Embedded) Place(attempts []execution.Attempt, fleet placement.Fleet) []pla
 		d.Runner = ranking.Candidates[0]
 		if a.SubjectKind == execution.SubjectTurn {
 			busy[d.Runner]++
+			if a.Requirements.Allocation {
+				fleet.Allocations.Taken++
+			}
 		} else {
 			acting[d.Runner]++
 		}

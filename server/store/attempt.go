@@ -10,13 +10,13 @@ import (
 const attemptColumns = `a.id, a.tenant, a.principal, a.subject_kind, a.subject_id, a.number, a.state, a.requirements, a.policy_digest,
 	a.work, a.spec_digest, a.runner, a.boot_nonce, a.fence, a.authority_ttl, a.retention, a.queued_at, a.placement_deadline,
 	a.offered_at, a.claimed_at, a.started_at, a.renewed_at, a.deadline, a.ended_at, a.stop_at, a.stop_reason, a.accepted_seq,
-	a.reason, a.message, a.defer_reason, a.trace_parent, a.idempotency_key`
+	a.reason, a.message, a.defer_reason, a.trace_parent, a.idempotency_key, a.allocation, a.allocations, a.allocation_asked_at`
 
 func scanAttempt(r scanner) (a execution.Attempt, err error) {
 	err = r.Scan(&a.ID, &a.Tenant, &a.Principal, &a.SubjectKind, &a.SubjectID, &a.Number, &a.State, document(&a.Requirements), &a.PolicyDigest,
 		blob(&a.Work), &a.SpecDigest, &a.Runner, &a.BootNonce, &a.Fence, span(&a.AuthorityTTL), span(&a.Retention), at(&a.QueuedAt), at(&a.PlacementDeadline),
 		at(&a.OfferedAt), at(&a.ClaimedAt), at(&a.StartedAt), at(&a.RenewedAt), at(&a.Deadline), at(&a.EndedAt), at(&a.StopAt), &a.StopReason, &a.AcceptedSeq,
-		&a.Reason, &a.Message, &a.DeferReason, &a.TraceParent, &a.IdempotencyKey)
+		&a.Reason, &a.Message, &a.DeferReason, &a.TraceParent, &a.IdempotencyKey, &a.Allocation, &a.Allocations, at(&a.AllocationAskedAt))
 	return a, err
 }
 
@@ -77,6 +77,14 @@ func (tx *Tx) AttemptsIn(limit int, states ...execution.AttemptState) ([]executi
 	})
 }
 
+var allocatedAttempts = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
+	AND a.allocation <> '' AND a.state IN ` + heldStates + ` ORDER BY a.queued_at, a.id`)
+
+// AllocatedAttempts are those that have an allocation of their own and have not ended.
+func (tx *Tx) AllocatedAttempts() ([]execution.Attempt, error) {
+	return list(tx, scanAttempt, allocatedAttempts, tx.mine())
+}
+
 // AttemptsOfRunner returns its attempts that are not terminal.
 func (tx *Tx) AttemptsOfRunner(r protocol.RunnerID) ([]execution.Attempt, error) {
 	return list(tx, scanAttempt, attemptsOfRunner, tx.mine(r))
@@ -86,7 +94,7 @@ var saveAttempt = define(`UPDATE attempts SET
 	prior_state = CASE WHEN state = $6 THEN prior_state ELSE state END, state = $6, requirements = $7, work = $8, spec_digest = $9,
 	runner = $10, fence = $11, authority_ttl = $12, retention = $13, placement_deadline = $14, offered_at = $15, started_at = $16,
 	renewed_at = $17, deadline = $18, ended_at = $19, stop_at = $20, stop_reason = $21, accepted_seq = $22, reason = $23,
-	message = $24, defer_reason = $25, trace_parent = $26
+	message = $24, defer_reason = $25, trace_parent = $26, allocation = $27, allocations = $28, allocation_asked_at = $29
 	WHERE ($1 = '' OR (tenant = $1 AND (principal = $2 OR runner = $2))) AND id = $3 AND ` + stateIs("state", "$4") + ` AND fence = $5 AND fence <= $11
 		AND (boot_nonce = '' OR runner = $10)`)
 
@@ -99,7 +107,7 @@ func (tx *Tx) SaveAttempt(a execution.Attempt, prior execution.AttemptState, fen
 	n, err := tx.exec(saveAttempt, tx.mine(a.ID, prior, fence, a.State, toJSON(a.Requirements), a.Work, a.SpecDigest,
 		a.Runner, a.Fence, a.AuthorityTTL, a.Retention, a.PlacementDeadline, a.OfferedAt, a.StartedAt,
 		a.RenewedAt, a.Deadline, a.EndedAt, a.StopAt, a.StopReason, a.AcceptedSeq, a.Reason,
-		a.Message, a.DeferReason, a.TraceParent)...)
+		a.Message, a.DeferReason, a.TraceParent, a.Allocation, a.Allocations, a.AllocationAskedAt)...)
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,8 @@ func Run(t *testing.T, scheduler Scheduler) {
 		"gives device actions no slot":           deviceActions,
 		"lets tenants and principals take turns": fair,
 		"is a function of what it is given":      repeatable,
+		"bounds allocations of all runners":      allocations,
+		"never shares an allocation instead":     noAllocation,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, scheduler) })
 	}

@@ -215,7 +215,8 @@ func attemptColumns(t *testing.T, s *store.Store, x *side) {
 			return err
 		}
 		full := v
-		v.BootNonce, v.Fence, v.AcceptedSeq = "", 0, 0 // the claim's, and what follows it
+		v.Allocation, v.Allocations, v.AllocationAskedAt = "", 0, time.Time{} // an offer's
+		v.BootNonce, v.Fence, v.AcceptedSeq = "", 0, 0                        // the claim's, and what follows it
 		v.OfferedAt, v.ClaimedAt, v.StartedAt, v.RenewedAt, v.EndedAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 		got, err := tx.Attempt(v.ID)
 		same(t, v, got)

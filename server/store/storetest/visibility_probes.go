@@ -264,6 +264,10 @@ var attemptProbes = map[string]probe{
 		all, err := tx.AttemptsOfRunner(x.Runner)
 		return len(all) > 0, err
 	}},
+	"AllocatedAttempts": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
+		all, err := tx.AllocatedAttempts()
+		return has(all, err, func(a execution.Attempt) bool { return a.Tenant == x.Tenant })
+	}},
 	"SaveAttempt": {by: withRunner, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.SaveAttempt(execution.Attempt{ID: x.Running, State: execution.AttemptRunning, Runner: x.Runner, Fence: x.AttemptFence},
 			execution.AttemptClaimed, x.AttemptFence))

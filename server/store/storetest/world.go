@@ -296,6 +296,7 @@ func (x *side) newAttempt(tx *store.Tx, id protocol.AttemptID, kind execution.Su
 		return err
 	}
 	a.State, a.Runner, a.OfferedAt = execution.AttemptOffered, x.Runner, tx.Now
+	a.Allocation = "bivouac-1"
 	return tx.SaveAttempt(a, execution.AttemptQueued, 0)
 }
 

@@ -1,0 +1,46 @@
+package placement
+
+import (
+	"fmt"
+
+	"bivouac/server/execution"
+)
+
+// shareInstead is what a definition may say where no allocation is needed.
+const shareInstead = "or say allocation = \"shared\" in the agent"
+
+// allocates says what speaks against an allocation of its own for an attempt that asks for
+// one, on a runner. It never shares another's instead: that is weaker. INV-11.
+func allocates(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
+	if !a.Requirements.Allocation {
+		return nil
+	}
+	host, known := f.Hosts[r.ID]
+	var out []Reason
+	add := func(text, remedy string) { out = append(out, Reason{ReasonAllocation, text, remedy}) }
+	switch {
+	case r.Workload == "":
+		add("it was not started by Nomad, and the agent asks for an allocation of its own", "run the agent's turns on machines of jobs/runner.nomad.hcl, "+shareInstead)
+		return out
+	case !known:
+		add("this server does not watch Nomad, and the agent asks for an allocation of its own", "name token_file in the nomad block of server.hcl (jobs/README.md), "+shareInstead)
+		return out
+	case host.Unknown.Text != "":
+		add(host.Unknown.Text, host.Unknown.Remedy)
+	}
+	if !r.Facts.Allocations {
+		add("its bivouac-edge does not start turns in allocations of their own", "on that machine: install a newer bivouac-edge, and start its job again")
+	}
+	if full := f.Allocations.Full[r.ID]; full.Text != "" {
+		add(full.Text, full.Remedy)
+	}
+	switch all := f.Allocations; {
+	case all.Held.Text != "":
+		add(all.Held.Text, all.Held.Remedy)
+	case all.Most == 0:
+		add("this server starts no allocations", "raise max_allocations in the nomad block of server.hcl, "+shareInstead)
+	case all.Taken >= all.Most:
+		add(fmt.Sprintf("all of the %d allocations of this server are taken", all.Most), "wait, or raise max_allocations in the nomad block of server.hcl")
+	}
+	return out
+}
