@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac/consul/settings"
 	"bivouac/edge/durable"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
@@ -59,6 +60,8 @@ type Config struct {
 	BrokerCodeFile string
 	// Nomad that runs runners; nil: none does.
 	Nomad *jobs.Config
+	// Consul in which the server is a service; nil: it is in none.
+	Consul *settings.Config
 	// TraceEndpoint of a collector that speaks OTLP over HTTP, such as
 	// http://127.0.0.1:4318; empty: no traces.
 	TraceEndpoint string

@@ -3,12 +3,14 @@ package server
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
 
+	"bivouac/consul/settings"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 	"bivouac/jobs"
@@ -32,6 +34,7 @@ import (
 //	          max_session_idle = "24h"  max_session_lifetime = "720h"  max_approval_wait = "1h" }
 //	quota "principal" { max_active_turns = 4  max_turns_per_minute = 30 }
 //	nomad   { address = "https://nomad.example.org:4646"  enrol "agents" { … } }   see package jobs
+//	consul  { address = "127.0.0.1:8500"  token_file = "consul.token"  service { … }  mesh { … } }   see package consul/settings
 type file struct {
 	DataDir  *string      `hcl:"data_dir"`
 	Grace    *string      `hcl:"grace"`
@@ -46,6 +49,12 @@ type file struct {
 	Limits   *limitsFile  `hcl:"limits,block"`
 	Quotas   []*quotaFile `hcl:"quota,block"`
 	Nomad    *jobs.Block  `hcl:"nomad,block"`
+	Consul   *consulFile  `hcl:"consul,block"`
+}
+
+// consulFile is read by package settings.
+type consulFile struct {
+	Body hcl.Body `hcl:",remain"`
 }
 
 type publicFile struct {
@@ -110,7 +119,12 @@ func LoadFile(c Config, path string) (Config, error) {
 	if diags.HasErrors() {
 		return c, protocol.Errorf(protocol.CodeInvalidArgument, "the configuration file is not usable:\n%w", listed(diags))
 	}
-	return f.over(c)
+	if c, err = f.over(c); err != nil || f.Consul == nil {
+		return c, err
+	}
+	in, err := settings.Decode(settings.Server, f.Consul.Body, filepath.Dir(path), os.Getenv)
+	c.Consul = &in
+	return c, err
 }
 
 func listed(diags hcl.Diagnostics) error {

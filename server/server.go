@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/consul/catalog"
 	"bivouac/edge/finding"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
@@ -142,6 +143,7 @@ type plane struct {
 	carried  *link.Meter     // by the listener of machines
 	traces   *trace.Exporter // nil: nobody collects any
 	nodes    *jobs.Watch     // nil: no Nomad is watched
+	entry    *catalog.Entry  // nil: the server is in no Consul
 	stopping chan struct{}
 	resetKey *[32]byte
 }
@@ -202,7 +204,7 @@ func (p *plane) ended(id protocol.TurnID) {
 }
 
 // handlers joins the listeners to what they serve.
-func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
+func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) (err error) {
 	advertised := p.cfg.advertisedRunner()
 	if p.cfg.AdvertiseRunner == "" && p.sockets.runners != nil {
 		advertised = p.sockets.runners.Addr().String() // with the port that was really given
@@ -221,6 +223,9 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) error {
 	p.meter.Traffic("machines", runnerapi.Methods(), p.carried)
 	people = public.Count(people)
 	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
+	if p.entry, err = p.entryOf(ready, advertised); err != nil {
+		return err
+	}
 	p.people = probes(people, ready.checks, p.stopping)
 	p.machines = runnerapi.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Trust: p.broker, Feed: p.feed,
@@ -248,6 +253,9 @@ func (p *plane) run(ctx context.Context) error {
 	}
 	if p.nodes != nil {
 		g.Go(func() error { return p.nodes.Run(gctx) })
+	}
+	if p.entry != nil { // it leaves first, so that others stop coming
+		g.Go(func() error { return p.runEntry(ctx, gctx) })
 	}
 	g.Go(func() error {
 		err := p.serve(ctx, gctx)

@@ -57,15 +57,10 @@ func (f File) ExamineBroker(ctx context.Context, r *finding.Report) {
 // Examine is what a running broker says: what it knows, and what Consul says now.
 func (s *Server) Examine(ctx context.Context, r *finding.Report) {
 	f := File{}
-	var late []string
 	for _, w := range s.all() {
 		f.Destinations = append(f.Destinations, w.name)
-		k := w.known.Load()
-		if k == nil || k.set == nil || s.p.Elapsed()-k.asked > s.p.Fresh {
-			late = append(late, k.lacks(w.name))
-		}
 	}
-	if len(late) > 0 {
+	if late := s.late(); len(late) > 0 {
 		r.Bad("consul.answers", strings.Join(late, "\n"), fmt.Sprintf("Consul has not said for more than %s who may reach these, and nothing new begins there", s.p.Fresh), "what is said below, or: consul members")
 	} else {
 		r.Fine("consul.answers", "what %d destination(s) may be reached by is known, and no older than %s", len(f.Destinations), s.p.Fresh)
@@ -130,7 +125,7 @@ func (f File) examineToken(ctx context.Context, r *finding.Report, c *client.Cli
 		Policies       []struct{ Name string }
 		Roles          []struct{ Name string }
 	}
-	mend := "consul acl token create -role-name bivouac-broker, and put its SecretID into " + cmp.Or(f.path(f.TokenFile), "a file that token_file names")
+	mend := "consul acl token create -role-name bivouac-broker, and put its SecretID into " + cmp.Or(f.TokenPath(), "a file that token_file names")
 	if f.TokenFile == "" {
 		r.Warn("consul.token", "no token_file: Consul is asked as nobody", "where access control is on, it says nothing then; where it is off, whoever reaches it may write intentions", mend)
 		return true

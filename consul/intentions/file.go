@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
 	"bivouac/consul"
+	"bivouac/consul/settings"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 )
@@ -19,7 +20,7 @@ import (
 // File is what broker.hcl says of Consul: its consul block, and the names under which
 // paths govern the rest of it.
 type File struct {
-	Config
+	settings.Config
 	Destinations []string
 }
 
@@ -73,7 +74,7 @@ func ReadFile(path string, getenv func(string) string) (File, error) {
 	if b.Consul == nil {
 		return File{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%s: %w", path, ErrNoConsul)
 	}
-	c, err := decode(b.Consul.Body, filepath.Dir(path), getenv, true)
+	c, err := settings.DecodeElsewhere(settings.Broker, b.Consul.Body, filepath.Dir(path), getenv)
 	if err != nil {
 		return File{}, err
 	}

@@ -18,6 +18,7 @@ import (
 	"bivouac/consul/intentions"
 	"bivouac/consul/pathstest"
 	"bivouac/consul/plan"
+	"bivouac/consul/settings"
 	"bivouac/test/engines/consulserver"
 	"bivouac/test/engines/engine"
 )
@@ -32,13 +33,13 @@ type port struct {
 }
 
 // block is a consul block as an operator writes it.
-func block(t *testing.T, text, dir string) (intentions.Config, error) {
+func block(t *testing.T, text, dir string) (settings.Config, error) {
 	t.Helper()
 	file, diags := hclsyntax.ParseConfig([]byte(text), "broker.hcl", hcl.InitialPos)
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	return intentions.Decode(file.Body, dir, func(string) string { return "" })
+	return settings.Decode(settings.Broker, file.Body, dir, func(string) string { return "" })
 }
 
 // way to a server: its address may be a proxy's, and the token's file is the test's.

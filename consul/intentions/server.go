@@ -14,6 +14,7 @@ import (
 	"bivouac/consul"
 	"bivouac/consul/client"
 	"bivouac/consul/refused"
+	"bivouac/consul/settings"
 	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
 )
@@ -23,7 +24,7 @@ const (
 	// limit for one address is 200 (limits.http_max_conns_per_client).
 	MaxDestinations = 150
 	// DefaultFresh and DefaultGrace of answers.
-	DefaultFresh = 5 * time.Second
+	DefaultFresh = settings.DefaultFresh
 	DefaultGrace = 15 * time.Second
 )
 
@@ -45,7 +46,7 @@ type Params struct {
 	Elapsed lease.Elapsed
 	Log     *slog.Logger
 	// Config it was made of, for a doctor; nil: none.
-	Config *Config
+	Config *settings.Config
 }
 
 // Server is the Paths port on Consul. It is safe for concurrent use.
@@ -57,6 +58,16 @@ type Server struct {
 	watches map[string]*watch
 	failing map[string]bool // destinations whose newest question failed
 	bell    chan struct{}   // a watch is new
+}
+
+// Open makes the port of a configuration. Grace is how long something open may go on
+// while Consul cannot be asked.
+func Open(c settings.Config, destinations []string, grace time.Duration, log *slog.Logger) (*Server, error) {
+	asked, err := c.Client()
+	if err != nil {
+		return nil, err
+	}
+	return New(Params{Source: asked, Destinations: destinations, Fresh: c.Fresh(), Grace: grace, Log: log, Config: &c})
 }
 
 // New asks nothing: Run and Refresh do.

@@ -17,6 +17,7 @@ import (
 
 	"bivouac/consul/intentions"
 	"bivouac/consul/plan"
+	"bivouac/consul/settings"
 	"bivouac/server/broker"
 	"bivouac/test/bench/rig"
 	"bivouac/test/engines/consulserver"
@@ -118,11 +119,11 @@ func (p *consulPaths) Open(cfg broker.Config, log *slog.Logger) (broker.Paths, e
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	c, err := intentions.Decode(file.Body, "", func(string) string { return "" })
+	c, err := settings.Decode(settings.Broker, file.Body, "", func(string) string { return "" })
 	if err != nil {
 		return nil, err
 	}
-	return c.Open(cfg.Governed(), cfg.Authority, log)
+	return intentions.Open(c, cfg.Governed(), cfg.Authority, log)
 }
 
 func (p *consulPaths) Allow(agents ...string) error {

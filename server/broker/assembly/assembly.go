@@ -18,6 +18,7 @@ import (
 
 	"bivouac/consul"
 	"bivouac/consul/intentions"
+	"bivouac/consul/settings"
 	"bivouac/edge/durable"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
@@ -129,7 +130,11 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	paths, err := paths(ctx, cfg, o.Log)
+	in, err := consulOf(cfg)
+	if err != nil {
+		return err
+	}
+	paths, err := paths(ctx, cfg, in, o.Log)
 	if err != nil {
 		return err
 	}
@@ -137,8 +142,15 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	var b *broker.Broker
+	entry, err := entryOf(in, func(ctx context.Context) error { return b.Ready(ctx) }, keys.BrokerID(), listener.Addr().String(), o)
+	if err != nil {
+		listener.Close() // nothing was served
+		packets.Close()
+		return err
+	}
 	meter := metric.New(o.Version)
-	b, err := broker.New(cfg, broker.Ports{
+	b, err = broker.New(cfg, broker.Ports{
 		Meter:     meter,
 		Authority: held, Root: root(keys, held, o.Log), Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
@@ -155,7 +167,9 @@ func Run(ctx context.Context, o Options) error {
 		o.ReadyFunc()
 	}
 	meter.Watch(b)
-	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
+	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error {
+		return runBeside(ctx, entry, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
+	})
 	if confine != nil {
 		err = errors.Join(err, confine.Tidy(context.WithoutCancel(ctx)))
 	}
@@ -189,14 +203,10 @@ const firstAnswers = 5 * time.Second
 
 // paths say who may reach what: the intentions of the consul block's server, which no
 // file takes the place of, or the files where there is no such block.
-func paths(ctx context.Context, cfg broker.Config, log *slog.Logger) (broker.Paths, error) {
-	if cfg.Consul != nil {
-		c, err := intentions.Decode(cfg.Consul.Body, cfg.Dir, os.Getenv)
-		if err != nil {
-			return nil, err
-		}
-		log.Info("who may reach what is in Consul", "server", c.Address)
-		s, err := c.Open(cfg.Governed(), cfg.Authority, log)
+func paths(ctx context.Context, cfg broker.Config, in *settings.Config, log *slog.Logger) (broker.Paths, error) {
+	if in != nil {
+		log.Info("who may reach what is in Consul", "server", in.Address)
+		s, err := intentions.Open(*in, cfg.Governed(), cfg.Authority, log)
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"bivouac/consul"
 	"bivouac/consul/intentions"
+	"bivouac/consul/settings"
 	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
@@ -104,7 +105,7 @@ func examinePaths(ctx context.Context, r *finding.Report, cfg broker.Config, fil
 			"whoever edits them changes nothing", "consul config write FILE  for what is still meant, then move the files away")
 	}
 	const why = "the broker does not start with it"
-	if _, err := intentions.Decode(cfg.Consul.Body, cfg.Dir, os.Getenv); r.Err("consul", err, why, "edit the consul block of "+file) {
+	if _, err := settings.Decode(settings.Broker, cfg.Consul.Body, cfg.Dir, os.Getenv); r.Err("consul", err, why, "edit the consul block of "+file) {
 		return
 	}
 	f, err := intentions.ReadFile(file, os.Getenv)

@@ -1,10 +1,9 @@
-package intentions
+package settings
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,7 +17,19 @@ import (
 	"bivouac/edge/protocol"
 )
 
-// Config is the consul block of broker.hcl.
+// Of is the process whose file has the block.
+type Of string
+
+// The processes.
+const (
+	Broker Of = "broker"
+	Server Of = "server"
+)
+
+// DefaultFresh is how old an answer may be where a block does not say it.
+const DefaultFresh = 5 * time.Second
+
+// Config is the consul block of broker.hcl or of server.hcl.
 type Config struct {
 	// Address such as https://consul.example:8501, or 127.0.0.1:8500 for the agent of
 	// this machine. Default: CONSUL_HTTP_ADDR.
@@ -33,28 +44,37 @@ type Config struct {
 	// CONSUL_CLIENT_CERT and CONSUL_CLIENT_KEY.
 	CertFile string `hcl:"cert_file,optional"`
 	KeyFile  string `hcl:"key_file,optional"`
-	// TokenFile holds the broker's token, and is read for every request. Default:
+	// TokenFile holds the process' own token, and is read for every request. Default:
 	// CONSUL_HTTP_TOKEN_FILE; without either, Consul is asked as nobody.
 	TokenFile string `hcl:"token_file,optional"`
 	// FreshText is how old an answer may be under which something new begins. Default
-	// "5s".
+	// "5s". The broker's alone.
 	FreshText string `hcl:"fresh,optional"`
+	// Service makes the process a service in Consul.
+	Service *Service `hcl:"service,block"`
+	// Mesh gives it an identity of Consul's mesh beside its own.
+	Mesh *Mesh `hcl:"mesh,block"`
 
+	of     Of
 	dir    string
 	secure bool // CONSUL_HTTP_SSL
 }
 
 // Decode reads the body of a consul block. dir is where relative file names start;
 // getenv is the environment. Every problem is in the error.
-func Decode(body hcl.Body, dir string, getenv func(string) string) (Config, error) {
-	return decode(body, dir, getenv, false)
+func Decode(of Of, body hcl.Body, dir string, getenv func(string) string) (Config, error) {
+	return decode(of, body, dir, getenv, false)
 }
 
-// decode reads a consul block. elsewhere: files that it names are on the broker's
-// machine, which need not be this one.
-func decode(body hcl.Body, dir string, getenv func(string) string, elsewhere bool) (Config, error) {
+// DecodeElsewhere reads a block whose files are on the machine of the process, which need
+// not be this one.
+func DecodeElsewhere(of Of, body hcl.Body, dir string, getenv func(string) string) (Config, error) {
+	return decode(of, body, dir, getenv, true)
+}
+
+func decode(of Of, body hcl.Body, dir string, getenv func(string) string, elsewhere bool) (Config, error) {
 	var c Config
-	k := &check{elsewhere: elsewhere}
+	k := &check{of: of, elsewhere: elsewhere}
 	for _, d := range gohcl.DecodeBody(body, nil, &c) {
 		if d.Severity == hcl.DiagError {
 			place := "consul"
@@ -65,7 +85,10 @@ func decode(body hcl.Body, dir string, getenv func(string) string, elsewhere boo
 		}
 	}
 	if len(k.problems) == 0 {
-		c.dir = dir
+		c.dir, c.of = dir, of
+		if of == Server && c.FreshText != "" {
+			k.bad("fresh is about intentions of destinations, which the broker asks for: leave it out of server.hcl")
+		}
 		c = c.withDefaults(getenv)
 		k.environment(c, getenv)
 		k.config(&c)
@@ -86,11 +109,13 @@ func (c Config) withDefaults(getenv func(string) string) Config {
 	}
 	c.secure, _ = strconv.ParseBool(getenv("CONSUL_HTTP_SSL")) // what is no truth value is refused by environment
 	c.FreshText = cmp.Or(c.FreshText, DefaultFresh.String())
+	c.Service = c.Service.withDefaults(c.of)
 	return c
 }
 
 // check gathers problems: all of them.
 type check struct {
+	of        Of
 	elsewhere bool
 	problems  []error
 }
@@ -99,8 +124,8 @@ func (k *check) bad(format string, args ...any) {
 	k.problems = append(k.problems, fmt.Errorf(format, args...))
 }
 
-// environment refuses what Consul's command line would take from it and the broker does
-// not: to ignore it would be to ask somebody else, or as somebody else.
+// environment refuses what Consul's command line would take from it and these processes
+// do not: to ignore it would be to ask somebody else, or as somebody else.
 func (k *check) environment(c Config, getenv func(string) string) {
 	for _, name := range []string{"CONSUL_HTTP_SSL", "CONSUL_HTTP_SSL_VERIFY"} {
 		if text := getenv(name); text != "" {
@@ -112,18 +137,18 @@ func (k *check) environment(c Config, getenv func(string) string) {
 		}
 	}
 	if getenv("CONSUL_HTTP_TOKEN") != "" && c.TokenFile == "" {
-		k.bad("CONSUL_HTTP_TOKEN holds a token, and the broker takes none from its environment, where it could not be replaced: put it into a file (mode 0600), and name that in token_file or CONSUL_HTTP_TOKEN_FILE")
+		k.bad("CONSUL_HTTP_TOKEN holds a token, and the %s takes none from its environment, where it could not be replaced: put it into a file (mode 0600), and name that in token_file or CONSUL_HTTP_TOKEN_FILE", k.of)
 	}
 	for name, instead := range map[string]string{
 		"CONSUL_HTTP_AUTH": "a token, in token_file", "CONSUL_CAPATH": "one file, in ca_file or CONSUL_CACERT",
 	} {
 		if getenv(name) != "" {
-			k.bad("%s is set, and means nothing to the broker: unset it, and use %s", name, instead)
+			k.bad("%s is set, and means nothing to the %s: unset it, and use %s", name, k.of, instead)
 		}
 	}
 	for _, name := range []string{"CONSUL_NAMESPACE", "CONSUL_PARTITION"} {
 		if text := getenv(name); text != "" && text != "default" {
-			k.bad("%s is %q: the broker asks in the default one alone; unset it", name, text)
+			k.bad("%s is %q: the %s asks in the default one alone; unset it", name, text, k.of)
 		}
 	}
 }
@@ -155,6 +180,8 @@ func (k *check) config(c *Config) {
 	if d, err := time.ParseDuration(c.FreshText); err != nil || d < leastFresh || d > mostFresh {
 		k.bad("fresh %q: a duration from %q to %q", c.FreshText, leastFresh, mostFresh)
 	}
+	k.service(c)
+	k.mesh(c)
 }
 
 func (k *check) file(field, path string, mode func(...string) error) {
@@ -188,7 +215,7 @@ func (c Config) Way() client.Config {
 	return client.Config{Address: c.Address, CAFile: c.path(c.CAFile), ServerName: c.ServerName, CertFile: c.path(c.CertFile), KeyFile: c.path(c.KeyFile)}
 }
 
-// TokenPath is where the broker's token is; empty: Consul is asked as nobody.
+// TokenPath is where the process' token is; empty: Consul is asked as nobody.
 func (c Config) TokenPath() string { return c.path(c.TokenFile) }
 
 // Client that the configuration describes. Its token is read for every request.
@@ -198,14 +225,4 @@ func (c Config) Client() (*client.Client, error) {
 		way.Token = client.TokenFile(c.TokenPath())
 	}
 	return client.New(way)
-}
-
-// Open makes the port of a configuration. Grace is how long something open may go on
-// while Consul cannot be asked.
-func (c Config) Open(destinations []string, grace time.Duration, log *slog.Logger) (*Server, error) {
-	asked, err := c.Client()
-	if err != nil {
-		return nil, err
-	}
-	return New(Params{Source: asked, Destinations: destinations, Fresh: c.Fresh(), Grace: grace, Log: log, Config: &c})
 }

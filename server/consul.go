@@ -1,0 +1,57 @@
+package server
+
+import (
+	"context"
+	"strings"
+
+	"bivouac/consul/catalog"
+	"bivouac/consul/client"
+	"bivouac/consul/settings"
+)
+
+// entryOf the server in Consul's catalog: where the API is, with the address for runners
+// and brokers in its meta. nil where server.hcl has no service block.
+func (p *plane) entryOf(ready *readiness, runners string) (*catalog.Entry, error) {
+	in := p.cfg.Consul
+	if in == nil || in.Service == nil {
+		return nil, nil
+	}
+	asked, err := in.Client()
+	if err != nil {
+		return nil, err
+	}
+	name, err := replica(p.cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	of := catalog.Params{
+		Agent: asked, Service: *in.Service, Of: settings.Server, Instance: name.String(), Address: p.sockets.public.Addr().String(),
+		More: map[string]string{"runners": runners}, Version: p.cfg.Version, Ready: ready.err, Log: p.cfg.Log,
+	}
+	if path := in.TokenPath(); path != "" {
+		of.Token = client.TokenFile(path)
+	}
+	return catalog.New(of)
+}
+
+// runEntry until the server is asked to stop, or something behind it failed.
+func (p *plane) runEntry(ctx, behind context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(behind, cancel)()
+	return p.entry.Run(ctx)
+}
+
+// err says what is missing, all of it.
+func (r *readiness) err(ctx context.Context) error {
+	var missing []string
+	for _, c := range r.checks(ctx) {
+		if !c.OK {
+			missing = append(missing, c.Name+": "+c.Problem)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return unready(strings.Join(missing, "\n"))
+}
