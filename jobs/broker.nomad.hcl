@@ -1,7 +1,10 @@
-# bivouac-broker as one allocation, beside the folder that has its keyring: made once, on
-# that node, with bivouac-broker init.
+# bivouac-broker as one allocation, on the node whose host volume bivouac-broker has its
+# keyring: made once, there, with bivouac-broker init. Run it before the server, and
+# never twice: a broker is one.
 #
 #   nomad job run jobs/broker.nomad.hcl
+#
+# What the node needs before: jobs/README.md.
 
 variable "namespace" {
   type    = string
@@ -24,16 +27,22 @@ variable "data" {
   description = "Path of the host volume bivouac-broker on the node: keyring, call log, broker.hcl."
 }
 
-variable "listen" {
+variable "address" {
   type        = string
-  default     = "0.0.0.0:7402"
-  description = "Where the server and the relays of runners reach it, TCP and UDP."
+  default     = "0.0.0.0"
+  description = "Where it listens for the server and the relays of runners. Whose feed it follows is servers in broker.hcl."
 }
 
-variable "server" {
+variable "port" {
+  type        = number
+  default     = 7402
+  description = "Port at that address, TCP and UDP."
+}
+
+variable "passphrase_file" {
   type        = string
-  default     = "127.0.0.1:7401"
-  description = "The server's listener for machines, for the feed."
+  default     = ""
+  description = "File on the node with the keyring's passphrase, mode 0600, where it has one."
 }
 
 job "bivouac-broker" {
@@ -47,10 +56,11 @@ job "bivouac-broker" {
 
     network {
       port "broker" {
-        static = 7402
+        static = var.port
       }
     }
 
+    # Places the job on the node that has the folder. raw_exec sees it by its path.
     volume "data" {
       type   = "host"
       source = "bivouac-broker"
@@ -69,6 +79,14 @@ job "bivouac-broker" {
       unlimited = false
     }
 
+    # While Nomad does not reach the node, what runs there stays what it is, and nothing
+    # is put in its place. When the node is back it goes on, also over a reboot.
+    disconnect {
+      lost_after = "8760h"
+      replace    = false
+      reconcile  = "keep_original"
+    }
+
     task "broker" {
       driver       = "raw_exec"
       kill_signal  = "SIGTERM"
@@ -76,7 +94,10 @@ job "bivouac-broker" {
 
       config {
         command = var.program
-        args    = ["run", "--data", var.data, "--listen", var.listen, "--server", var.server]
+        args = concat(
+          ["run", "--data", var.data, "--listen", "${var.address}:${var.port}"],
+          var.passphrase_file == "" ? [] : ["--passphrase-file", var.passphrase_file],
+        )
       }
 
       resources {

@@ -71,6 +71,14 @@ job "bivouac-runner" {
       mode     = "delay"
     }
 
+    # While Nomad does not reach the node the runner stays what it is, with its turns.
+    # When the node is back it goes on, also over a reboot.
+    disconnect {
+      lost_after = "8760h"
+      replace    = false
+      reconcile  = "keep_original"
+    }
+
     task "edge" {
       driver = "raw_exec"
 

@@ -1,7 +1,10 @@
-# bivouac-server as one allocation. Its state is a host volume, or PostgreSQL: several
-# servers (count) need the latter, in server.hcl.
+# bivouac-server, one allocation on a node whose host volume bivouac-server has its data:
+# made once, there, with bivouac-server bootstrap. Several need PostgreSQL in server.hcl,
+# each on a node of its own with a code of its own.
 #
 #   nomad job run -var code_file=/etc/bivouac/server-code jobs/server.nomad.hcl
+#
+# What the node needs before: jobs/README.md.
 
 variable "namespace" {
   type    = string
@@ -30,6 +33,24 @@ variable "data" {
   description = "Path of the host volume bivouac-server on the node."
 }
 
+variable "api_port" {
+  type        = number
+  default     = 7400
+  description = "Port of public in server.hcl."
+}
+
+variable "runners_port" {
+  type        = number
+  default     = 7401
+  description = "Port of runners in server.hcl, TCP and UDP."
+}
+
+variable "servers" {
+  type        = number
+  default     = 1
+  description = "How many, on as many nodes; more than one share a PostgreSQL database."
+}
+
 variable "code_file" {
   type        = string
   default     = ""
@@ -43,17 +64,18 @@ job "bivouac-server" {
   type        = "service"
 
   group "server" {
-    count = 1
+    count = var.servers
 
     network {
       port "api" {
-        static = 7400
+        static = var.api_port
       }
       port "runners" {
-        static = 7401
+        static = var.runners_port
       }
     }
 
+    # Places the job on nodes that have the folder. raw_exec sees it by its path.
     volume "data" {
       type   = "host"
       source = "bivouac-server"
@@ -66,10 +88,18 @@ job "bivouac-server" {
       mode     = "delay"
     }
 
-    # The database is on this node: elsewhere there is another one.
+    # The data is on this node: elsewhere there is another server's, or none.
     reschedule {
       attempts  = 0
       unlimited = false
+    }
+
+    # While Nomad does not reach the node, what runs there stays what it is, and nothing
+    # is put in its place. When the node is back it goes on, also over a reboot.
+    disconnect {
+      lost_after = "8760h"
+      replace    = false
+      reconcile  = "keep_original"
     }
 
     task "server" {

@@ -50,10 +50,11 @@ node {
 `, s.Namespace)
 }
 
-// DeployRules are what who runs the job files may, and no node.
+// DeployRules are what who runs the job files, and restarts what they run, may, and no
+// node.
 func (s Site) DeployRules() string {
 	text := fmt.Sprintf(`namespace %q {
-  capabilities = ["list-jobs", "read-job", "submit-job", "read-logs"]
+  capabilities = ["list-jobs", "read-job", "submit-job", "read-logs", "alloc-lifecycle"]
 }
 host_volume "bivouac-*" {
   policy = "write"

@@ -36,8 +36,8 @@ it already holds a token that works, nothing is done.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s; its token is in %s\nnext: start bivouac-server, then bivouac login %s --token-file %s\n",
-				p.Name, p.ID, b.Tenant, b.TokenFile, api(o.config), b.TokenFile)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is %s in tenant %s (%s); its token is in %s\nnext: start bivouac-server, then bivouac login %s --token-file %s\n",
+				p.Name, p.ID, b.Tenant, p.Tenant, b.TokenFile, api(o.config), b.TokenFile)
 			return nil
 		},
 	}

@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,18 +32,22 @@ func newFleet(t *testing.T, p engine.Program, cfg stack.Config) *fleet {
 	t.Helper()
 	s := newStack(t, cfg)
 	f := &fleet{person: first(t, s), nomad: nomadserver.Start(t, p), state: filepath.Join(s.Path("nodes"))}
-	setup := exec.Command(f.Program("bivouac"), "nomad", "setup", "--apply")
-	setup.Env = []string{"HOME=" + f.home, "NOMAD_ADDR=" + f.nomad.Address(), "NOMAD_CACERT=" + f.nomad.CAFile(), "NOMAD_TOKEN=" + f.nomad.Management()}
-	if out, err := setup.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	setUpNomad(t, f.nomad, filepath.Dir(f.Program("bivouac")), f.home)
 	site := jobs.Site{Namespace: "agents", Pools: []string{"agents"}}
 	token, _ := f.nomad.Token(t, "server", site.ServerRules())
 	who, err := s.API.Principals.WhoAmI(t.Context(), &apiv1.WhoAmIRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := fmt.Sprintf(`nomad {
+	if err := s.UseNomad(t.Context(), nomadBlock(f.nomad, token, who.GetPrincipal().GetTenantId())); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// nomadBlock of server.hcl: machines of the pool belong to who set the deployment up.
+func nomadBlock(n *nomadserver.Server, token, tenant string) string {
+	return fmt.Sprintf(`nomad {
   address    = %q
   ca_file    = %q
   token_file = %q
@@ -58,11 +61,7 @@ func newFleet(t *testing.T, p engine.Program, cfg stack.Config) *fleet {
     principal = "me"
   }
 }
-`, f.nomad.Address(), f.nomad.CAFile(), token, who.GetPrincipal().GetTenantId())
-	if err := s.UseNomad(t.Context(), block); err != nil {
-		t.Fatal(err)
-	}
-	return f
+`, n.Address(), n.CAFile(), token, tenant)
 }
 
 // addNode starts a node with a folder for its runner's key.

@@ -83,6 +83,9 @@ func (s *Stack) startBroker(ctx context.Context) error {
 		more = append(more, "--server", s.second.runners)
 	}
 	s.Broker = s.process("broker", s.cfg.Control, "bivouac-broker", append([]string{"run", "--data", data, "--listen", s.broker, "--server", s.runners}, more...)...)
+	if s.cfg.Jobs != nil {
+		return s.cfg.Jobs.Broker(ctx, s)
+	}
 	return s.Broker.Start(s.fault("broker")...)
 }
 
@@ -90,6 +93,9 @@ func (s *Stack) startBroker(ctx context.Context) error {
 // that all agents may reach them.
 func (s *Stack) writeBroker(data string) error {
 	var b strings.Builder
+	if s.cfg.Jobs != nil { // a process of the stack is told by flags
+		fmt.Fprintf(&b, "servers = [%q]\n", s.runners)
+	}
 	fmt.Fprintf(&b, `
 model "scripted" {
   base_url        = "http://%s/v1"
@@ -140,7 +146,8 @@ caps {
 
 func (s *Stack) startServer(ctx context.Context) error {
 	data := s.Path("server")
-	if _, err := s.Run(ctx, "bivouac-server", append([]string{"bootstrap", "--data", data, "--principal", "me", "--token-file", s.Path("secrets", "token")}, s.shared()...)...); err != nil {
+	said, err := s.Run(ctx, "bivouac-server", append([]string{"bootstrap", "--data", data, "--principal", "me", "--token-file", s.Path("secrets", "token")}, s.shared()...)...)
+	if err != nil {
 		return err
 	}
 	more, err := s.watchFlags("server", true)
@@ -153,7 +160,12 @@ func (s *Stack) startServer(ctx context.Context) error {
 		args = append(args, "--advertise-runners", s.balancer.address())
 	}
 	s.Server = s.process("server", s.cfg.Control, "bivouac-server", args...)
-	if err := s.Server.Start(s.fault("server")...); err != nil {
+	if s.cfg.Jobs != nil {
+		err = s.cfg.Jobs.Server(ctx, s, said)
+	} else {
+		err = s.Server.Start(s.fault("server")...)
+	}
+	if err != nil {
 		return err
 	}
 	return s.Ready(ctx)

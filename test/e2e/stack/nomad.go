@@ -7,6 +7,16 @@ import (
 	"os"
 )
 
+// Jobs run server and broker as another scheduler does: for their first start all is
+// made on their machine, by the commands that everybody has.
+type Jobs interface {
+	// Broker is run on the folder broker of the stack.
+	Broker(ctx context.Context, s *Stack) error
+	// Server is run on the folder server, with the code in the file server-code.
+	// bootstrap is what that command said.
+	Server(ctx context.Context, s *Stack, bootstrap string) error
+}
+
 // UseNomad restarts the server with a nomad block in its file.
 func (s *Stack) UseNomad(ctx context.Context, block string) error {
 	file := s.Path("server.hcl")
@@ -26,6 +36,9 @@ func (s *Stack) UseNomad(ctx context.Context, block string) error {
 
 // RunnersAddress is where runners reach the server.
 func (s *Stack) RunnersAddress() string { return s.runners }
+
+// Addresses are what server and broker listen at: the API, machines, and the broker.
+func (s *Stack) Addresses() (public, runners, broker string) { return s.public, s.runners, s.broker }
 
 // Program is the path of a binary of the product.
 func (s *Stack) Program(name string) string { return s.cfg.Bin + "/" + name }

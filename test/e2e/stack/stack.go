@@ -48,6 +48,8 @@ type Config struct {
 	Consul *Consul
 	// Watched by metrics and traces; the zero value is by nobody.
 	Watched Watched
+	// Jobs run server and broker; nil: they are processes of the stack.
+	Jobs Jobs
 }
 
 // Destination of http tools. A credential is kept under the destination's name.

@@ -218,8 +218,13 @@ func (s *Server) CAFile() string { return s.path(loopback.CAFile) }
 // Run runs Nomad's own command line as the admin, and returns what it says.
 func (s *Server) Run(t testing.TB, args ...string) (string, error) {
 	t.Helper()
+	return s.RunAs(s.management, args...)
+}
+
+// RunAs is Run as who has another token.
+func (s *Server) RunAs(token string, args ...string) (string, error) {
 	cmd := s.Program.Command(args...)
-	cmd.Env = append(cmd.Env, "HOME="+s.dir, "NOMAD_ADDR="+s.Address(), "NOMAD_CACERT="+s.CAFile(), "NOMAD_TOKEN="+s.management)
+	cmd.Env = append(cmd.Env, "HOME="+s.dir, "NOMAD_ADDR="+s.Address(), "NOMAD_CACERT="+s.CAFile(), "NOMAD_TOKEN="+token)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
