@@ -54,6 +54,9 @@ func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
 
 // stopAttempt obeys the server's word that an attempt should end.
 func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
+	if w := d.awaiting.get(protocol.AttemptID(s.GetAttemptId())); w != nil {
+		w.unwanted.Store(true)
+	}
 	a := d.table.get(protocol.AttemptID(s.GetAttemptId()))
 	if a == nil {
 		return

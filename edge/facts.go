@@ -61,7 +61,7 @@ func (d *Daemon) offers(r sandbox.Report) {
 	case d.cfg.Supervisors == nil:
 		f.Boundary, f.Slots, f.SandboxProblem = "", 0, "this daemon was started without supervisors"
 	default:
-		f.Adapters = d.cfg.Adapters
+		f.Adapters, f.Allocations = d.cfg.Adapters, true
 		for _, name := range d.cfg.Adapters {
 			f.Harnesses = append(f.Harnesses, &runnerv1.Harness{Name: name, Version: d.cfg.Version, Protocol: protocol.WorkerProtocol})
 		}

@@ -62,11 +62,11 @@ func Leave(ctx context.Context, p LeaveParams) (Left, error) {
 	}
 	defer release()
 	err = errors.Join(endSupervisors(ctx, p.State, p.Supervisors, "the owner removed this machine from its server"),
-		EndTurns(ctx, p.State, p.Supervisors, nil)) // they would keep a result that nobody takes
+		endTurns(ctx, p.State, p.Supervisors, nil, func(state.Attempt) bool { return false })) // they would keep a result that nobody takes
 	if err != nil {
 		return left, protocol.Errorf(protocol.CodeUnavailable, "a turn of this machine could not be ended, and nothing was wiped: %w; try `%s` again", err, p.State.Command("leave --force"))
 	}
-	return left, errors.Join(sweepAll(ctx, p.Sandbox), p.State.Wipe())
+	return left, errors.Join(sweepAll(ctx, p.Sandbox, nil), p.State.Wipe())
 }
 
 // tellLeaving lets the daemon tell the server and end, or does it without one. A

@@ -27,6 +27,9 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 	if d.table.get(id) != nil {
 		return nil // claimed before; the answer to the server is on its way
 	}
+	if w := d.awaiting.get(id); w != nil && w.offer.GetAllocation() == o.GetAllocation() {
+		return nil // waited for; the delivery came again
+	}
 	if reason := d.refusal(o); reason != "" {
 		return d.decline(ctx, c, id, &runnerv1.DeclineRequest{Reason: reason})
 	}
@@ -37,6 +40,9 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 		}
 		if no != nil {
 			return d.decline(ctx, c, id, no)
+		}
+		if o.GetAllocation() != "" {
+			return d.await(ctx, c, id, o)
 		}
 		return d.claimTurn(ctx, c, id)
 	}
@@ -79,7 +85,7 @@ func (d *Daemon) refusal(o *runnerv1.Offer) string {
 		return fmt.Sprintf("this machine confines with %q, the offer asks for %q", f.GetBoundary(), o.GetBoundary())
 	case o.GetEgress() && f.GetRefusesEgress():
 		return noEgress
-	case d.table.active(protocol.KindTurn) >= int(f.GetSlots()):
+	case d.table.active(protocol.KindTurn)+d.awaitedBeside(o.GetAttemptId()) >= int(f.GetSlots()):
 		return fmt.Sprintf("all %d slots of this machine are taken", f.GetSlots())
 	}
 	return ""
@@ -131,20 +137,34 @@ func onlyTransient(err error) error {
 	return nil
 }
 
-// claimTurn stores a boot nonce, claims, journals the claim and hands over to
-// the turn's op.
+// claimTurn stores a boot nonce and claims under it.
 func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.AttemptID) error {
 	dir := d.cfg.State.Attempt(id)
+	if _, awaits := dir.Allocation(); awaits {
+		if err := d.forgetAwaited(ctx, id); err != nil || d.table.get(id) != nil {
+			return err
+		}
+	}
 	nonce, err := dir.Make()
 	if err != nil {
 		return err
 	}
+	return d.claimAs(ctx, c, dir, nonce)
+}
+
+// claimAs claims a turn under the nonce of its directory, journals the claim and hands
+// over to the turn's op. A turn that is not to be had leaves nothing.
+func (d *Daemon) claimAs(ctx context.Context, c *connection, dir state.Attempt, nonce string) error {
+	id := dir.ID
 	a, res, err := d.claim(ctx, c, id, protocol.KindTurn, nonce)
 	if err != nil {
 		if onlyTransient(err) != nil {
 			return err // the same nonce claims again
 		}
 		d.log.InfoContext(ctx, "claim refused", "attempt", id, "error", err)
+		if _, awaited := dir.Allocation(); awaited {
+			return d.discard(ctx, dir)
+		}
 		_ = dir.Remove()
 		return nil
 	}

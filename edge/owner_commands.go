@@ -122,27 +122,37 @@ func Resume(ctx context.Context, dir *state.Dir) (running bool, err error) {
 
 // EndTurns kills what a daemon that has stopped left running, with its sandboxes.
 // It cancels nothing: the attempts are interrupted, as by a power failure, and the
-// journals say the rest at the next start.
+// journals say the rest at the next start. What another scheduler started is its to end,
+// and goes on until the next daemon, or the end of its lease.
 func EndTurns(ctx context.Context, dir *state.Dir, supervisors Spawner, sandboxes sandbox.Backend) error {
+	return endTurns(ctx, dir, supervisors, sandboxes, awaits)
+}
+
+func endTurns(ctx context.Context, dir *state.Dir, supervisors Spawner, sandboxes sandbox.Backend, spare func(state.Attempt) bool) error {
 	dirs, err := dir.Attempts()
 	if err != nil || supervisors == nil {
 		return err
 	}
 	var failed []error
+	var spared []string
 	for _, a := range dirs {
+		if spare(a) {
+			spared = append(spared, a.ID.String())
+			continue
+		}
 		limit, cancel := context.WithTimeout(ctx, stopTimeout)
 		failed = append(failed, supervisors.Kill(limit, a))
 		cancel()
 	}
-	return errors.Join(append(failed, sweepAll(ctx, sandboxes))...)
+	return errors.Join(append(failed, sweepAll(ctx, sandboxes, spared))...)
 }
 
 // sweepAll removes what killed supervisors left, and what it was made in. INV-18.
-func sweepAll(ctx context.Context, b sandbox.Backend) error {
+func sweepAll(ctx context.Context, b sandbox.Backend, keep []string) error {
 	if b == nil {
 		return nil
 	}
-	_, err := b.Sweep(ctx, nil)
+	_, err := b.Sweep(ctx, keep)
 	return errors.Join(err, b.Tidy(ctx))
 }
 

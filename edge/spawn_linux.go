@@ -40,8 +40,11 @@ type Processes struct {
 }
 
 // Start runs a supervisor. What it writes goes to supervise.log beside its
-// socket.
+// socket. Beside one that another scheduler started and that lives, none is started.
 func (p *Processes) Start(_ context.Context, a state.Attempt) error {
+	if pid := takerOf(a); pid != 0 {
+		return protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s runs as process %d", a.ID, pid)
+	}
 	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -122,9 +125,26 @@ func (p *Processes) Kill(ctx context.Context, a state.Attempt) error {
 	return nil
 }
 
-// pidOf the living supervisor of a directory; zero when there is none. A process
-// is only believed by its command line: numbers are used again.
+// pidOf the living supervisor of a directory; zero when there is none: who took it, or
+// whom this machine started.
 func pidOf(a state.Attempt) int {
+	if pid := takerOf(a); pid != 0 {
+		return pid
+	}
+	return startedIn(a)
+}
+
+// takerOf is who took the directory, as long as that process lives.
+func takerOf(a state.Attempt) int {
+	if m, ok, err := a.Mark(); err == nil && ok && m.Alive() {
+		return m.PID
+	}
+	return 0
+}
+
+// startedIn is the process that a daemon started. It is only believed by its command
+// line: numbers are used again.
+func startedIn(a state.Attempt) int {
 	b, err := os.ReadFile(filepath.Join(a.Path(), "pid"))
 	if err != nil {
 		return 0

@@ -57,11 +57,13 @@ type Status struct {
 
 // AttemptStatus is one attempt on this machine.
 type AttemptStatus struct {
-	ID          protocol.AttemptID `json:"attempt_id"`
-	Kind        string             `json:"kind"`
-	State       string             `json:"state"` // running, waiting, frozen, stopping, reporting
-	AuthorityMs int64              `json:"authority_left_ms"`
-	Reason      string             `json:"reason,omitempty"`
+	ID    protocol.AttemptID `json:"attempt_id"`
+	Kind  string             `json:"kind"`
+	State string             `json:"state"` // running, waiting, frozen, stopping, reporting
+	// Allocation is the job in which another scheduler starts its supervisor.
+	Allocation  string `json:"allocation,omitempty"`
+	AuthorityMs int64  `json:"authority_left_ms"`
+	Reason      string `json:"reason,omitempty"`
 }
 
 // Status of the daemon now.
@@ -97,8 +99,12 @@ func (d *Daemon) Status() Status {
 			s.State, s.Reason = "waiting", "for your second key: "+d.cfg.State.Command("approvals")
 			out.Questions++
 		}
+		if t := d.turns.get(a.id); t != nil {
+			s.Allocation = t.job
+		}
 		out.Attempts = append(out.Attempts, s)
 	}
+	out.Attempts = append(out.Attempts, d.awaitedStatus()...)
 	for _, k := range d.turnKeys.all() {
 		if k.live(d.cfg.Elapsed()) && d.ready.Load() && d.actions.entry(k.id).decided == nil {
 			out.Questions++
@@ -123,4 +129,17 @@ func statusOf(a *attempt) AttemptStatus {
 		s.Reason = "the server has not renewed its lease; it goes on when that comes, or ends in " + a.lease.Retention().Round(time.Second).String()
 	}
 	return s
+}
+
+// awaitedStatus are turns that are not claimed before another scheduler has started their
+// supervisor.
+func (d *Daemon) awaitedStatus() (out []AttemptStatus) {
+	for _, w := range d.awaiting.all() {
+		job := w.offer.GetAllocation()
+		if !w.over.Load() && d.table.get(w.id) == nil {
+			out = append(out, AttemptStatus{ID: w.id, Kind: protocol.KindTurn, State: "waiting", Allocation: job,
+				Reason: "for Nomad to start it: nomad job status " + job})
+		}
+	}
+	return out
 }

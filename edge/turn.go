@@ -29,6 +29,8 @@ type turn struct {
 	// recovered turns were claimed by an earlier daemon: a supervisor may have
 	// left a journal to be read.
 	recovered bool
+	// job in which another scheduler started the supervisor; empty: this machine does.
+	job string
 	// quiet is set when an ordered end has left no process, and when.
 	quiet   atomic.Bool
 	quietAt atomic.Int64
@@ -58,6 +60,9 @@ func renewOp(id protocol.AttemptID) string { return "renew " + id.String() }
 // startTurn runs a claimed turn to its end.
 func (d *Daemon) startTurn(a *attempt, dir state.Attempt, begin *supervisev1.BeginRequest, recovered bool) {
 	t := &turn{attempt: a, dir: dir, begin: begin, recovered: recovered, supervisor: supervisorOf(d.cfg.Supervisors, dir), put: map[string]bool{}}
+	if of, ok := dir.Allocation(); ok {
+		t.job = of.Job
+	}
 	t.terms.Store(begin.GetTerms())
 	a.holds.Store(dir.Sandbox().Freezer != "")
 	d.turns.put(t.id, t)
@@ -142,15 +147,21 @@ func (d *Daemon) stepTurn(ctx context.Context, t *turn) error {
 }
 
 // reach returns a supervisor that answers, staged and started when there is
-// none yet. A turn that was cut before it ever began is not started.
+// none yet. A turn that was cut before it ever began is not started. Where another
+// scheduler started the supervisor and that has ended, one is started that has its
+// records alone: the attempt was interrupted.
 func (d *Daemon) reach(ctx context.Context, t *turn) (*supervisev1.HelloResponse, error) {
 	if hello, err := d.hello(ctx, t); err == nil {
-		return hello, nil
+		return hello, d.stageFor(ctx, t, hello)
 	}
-	if cut := t.cut.Load(); cut != nil && (t.lost.Load() || t.starts == 0 && !t.recovered) {
+	if cut := t.cut.Load(); cut != nil && (t.lost.Load() || t.starts == 0 && !t.recovered && t.job == "") {
 		return nil, cut
 	}
-	if err := d.stage(ctx, t); err != nil {
+	if t.job != "" {
+		if hello, err := d.outlive(ctx, t); err != nil || hello != nil {
+			return hello, err
+		}
+	} else if err := d.stage(ctx, t); err != nil {
 		return nil, err
 	}
 	if t.starts >= maxStarts {
@@ -170,6 +181,32 @@ func (d *Daemon) reach(ctx context.Context, t *turn) (*supervisev1.HelloResponse
 			return nil, protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s does not answer: %w; its log is in %s", t.id, err, t.dir.Path())
 		}
 	}
+}
+
+// stageFor brings the blobs of the work to who has not begun and was not started here.
+func (d *Daemon) stageFor(ctx context.Context, t *turn, hello *supervisev1.HelloResponse) error {
+	if t.job == "" || hello.GetBegun() || t.cut.Load() != nil {
+		return nil
+	}
+	return d.stage(ctx, t)
+}
+
+// outlive waits for a supervisor of another scheduler to answer or to end; nil when it
+// has ended. One that lives and answers nothing is ended.
+func (d *Daemon) outlive(ctx context.Context, t *turn) (*supervisev1.HelloResponse, error) {
+	for deadline := t.lease.Now() + deafFor; t.lease.Now() < deadline; {
+		mark, _, err := t.dir.Mark()
+		if err != nil || !mark.Alive() {
+			break
+		}
+		if hello, err := d.hello(ctx, t); err == nil {
+			return hello, nil
+		}
+		if !op.Sleep(ctx, awaitEvery) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return nil, d.cfg.Supervisors.Kill(ctx, t.dir)
 }
 
 // hello checks that who answers is the supervisor of this claim. INV-14.
@@ -314,6 +351,9 @@ func (d *Daemon) recoverTurns(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return protocol.Errorf(protocol.CodeDataLoss, "the claim of attempt %s cannot be read: %w; move %s away", dir.ID, err, dir.Path())
+		case !ok && d.cfg.Supervisors != nil && awaits(dir):
+			d.recoverAwaited(ctx, dir)
+			continue
 		case !ok:
 			continue // claimed again under the same nonce when it is offered again
 		case d.cfg.Supervisors == nil:
@@ -325,4 +365,10 @@ func (d *Daemon) recoverTurns(ctx context.Context) error {
 		d.startTurn(a, dir, begin, true)
 	}
 	return nil
+}
+
+// awaits reports a directory that was made for the supervisor of another scheduler.
+func awaits(dir state.Attempt) bool {
+	_, ok := dir.Allocation()
+	return ok
 }

@@ -82,6 +82,10 @@ func (w *twins) start(_ context.Context, a state.Attempt) (connect.HTTPClient, e
 		return nil, err
 	}
 	one := &twin{dir: a, nonce: nonce, changed: make(chan struct{}), obedient: true}
+	if m, ok, err := a.Mark(); err == nil && ok && !m.Alive() { // it has the records alone
+		one.begun = new(supervisev1.BeginRequest)
+		one.finish(&runnerv1.Result{Status: protocol.ResultFailed, Code: protocol.ResultInterrupted})
+	}
 	listener := linktest.NewListener()
 	mux := http.NewServeMux()
 	mux.Handle(supervisev1connect.NewSuperviseServiceHandler(one))

@@ -69,7 +69,7 @@ At any time:  bivouac-edge pause            ends everything here, without a netw
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.PersistentFlags().StringVar(&dir, "state", state.Default(), "directory of this runner: key, certificate, edge.hcl, journal; 0700")
-	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), approvalsCommand(&dir), approveCommand(&dir), denyCommand(&dir), doctorCommand(&dir), leaveCommand(&dir), superviseCommand())
+	root.AddCommand(joinCommand(&dir), runCommand(&dir), statusCommand(&dir), pauseCommand(&dir), resumeCommand(&dir), probeCommand(&dir), approvalsCommand(&dir), approveCommand(&dir), denyCommand(&dir), doctorCommand(&dir), leaveCommand(&dir), superviseCommand(&dir))
 	return root
 }
 
@@ -124,7 +124,7 @@ func runCommand(dir *string) *cobra.Command {
 	enrol.add(cmd)
 	cmd.Flags().StringVar(&metrics, "metrics", "", "address of the page of numbers, for Prometheus (default: none)")
 	cmd.Flags().TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
-	cmd.Flags().BoolVar(&endTurns, "end-turns", false, "when it is stopped, end the sandboxes of turns too; their turns are interrupted")
+	cmd.Flags().BoolVar(&endTurns, "end-turns", false, "when it is stopped, end the sandboxes of turns too, but for allocations of their own; their turns are interrupted")
 	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary for sandboxed turns")
 	return cmd
 }

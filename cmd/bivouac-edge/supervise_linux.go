@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"os"
 
@@ -8,6 +9,7 @@ import (
 
 	"bivouac/cmd/internal/usage"
 	"bivouac/edge"
+	"bivouac/edge/allocation"
 	"bivouac/edge/identity"
 	"bivouac/edge/link"
 	"bivouac/edge/owner"
@@ -24,33 +26,86 @@ func supervisors(worker string) (edge.Spawner, string) {
 	if err != nil {
 		return nil, "this program cannot find itself: " + err.Error()
 	}
-	p := &edge.Processes{Command: []string{self, "supervise", "--worker", worker, "--dir"}, Connect: supervise.Client}
-	for _, name := range []string{"PATH", "HOME", "LANG", "TMPDIR", "BIVOUAC_FAULT", "BIVOUAC_FAULT_FILE"} {
-		if v, ok := os.LookupEnv(name); ok {
-			p.Env = append(p.Env, name+"="+v)
-		}
-	}
-	return p, ""
+	return &edge.Processes{Command: append([]string{self}, superviseArguments(worker)...), Env: superviseEnv(), Connect: supervise.Client}, ""
 }
 
-func superviseCommand() *cobra.Command {
+// superviseArguments of a supervisor in a directory.
+func superviseArguments(worker string, dir ...string) []string {
+	return append([]string{"supervise", "--worker", worker, "--dir"}, dir...)
+}
+
+// superviseEnv is the whole environment of a supervisor. There is no secret in it.
+func superviseEnv() (env []string) {
+	for _, name := range []string{"PATH", "HOME", "LANG", "TMPDIR", "BIVOUAC_FAULT", "BIVOUAC_FAULT_FILE"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+func superviseCommand(dir *string) *cobra.Command {
 	var path, worker string
+	var task allocation.Task
 	cmd := &cobra.Command{
-		Use:    "supervise",
-		Short:  "Supervise one attempt; started by run",
+		Use:   "supervise",
+		Short: "Supervise one attempt; started by run, or by Nomad as the task of an allocation",
+		Long: "Runs one turn in sandboxes. It is not started by hand.\n\n" +
+			"--dir DIR            by bivouac-edge run, for a turn in the runner's own task\n" +
+			"--allocation JOB     by Nomad, as the task of a job that bivouac-server registers for a turn of an agent with\n" +
+			"                     allocation = \"own\". It waits until the bivouac-edge of --state has the turn's offer, takes\n" +
+			"                     the turn once and for all, and runs it. Started again, it finds that it was taken, says so,\n" +
+			"                     and ends with 0; so it does when nothing was to be taken within --wait. On SIGTERM the\n" +
+			"                     turn is interrupted and goes on from its last checkpoint in another allocation.",
 		Hidden: true,
 		Args:   usage.Exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := superviseConfig(path, worker)
-			if err != nil {
-				return err
+			switch {
+			case task.Job != "" && path != "", task.Job == "" && path == "":
+				return protocol.Errorf(protocol.CodeInvalidArgument, "supervise takes either --dir or --allocation; see %s --help", cmd.CommandPath())
+			case path != "" && cmd.Flags().Changed("wait"):
+				return protocol.Errorf(protocol.CodeInvalidArgument, "--wait goes with --allocation alone; see %s --help", cmd.CommandPath())
+			case task.Job != "":
+				task.State, task.InJob, task.Alloc = *dir, os.Getenv("NOMAD_JOB_ID"), os.Getenv("NOMAD_ALLOC_ID")
+				task.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+				return superviseTask(cmd.Context(), task, worker)
 			}
-			return supervise.Run(cmd.Context(), cfg)
+			return superviseDir(cmd.Context(), path, worker)
 		},
 	}
 	cmd.Flags().StringVar(&path, "dir", "", "directory of the attempt")
+	cmd.Flags().StringVar(&task.Job, "allocation", "", "id of Nomad's job, whose task this is")
+	cmd.Flags().DurationVar(&task.Wait, "wait", allocation.DefaultWait, "how long the turn's offer is waited for, with --allocation")
 	cmd.Flags().StringVar(&worker, "worker", beside("bivouac-worker"), "the bivouac-worker binary")
 	return cmd
+}
+
+// superviseDir runs the attempt of a directory, or ends what is left of it. A signal to
+// the task of an allocation interrupts the attempt; who was started by the daemon ends.
+func superviseDir(ctx context.Context, path, worker string) error {
+	cfg, err := superviseConfig(path, worker)
+	if err != nil {
+		return err
+	}
+	_, attempt, err := state.OpenAttempt(path)
+	if err != nil {
+		return err
+	}
+	if _, awaited := attempt.Allocation(); !awaited {
+		return supervise.Run(ctx, cfg)
+	}
+	mark, _, err := attempt.Mark()
+	switch {
+	case err != nil:
+		return err
+	case mark.Process == state.Self():
+		cfg.HandOver = ctx.Done()
+		return supervise.Run(context.WithoutCancel(ctx), cfg)
+	case mark.Alive():
+		return protocol.Errorf(protocol.CodeAlreadyExists, "the supervisor of attempt %s runs as process %d, in Nomad's allocation %s", attempt.ID, mark.PID, mark.Alloc)
+	}
+	cfg.Recover = true
+	return supervise.Run(ctx, cfg)
 }
 
 // superviseConfig reads what the daemon left in the attempt's directory and the

@@ -16,7 +16,7 @@ const noSandbox = "sandboxes need Linux and this is " + runtime.GOOS + "; this m
 // supervisors do not exist here.
 func supervisors(string) (edge.Spawner, string) { return nil, noSandbox }
 
-func superviseCommand() *cobra.Command {
+func superviseCommand(*string) *cobra.Command {
 	return &cobra.Command{
 		Use:    "supervise",
 		Hidden: true,

@@ -91,9 +91,17 @@ func (a Attempt) Make() (nonce string, err error) {
 	return nonce, durable.Replace(filepath.Join(a.path, "boot_nonce"), []byte(nonce), 0o600)
 }
 
-// BootNonce of the supervisor of this directory.
+// BootNonce of the supervisor of this directory: the daemon's, or of who took it.
 func (a Attempt) BootNonce() (string, error) {
 	b, err := os.ReadFile(filepath.Join(a.path, "boot_nonce"))
+	if errors.Is(err, fs.ErrNotExist) {
+		var m Mark
+		var ok bool
+		if m, ok, err = a.Mark(); err == nil && (!ok || m.Withdrawn) {
+			err = protocol.Errorf(protocol.CodeFailedPrecondition, "no supervisor has taken attempt %s", a.ID)
+		}
+		b = []byte(m.BootNonce)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -149,5 +157,12 @@ func (a Attempt) Sandbox() (r sandbox.Report) {
 	return r
 }
 
-// Remove ends the directory.
-func (a Attempt) Remove() error { return os.RemoveAll(a.path) }
+// Remove ends the directory. What it was made for goes first: a supervisor that finds
+// it half gone does not take it.
+func (a Attempt) Remove() error {
+	err := os.Remove(filepath.Join(a.path, allocationFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(a.path))
+}

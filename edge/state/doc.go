@@ -13,9 +13,12 @@
 //	journal/       device attempts, package journal
 //	attempts/<attempt id>/
 //	               one turn attempt: boot_nonce, claim, blobs/<hex digest>,
-//	               supervise.sock and whatever its supervisor keeps
+//	               supervise.sock and whatever its supervisor keeps; where
+//	               another scheduler starts that, allocation and offer, and
+//	               taken: the mark of the one process that took it (INV-14)
 //
-// It guarantees that files are replaced whole and survive a crash, and that a
-// directory is used by one daemon at a time. All state is here: a machine whose
+// It guarantees that files are replaced whole and survive a crash, that a
+// directory is used by one daemon at a time, and that an attempt's directory is taken
+// by one supervisor ever. All state is here: a machine whose
 // directory is gone has to enrol again.
 package state

@@ -235,6 +235,8 @@ func (a *attempt) result(ctx context.Context, err error) *runnerv1.Result {
 		return a.parkedResult(context.WithoutCancel(ctx))
 	case a.stopped.fired():
 		return &runnerv1.Result{Status: protocol.ResultCancelled, Code: string(protocol.CodeCancelled), Message: a.stopReason()}
+	case errors.Is(cause, errHandedOver):
+		return a.interruptedResult(errHandedOver)
 	case errors.Is(cause, errDeadline):
 		return &runnerv1.Result{Status: protocol.ResultFailed, Code: string(protocol.CodeDeadlineExceeded), Message: errDeadline.Message}
 	case errors.Is(cause, errStalled):

@@ -49,6 +49,14 @@ type Config struct {
 	WorkerIdle time.Duration
 	// BeginIn ends a supervisor that is given no work. Default 2 min.
 	BeginIn time.Duration
+	// HandOver, closed, ends the attempt as interrupted: it goes on from its last
+	// checkpoint in another one. The supervisor waits a moment for the daemon to take
+	// its records and ends; what is not taken then stays. Nil: never. Where it is set,
+	// to be given no work is no error either.
+	HandOver <-chan struct{}
+	// Recover: who had the attempt is gone for good, whether it had begun or not. It is
+	// interrupted, and this supervisor has its records alone.
+	Recover bool
 	// StatusCommand shows the machine's owner its state. Default `bivouac-edge status`.
 	StatusCommand string
 	Log           *slog.Logger

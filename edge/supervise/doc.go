@@ -20,6 +20,8 @@
 //   - what sandboxed code may write has a size, by a file system of its own where one
 //     can be mounted, and package caches are read by it and never written (INV-12);
 //   - Stop answers when no process is left, setsid and double fork included;
+//   - an attempt whose allocation is ended from outside is interrupted, and goes on
+//     from its last checkpoint elsewhere: it has not failed;
 //   - what it made is removed when the result is acknowledged (INV-18).
 //
 // It refuses a second claim, other work under the same attempt, and to go on

@@ -64,7 +64,7 @@ func (s service) Begin(_ context.Context, req *supervisev1.BeginRequest) (*super
 		return &supervisev1.BeginResponse{}, nil
 	case s.work != nil:
 		return nil, protocol.Errorf(protocol.CodeConflict, "attempt %s has begun with other work", s.cfg.Attempt)
-	case s.phase != phaseIdle || s.stopped.fired():
+	case s.phase != phaseIdle || s.stopped.fired() || s.handed.fired():
 		return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "attempt %s has ended already: a supervisor does not begin twice", s.cfg.Attempt)
 	}
 	now := s.lease.Now()

@@ -31,12 +31,13 @@ const (
 
 // Why an attempt ends before its worker has finished.
 var (
-	errLost      = protocol.Errorf(protocol.CodeLeaseExpired, "the lease was not renewed in time: everything the attempt ran was ended")
-	errDeadline  = protocol.Errorf(protocol.CodeDeadlineExceeded, "the attempt's time is over")
-	errStalled   = protocol.Errorf(protocol.CodeUnavailable, "the worker made no progress and was ended")
-	errParked    = protocol.Errorf(protocol.CodeApprovalRequired, "a person is asked: the attempt ends, and another goes on after the decision")
-	errRetention = protocol.Errorf(protocol.CodeLeaseExpired, "the lease was not renewed within its retention")
-	errOver      = errors.New("the attempt is over")
+	errLost       = protocol.Errorf(protocol.CodeLeaseExpired, "the lease was not renewed in time: everything the attempt ran was ended")
+	errDeadline   = protocol.Errorf(protocol.CodeDeadlineExceeded, "the attempt's time is over")
+	errStalled    = protocol.Errorf(protocol.CodeUnavailable, "the worker made no progress and was ended")
+	errParked     = protocol.Errorf(protocol.CodeApprovalRequired, "a person is asked: the attempt ends, and another goes on after the decision")
+	errHandedOver = protocol.Errorf(protocol.CodeUnavailable, "The scheduler of the machine ended the allocation before the turn had finished.")
+	errRetention  = protocol.Errorf(protocol.CodeLeaseExpired, "the lease was not renewed within its retention")
+	errOver       = errors.New("the attempt is over")
 )
 
 // supervisor of one attempt.
@@ -49,10 +50,10 @@ type supervisor struct {
 	short    *short
 	// recovered: an earlier supervisor worked here, and this one only has its records.
 	recovered bool
-	// begun, stopped and retired are closed once; quiet is closed when the attempt
-	// has no process and will have none.
-	begun, stopped, retired, quiet mark
-	renewed                        chan struct{} // has a token after new terms
+	// begun, stopped, handed and retired are closed once; quiet is closed when the
+	// attempt has no process and will have none.
+	begun, stopped, handed, retired, quiet mark
+	renewed                                chan struct{} // has a token after new terms
 
 	mu       sync.Mutex // guards the fields below
 	phase    phase
@@ -113,7 +114,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}()
 	s := &supervisor{
 		cfg: cfg, lease: lease.NewLease(cfg.Elapsed), records: recs, requests: newRequests(), live: newLive(), short: newShort(),
-		begun: newMark(), stopped: newMark(), retired: newMark(), quiet: newMark(), renewed: make(chan struct{}, 1),
+		begun: newMark(), stopped: newMark(), handed: newMark(), retired: newMark(), quiet: newMark(), renewed: make(chan struct{}, 1),
 	}
 	if err := s.recover(ctx); err != nil {
 		return err
@@ -146,6 +147,7 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	g.Go(func() error { return recs.runSync(ctx) })
 	g.Go(func() error { return s.runClock(ctx) })
+	g.Go(func() error { s.awaitHandOver(ctx); return nil })
 	g.Go(func() error {
 		defer over(errOver)
 		return s.runAttempt(ctx)
@@ -165,7 +167,7 @@ func (s *supervisor) recover(ctx context.Context) error {
 		return err
 	}
 	started, result, _ := s.records.state()
-	if !started {
+	if !started && !s.cfg.Recover {
 		return nil
 	}
 	s.phase, s.recovered = phaseDone, true
@@ -188,7 +190,17 @@ func (s *supervisor) runAttempt(ctx context.Context) error {
 		case <-s.stopped.c:
 			s.quiet.fire()
 			return nil
+		case <-s.handed.c:
+			if !s.begun.fired() {
+				s.cfg.Log.Info("the allocation ends before the attempt has begun")
+				s.quiet.fire()
+				return nil
+			}
 		case <-wait.C:
+			if s.cfg.HandOver != nil {
+				s.cfg.Log.Info("bivouac-edge handed no work over, and this supervisor ends", "within", s.cfg.BeginIn)
+				return nil
+			}
 			return protocol.Errorf(protocol.CodeUnavailable, "no work was handed over to the supervisor within %s", s.cfg.BeginIn)
 		case <-ctx.Done():
 			return nil
@@ -211,6 +223,9 @@ func (s *supervisor) perform(ctx context.Context) error {
 	}
 	if s.stopped.fired() { // before there was anything to end
 		a.end(protocol.Errorf(protocol.CodeCancelled, "%s", s.stopReason()))
+	}
+	if s.handed.fired() {
+		a.end(errHandedOver)
 	}
 	result := a.run(ctx)
 	s.quiet.fire()
@@ -254,10 +269,28 @@ func (s *supervisor) conclude(r *runnerv1.Result) error {
 // stopLinger is how long the result of a stopped attempt waits for a reader.
 const stopLinger = 30 * time.Second
 
+// handOverLinger is how long who ends the allocation has to wait for the daemon to take
+// the records: it kills after twice that.
+const handOverLinger = 15 * time.Second
+
+// awaitHandOver ends the attempt when its allocation is to end.
+func (s *supervisor) awaitHandOver(ctx context.Context) {
+	select {
+	case <-s.cfg.HandOver:
+		s.cfg.Log.Warn("the allocation is to end: the attempt is interrupted and goes on from its last checkpoint in another one")
+		s.mu.Lock()
+		s.handed.fire() // from now on nothing begins
+		s.mu.Unlock()
+		s.end(errHandedOver)
+	case <-ctx.Done():
+	}
+}
+
 // linger keeps the records readable: until the result is acknowledged, or until
 // retention is over, when the server has given the work to another.
 func (s *supervisor) linger(ctx context.Context) error {
-	stopped, late := s.stopped.c, (<-chan time.Time)(nil)
+	stopped, handed, late := s.stopped.c, s.handed.c, (<-chan time.Time)(nil)
+	over := s.cleanUp
 	for {
 		changed := s.records.wait()
 		if _, result, acked := s.records.state(); result > 0 && acked >= result {
@@ -273,8 +306,16 @@ func (s *supervisor) linger(ctx context.Context) error {
 			t := time.NewTimer(stopLinger)
 			defer t.Stop()
 			late = t.C
+		case <-handed:
+			handed = nil
+			if _, result, _ := s.records.state(); result == 0 {
+				return nil // its authority was lost before: no result is made up
+			}
+			t := time.NewTimer(handOverLinger)
+			defer t.Stop()
+			late, over = t.C, func(context.Context) error { return nil } // the daemon has its files
 		case <-late:
-			return s.cleanUp(ctx)
+			return over(ctx)
 		case <-s.retired.c:
 			return errors.Join(s.conclude(s.interruptedResult(errRetention)), s.cleanUp(ctx))
 		case <-ctx.Done():
