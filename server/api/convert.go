@@ -121,7 +121,7 @@ func grantOut(g policy.Grant, name string) *apiv1.Grant {
 	return &apiv1.Grant{
 		Id: g.ID.String(), Agent: g.Agent, PrincipalId: g.Principal.String(), PrincipalName: name, State: state,
 		Credentials: g.Credentials, CreatedAt: at(g.CreatedAt), RevokedAt: at(g.RevokedAt), RevokedWhy: g.RevokedWhy,
-		RotatedAt: at(g.RotatedAt), RotatingSince: at(g.RotationAt),
+		RotatedAt: at(g.RotatedAt), RotatingSince: at(g.RotationAt), Pending: g.Pending(), ProvenAt: at(g.ProvenAt),
 	}
 }
 

@@ -51,7 +51,8 @@ func (s grants) GetGrant(ctx context.Context, r *apiv1.GetGrantRequest) (*apiv1.
 	if err != nil {
 		return nil, err
 	}
-	out := &apiv1.GetGrantResponse{Machines: reach.Machines, Sessions: int32(reach.Sessions), Running: int32(reach.Running), Receipt: reach.Grant.Receipt, RotationReceipt: reach.Grant.RotationReceipt}
+	out := &apiv1.GetGrantResponse{Machines: reach.Machines, Sessions: int32(reach.Sessions), Running: int32(reach.Running), Receipt: reach.Grant.Receipt,
+		RotationReceipt: reach.Grant.RotationReceipt, Proof: reach.Grant.Proof}
 	for _, c := range reach.Credentials {
 		out.Credentials = append(out.Credentials, &apiv1.CredentialReach{Name: c.Name, Tools: c.Tools, Destinations: c.Destinations})
 	}

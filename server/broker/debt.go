@@ -11,6 +11,7 @@ import (
 	"bivouac/edge/finding"
 	"bivouac/edge/op"
 	"bivouac/edge/protocol"
+	"bivouac/server/broker/authority"
 )
 
 // debtAgain is the wait before what the authority did not take is tried again.
@@ -80,9 +81,12 @@ func (d *debts) count() (n int, why error) {
 func (b *Broker) runDebts(ctx context.Context) error {
 	for ctx.Err() == nil {
 		for _, id := range b.debts.due(b.feed.RevokedGrants()) {
-			_, err := b.ports.Authority.RevokeGrant(ctx, id)
-			if protocol.CodeOf(err) == protocol.CodeNotFound {
+			g, err := b.ports.Authority.RevokeGrant(ctx, id)
+			switch {
+			case protocol.CodeOf(err) == protocol.CodeNotFound:
 				err = nil // it was never held here, or is forgotten
+			case err == nil: // the server may have a receipt that does not show it
+				b.ended.add(authority.Ended{Grant: id, At: g.RevokedAt, How: "it was revoked at the broker"})
 			}
 			if b.debts.settle(id, err) && ctx.Err() == nil {
 				b.log.WarnContext(ctx, "a revoked grant is refused here, and may live where it is held", "grant", id, "error", err)

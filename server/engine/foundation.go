@@ -220,6 +220,10 @@ func explainGrant(tx *store.Tx, id protocol.GrantID) (Explanation, error) {
 	}
 	x := Explanation{State: "REVOKED", Waited: tx.Now.Sub(g.RevokedAt),
 		WaitingFor: "nothing: it was revoked at " + g.RevokedAt.UTC().Format(time.RFC3339)}
+	if left := g.Pending(); left != "" {
+		x.WaitingFor = "a look that shows all of it gone: it was revoked at " + g.RevokedAt.UTC().Format(time.RFC3339) + " and is refused, but " + left
+		x.Remedies = []string{"bivouac doctor", "bivouac revoke " + g.ID.String() + "  (probes every layer again)"}
+	}
 	if tx.Caller().Principal() != g.Principal {
 		return x, nil // what ran under it is that person's to see
 	}

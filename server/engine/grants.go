@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -95,8 +96,9 @@ type EndedGrant struct {
 }
 
 // GrantEnded ends here what ended at the authority, with a receipt that is kept:
-// nobody waits for the answer. settled says that the server has it as revoked; a
-// grant that it does not know may be about to be stored, and is to be told again.
+// nobody waits for the answer. settled says that the server has it as revoked, and a
+// receipt that shows every layer gone; a grant that it does not know may be about to be
+// stored, and is to be told again, as is one of which something is left.
 func (e *Engine) GrantEnded(ctx context.Context, g EndedGrant) (settled bool, err error) {
 	var known policy.Grant
 	err = e.cfg.Store.View(ctx, store.AsLoop("authority"), func(tx *store.Tx) (err error) {
@@ -108,10 +110,12 @@ func (e *Engine) GrantEnded(ctx context.Context, g EndedGrant) (settled bool, er
 		return false, nil
 	case err != nil:
 		return false, err
-	case !known.RevokedAt.IsZero() && known.Receipt != "":
+	case !known.RevokedAt.IsZero() && known.Pending() == "":
 		return true, nil
 	case !known.RevokedAt.IsZero() && time.Since(known.RevokedAt) < receiptDue:
 		return false, nil // whoever revoked it is about to sign
+	case known.Receipt != "" && !e.clear(ctx, g.ID):
+		return false, nil // a second receipt could say no more than the first
 	}
 	r := revoking{e: e, begun: time.Now(), id: g.ID, reason: known.RevokedWhy}
 	if known.RevokedAt.IsZero() {
@@ -122,7 +126,14 @@ func (e *Engine) GrantEnded(ctx context.Context, g EndedGrant) (settled bool, er
 		return false, err
 	}
 	e.cfg.Log.Info("a grant ended at the authority", "grant", g.ID, "how", g.How, "receipt", r.receipt != "")
-	return r.receipt != "", nil
+	return r.receipt != "" && r.whole(), nil
+}
+
+// clear reports that the broker holds a revoked grant as ended, and no flow under it.
+func (e *Engine) clear(ctx context.Context, id protocol.GrantID) bool {
+	r := revoking{e: e, begun: time.Now(), id: id}
+	r.revokeAtBroker(ctx)
+	return r.whole()
 }
 
 // receiptDue is how long a revocation may take until it is signed. One without a
@@ -155,6 +166,11 @@ func (r *revoking) run(ctx context.Context, c store.Caller) (Revocation, error) 
 	r.probe(ctx, probe)
 	r.sign(ctx, ended)
 	return Revocation{Grant: r.grant, Before: r.before, Layers: r.layers, Ended: ended, Receipt: r.receipt}, nil
+}
+
+// whole reports that every layer was seen to be clear.
+func (r *revoking) whole() bool {
+	return !slices.ContainsFunc(r.layers, func(l Layer) bool { return !l.Gone })
 }
 
 func (r *revoking) layer(name, probe string, gone bool, detail string) {
@@ -231,9 +247,12 @@ func (r *revoking) revokeAtBroker(ctx context.Context) {
 		detail += ", last request admitted at " + time.UnixMicro(resp.LastAdmittedUs).UTC().Format(time.RFC3339Nano)
 	}
 	r.layer("broker", "grant refused, no flow open", resp.FlowsZeroUs > 0, detail)
+	const held = "ended where it is held"
 	if pending := resp.GetPending(); pending != "" {
-		r.layer("authority", "token ended where it is held", false, "the broker refuses it and goes on trying: "+pending)
+		r.layer("authority", held, false, "the broker refuses it and goes on trying: "+pending)
+		return
 	}
+	r.layer("authority", held, true, "it has it as revoked since "+time.UnixMicro(resp.GetRevokedUs()).UTC().Format(time.RFC3339Nano))
 }
 
 // probe presents the capability that worked before the revocation once more.
@@ -252,17 +271,34 @@ func (r *revoking) probe(ctx context.Context, token string) {
 	}
 }
 
-// sign has the layers signed by the broker's receipt key, and keeps the first
-// receipt with the grant.
+// sign has the layers signed by the broker's receipt key, and keeps the first receipt
+// with the grant; beside it the one that shows as gone what the first did not, which
+// names it by its digest.
 func (r *revoking) sign(ctx context.Context, ended Ended) {
-	body, err := canonical.Marshal(map[string]any{
+	says := map[string]any{
 		"kind": "revocation", "grant": r.id, "tenant": r.grant.Tenant, "principal": r.grant.Principal, "agent": r.grant.Agent,
-		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers, "ended": ended})
+		"reason": r.reason, "revoked_at": r.grant.RevokedAt.UTC().Format(time.RFC3339Nano), "layers": r.layers, "ended": ended}
+	if r.before {
+		says["probed_at"] = r.begun.UTC().Format(time.RFC3339Nano)
+	}
+	if first := r.grant.Receipt; first != "" {
+		says["follows"] = canonical.Digest([]byte(first))
+	}
+	body, err := canonical.Marshal(says)
 	if err == nil {
 		r.receipt, err = r.e.cfg.Broker.SignReceipt(ctx, body)
 	}
 	if err == nil {
-		err = r.e.cfg.Store.Update(ctx, store.AsLoop("receipt"), func(tx *store.Tx) error { return tx.KeepReceipt(r.id, r.receipt) })
+		err = r.e.cfg.Store.Update(ctx, store.AsLoop("receipt"), func(tx *store.Tx) error {
+			if err := tx.KeepReceipt(r.id, r.receipt); err != nil {
+				return err
+			}
+			kept, err := tx.Grant(r.id)
+			if err == nil {
+				r.grant = kept
+			}
+			return err
+		})
 	}
 	if err != nil {
 		r.e.cfg.Log.Warn("a revocation has no kept receipt", "grant", r.id, "error", err)

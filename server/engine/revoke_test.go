@@ -39,7 +39,7 @@ func TestRevokeGrantMidTurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rev.Receipt == "" || rev.Grant.RevokedAt.IsZero() || len(rev.Layers) != 4 {
+		if rev.Receipt == "" || rev.Grant.RevokedAt.IsZero() || len(rev.Layers) != 5 || rev.Grant.Receipt != rev.Receipt || rev.Grant.Pending() != "" {
 			t.Errorf("revocation %+v", rev)
 		}
 		for _, l := range rev.Layers {

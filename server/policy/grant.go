@@ -18,8 +18,12 @@ type Grant struct {
 	CreatedAt   time.Time
 	RevokedAt   time.Time
 	RevokedWhy  string // as whoever revoked it said
-	// Receipt is the broker's signature over what ended with it: JWS, compact.
+	// Receipt is the broker's first signature over what ended with it: JWS, compact.
 	Receipt string
+	// Proof is a later one, kept at ProvenAt, which shows as gone what the first did not;
+	// empty: there was nothing left, or it is not seen to be gone yet.
+	Proof    string
+	ProvenAt time.Time
 	// Rotation names the renewal of Sealed that is under way, and RotationAt when it
 	// began; empty: none is.
 	Rotation   protocol.CleanupID

@@ -6,11 +6,11 @@ import (
 )
 
 const grantColumns = `g.id, g.tenant, g.principal, g.agent, g.credentials, g.sealed, g.created_at, g.revoked_at, g.revoked_why, g.receipt,
-	g.rotation, g.rotation_at, g.rotated_at, g.rotation_receipt`
+	g.rotation, g.rotation_at, g.rotated_at, g.rotation_receipt, g.proof, g.proven_at`
 
 func scanGrant(r scanner) (g policy.Grant, err error) {
 	err = r.Scan(&g.ID, &g.Tenant, &g.Principal, &g.Agent, document(&g.Credentials), blob(&g.Sealed), at(&g.CreatedAt), at(&g.RevokedAt), &g.RevokedWhy, &g.Receipt,
-		&g.Rotation, at(&g.RotationAt), at(&g.RotatedAt), &g.RotationReceipt)
+		&g.Rotation, at(&g.RotationAt), at(&g.RotatedAt), &g.RotationReceipt, &g.Proof, at(&g.ProvenAt))
 	return g, err
 }
 
@@ -27,6 +27,7 @@ var (
 		AND ($4 = 1 OR g.revoked_at = 0) ORDER BY g.created_at, g.id`)
 	revokeGrant = define(`UPDATE grants SET revoked_at = $2, revoked_why = $3 WHERE id = $1 AND revoked_at = 0`)
 	keepReceipt = define(`UPDATE grants SET receipt = $2 WHERE id = $1 AND revoked_at <> 0 AND receipt = ''`)
+	keepProof   = define(`UPDATE grants SET proof = $2, proven_at = $3 WHERE id = $1 AND revoked_at <> 0 AND receipt <> '' AND proof = ''`)
 )
 
 // InsertGrant stores what the broker sealed for a principal and an agent.
@@ -80,13 +81,18 @@ func (tx *Tx) RevokeGrant(id protocol.GrantID, why string) (policy.Grant, error)
 	return g, nil
 }
 
-// KeepReceipt stores the first signed receipt of a revocation. A later one, of
-// layers that were probed again, is its asker's to keep.
+// KeepReceipt stores the first signed receipt of a revocation, and beside it the first
+// later one that shows everything gone, where the first does not: what was signed is
+// never written over. Any other is its asker's to keep.
 func (tx *Tx) KeepReceipt(id protocol.GrantID, receipt string) error {
 	g, err := tx.Grant(id)
-	if err != nil || g.RevokedAt.IsZero() || g.Receipt != "" {
+	switch later := (policy.Grant{Receipt: receipt}); {
+	case err != nil || g.RevokedAt.IsZero():
 		return err
+	case g.Receipt == "":
+		_, err = tx.exec(keepReceipt, id, receipt)
+	case g.Pending() != "" && later.Left() == "":
+		_, err = tx.exec(keepProof, id, receipt, tx.Now)
 	}
-	_, err = tx.exec(keepReceipt, id, receipt)
 	return err
 }

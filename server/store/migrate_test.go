@@ -22,6 +22,8 @@ var beforeOwners = []string{
 	`DROP INDEX grants_rotated_at`,
 	`ALTER TABLE grants DROP COLUMN rotated_at`,
 	`ALTER TABLE grants DROP COLUMN rotation_receipt`,
+	`ALTER TABLE grants DROP COLUMN proof`,
+	`ALTER TABLE grants DROP COLUMN proven_at`,
 	`DROP INDEX runners_workload`,
 	`ALTER TABLE runners DROP COLUMN workload`,
 	`DROP INDEX attempts_allocated`,

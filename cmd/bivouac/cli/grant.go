@@ -55,7 +55,7 @@ one back with bivouac revoke.`,
 			return a.list(res, len(res.GetGrants()), "no grant yet: "+a.grantCommandFor(ctx, c)+" makes one", func(w io.Writer) {
 				t := newTable(w, "ID", "AGENT", "PRINCIPAL", "STATE", "CREDENTIALS", "CREATED")
 				for _, g := range res.GetGrants() {
-					t.row(g.GetId(), g.GetAgent(), g.GetPrincipalName(), g.GetState(), orNone(g.GetCredentials()), ago(g.GetCreatedAt()))
+					t.row(g.GetId(), g.GetAgent(), g.GetPrincipalName(), grantState(g), orNone(g.GetCredentials()), ago(g.GetCreatedAt()))
 				}
 				t.flush()
 			})
@@ -77,16 +77,26 @@ func (a *app) grantCommandFor(ctx context.Context, c *client.Client) string {
 	return command + "NAME, of those of bivouac agents list,"
 }
 
+// grantState tells an end that is seen in every layer from one that is not yet.
+func grantState(g *apiv1.Grant) string {
+	if g.GetPending() != "" {
+		return g.GetState() + ", pending"
+	}
+	return g.GetState()
+}
+
 func (a *app) grantShow() *cobra.Command {
-	var receipt string
+	var receipt, proof string
 	cmd := &cobra.Command{
 		Use:   "show GRANT",
 		Short: "What a grant lets its agent do, or how it ended",
 		Long: `Shows where each credential of a grant goes, by the agent's newest definition, on which
 machines the agent may act, and what would end with the grant. Of one that has ended: why,
 wherever it was revoked, and with --receipt the signed receipt over what ended with it.
+Where that does not show every layer gone, the broker goes on, and a later receipt that
+does is kept beside it: --proof writes it. Until then the end is shown as pending.
 Of one in force whose secret part was renewed, --receipt is of the last time.`,
-		Example: "  bivouac grant show grt_01…\n  bivouac grant show grt_01… --receipt end.jws",
+		Example: "  bivouac grant show grt_01…\n  bivouac grant show grt_01… --receipt end.jws --proof gone.jws",
 		Args:    cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Grants.GetGrant(ctx, &apiv1.GetGrantRequest{GrantId: args[0]})
@@ -103,11 +113,32 @@ Of one in force whose secret part was renewed, --receipt is of the last time.`,
 			if err := a.keepReceipt(receipt, signed); err != nil {
 				return err
 			}
+			if err := a.keepProof(proof, res); err != nil {
+				return err
+			}
 			return a.print(res, func(w io.Writer) { showGrant(w, res) })
 		}),
 	}
 	cmd.Flags().StringVar(&receipt, "receipt", "", "write the signed receipt of its end, or of its last rotation, into this file")
+	cmd.Flags().StringVar(&proof, "proof", "", "write the later signed receipt, which shows as gone what the first did not, into this file")
 	return cmd
+}
+
+// keepProof writes the receipt that shows every layer of an end gone, where that is not
+// the first one.
+func (a *app) keepProof(file string, r *apiv1.GetGrantResponse) error {
+	g := r.GetGrant()
+	switch {
+	case file == "":
+		return nil
+	case g.GetRevokedAt() == nil:
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s is in force: only an end has a proof; bivouac revoke %s ends it", g.GetId(), g.GetId())
+	case g.GetPending() != "":
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the end of %s is pending: %s; bivouac revoke %s probes it again", g.GetId(), plain(g.GetPending()), g.GetId())
+	case r.GetProof() == "":
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "the first receipt of %s shows every layer gone: bivouac grant show %s --receipt %s", g.GetId(), g.GetId(), shellword.Quote(file))
+	}
+	return a.keepReceipt(file, r.GetProof())
 }
 
 func showGrant(w io.Writer, r *apiv1.GetGrantResponse) {
@@ -118,7 +149,14 @@ func showGrant(w io.Writer, r *apiv1.GetGrantResponse) {
 		if why := g.GetRevokedWhy(); why != "" {
 			fmt.Fprintf(w, ": %s", plain(why))
 		}
-		fmt.Fprintf(w, "\nwhat ended with it: bivouac explain %s\n", g.GetId())
+		fmt.Fprintln(w)
+		switch {
+		case g.GetPending() != "":
+			fmt.Fprintf(w, "pending: it is refused, and not every layer is seen to be gone: %s\nprobe it again: bivouac revoke %s\n", plain(g.GetPending()), g.GetId())
+		case g.GetProvenAt() != nil:
+			fmt.Fprintf(w, "seen gone in every layer %s, by a later receipt: bivouac grant show %s --proof FILE\n", ago(g.GetProvenAt()), g.GetId())
+		}
+		fmt.Fprintf(w, "what ended with it: bivouac explain %s\n", g.GetId())
 		return
 	}
 	showRotation(w, g)
@@ -207,7 +245,7 @@ goes on; bivouac explain GRANT lists later what ended.`,
 			}
 			if !gone {
 				return protocol.Errorf(protocol.CodeUnavailable,
-					"the grant is revoked and nothing is minted under it, but not every layer could be seen to be clear: run bivouac revoke %s again", args[0])
+					"the grant is revoked and nothing is minted under it, but not every layer could be seen to be clear: run bivouac revoke %s again; the broker goes on by itself, and bivouac grant show %s says when it is", args[0], args[0])
 			}
 			return nil
 		}),

@@ -57,6 +57,7 @@ type Broker struct {
 	byKey   map[string]*brokerv1.InvokeResponse
 	effects []Effect
 	revoked map[protocol.GrantID]time.Time
+	pending string                     // why the authority does not take ends
 	parts   map[protocol.GrantID]parts // of grants that were renewed
 	step    func(string)               // before each step of a rotation
 	calling func()                     // before each call

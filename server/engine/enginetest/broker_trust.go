@@ -23,6 +23,13 @@ func (b *Broker) CreateGrant(_ context.Context, req *brokerv1.CreateGrantRequest
 	return []byte("sealed:" + req.GrantId), nil
 }
 
+// SetPending has the authority not take ends for a reason; empty: it takes them.
+func (b *Broker) SetPending(why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending = why
+}
+
 // RevokeGrant refuses the grant from now on.
 func (b *Broker) RevokeGrant(_ context.Context, id protocol.GrantID) (*brokerv1.RevokeGrantResponse, error) {
 	b.mu.Lock()
@@ -35,7 +42,7 @@ func (b *Broker) RevokeGrant(_ context.Context, id protocol.GrantID) (*brokerv1.
 	}
 	now := time.Now()
 	b.revoked[id] = now
-	return &brokerv1.RevokeGrantResponse{RevokedUs: now.UnixMicro(), FlowsZeroUs: now.UnixMicro()}, nil
+	return &brokerv1.RevokeGrantResponse{RevokedUs: now.UnixMicro(), FlowsZeroUs: now.UnixMicro(), Pending: b.pending}, nil
 }
 
 // parts of a grant that were sealed and count: the one in force, and one that is not

@@ -1,8 +1,11 @@
 package storetest
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,18 +56,32 @@ func grants(t *testing.T, s *store.Store) {
 	if again := revoke(newer); first.RevokedAt.IsZero() || !again.RevokedAt.Equal(first.RevokedAt) {
 		t.Errorf("revoked at %v, then at %v", first.RevokedAt, again.RevokedAt)
 	}
-	// The first receipt is kept, and none of a grant in force.
+	// The first receipt is kept, and none of a grant in force; a later one beside it, where
+	// it shows as gone what the first did not.
 	keep := func(g protocol.GrantID, receipt string) {
 		update(t, s, x.user(), func(tx *store.Tx) error { return tx.KeepReceipt(g, receipt) })
 	}
-	keep(newer, "first")
-	keep(newer, "second")
-	keep(x.Grant, "early")
+	first1, still, gone := receipt(false, "first"), receipt(false, "again"), receipt(true, "gone")
+	keep(newer, first1)
+	keep(newer, still)
+	keep(x.Grant, gone)
+	view(t, s, x.user(), func(tx *store.Tx) error {
+		g, err := tx.Grant(newer)
+		if g.Receipt != first1 || g.Proof != "" || !g.ProvenAt.IsZero() || !strings.Contains(g.Pending(), "authority: first") {
+			t.Errorf("before it is proven: %+v, pending %q", g, g.Pending())
+		}
+		return err
+	})
+	keep(newer, gone)
+	keep(newer, receipt(true, "once more"))
 	view(t, s, x.user(), func(tx *store.Tx) error {
 		g, err := tx.Grant(newer)
 		other, err2 := tx.Grant(x.Grant)
-		if g.Receipt != "first" || g.RevokedWhy != "lost laptop" || other.Receipt != "" {
+		if g.Receipt != first1 || g.RevokedWhy != "lost laptop" || other.Receipt != "" {
 			t.Errorf("receipt %q why %q, of one in force %q", g.Receipt, g.RevokedWhy, other.Receipt)
+		}
+		if g.Proof != gone || g.ProvenAt.IsZero() || g.Pending() != "" || other.Proof != "" {
+			t.Errorf("proof %q at %s, pending %q, of one in force %q", g.Proof, g.ProvenAt, g.Pending(), other.Proof)
 		}
 		return errors.Join(err, err2)
 	})
@@ -407,4 +424,10 @@ func acceptedPatches(t *testing.T, s *store.Store, x *side) {
 	want("the new workspace is next", "other base")
 	run(fifth, "p5", session.Completed)
 	want("after it", "other base", "p5")
+}
+
+// receipt of a grant's end that shows the authority as gone, or not.
+func receipt(gone bool, why string) string {
+	body := fmt.Sprintf(`{"layers":[{"name":"server","gone":true},{"name":"authority","detail":%q,"gone":%t}]}`, why, gone)
+	return "head." + base64.RawURLEncoding.EncodeToString([]byte(body)) + ".signature"
 }

@@ -289,7 +289,7 @@ func otherColumns(t *testing.T, s *store.Store, x *side) {
 		var g policy.Grant
 		fill(&g)
 		g.Tenant, g.Principal, g.RevokedAt = x.Tenant, x.User, time.Time{}
-		g.RevokedWhy, g.Receipt = "", ""                                                            // come with the revocation
+		g.RevokedWhy, g.Receipt, g.Proof, g.ProvenAt = "", "", "", time.Time{}                      // come with the revocation
 		g.Rotation, g.RotationAt, g.RotatedAt, g.RotationReceipt = "", time.Time{}, time.Time{}, "" // and these with a rotation
 		if err := tx.InsertGrant(g); err != nil {
 			return err
