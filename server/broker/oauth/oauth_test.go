@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -327,6 +328,90 @@ func TestReplacedWhileTheStoreIsAway(t *testing.T) {
 		if report.All[0].Level == finding.Problem {
 			t.Errorf("%+v", report.All)
 		}
+	})
+}
+
+// A refresh token that could not be stored waits for a request that is under way when it
+// is its turn, and is stored after that, also when the request failed, and at the end
+// of the broker. INV-18.
+func TestNotStoredBesideARequest(t *testing.T) {
+	// begin leaves the refresh token of a request unstored, and makes the next fail.
+	begin := func(t *testing.T, r *room) {
+		r.shelf.set(true, "")
+		r.want("access-token-canary-1")
+		r.issuer.mu.Lock()
+		r.issuer.answer = func(w http.ResponseWriter, _ url.Values) { fail(w, 503, "server_error") }
+		r.issuer.mu.Unlock()
+		time.Sleep(saveAgain - 500*time.Millisecond)
+		one, _ := secret.New("access-token-canary-1")
+		r.tokens.Refused(tenant, "calendar", one)
+	}
+	stored := func(t *testing.T, r *room) {
+		t.Helper()
+		if got := r.shelf.stored().Reveal(); got != "refresh-token-canary-2" {
+			t.Errorf("stored is %q", got)
+		}
+	}
+	t.Run("the broker goes on", func(t *testing.T) {
+		inRoom(t, nil, func(t *testing.T, r *room) {
+			begin(t, r)
+			if got, err := r.access(); protocol.CodeOf(err) != protocol.CodeUnavailable {
+				t.Errorf("got %q, %v", got, err)
+			}
+			r.shelf.set(false, "")
+			time.Sleep(saveAgain + time.Second)
+			stored(t, r)
+		})
+	})
+	t.Run("the broker ends", func(t *testing.T) {
+		var left *room
+		inRoom(t, nil, func(t *testing.T, r *room) {
+			left = r
+			begin(t, r)
+			go r.access()
+			synctest.Wait() // its request is under way
+			r.shelf.set(false, "")
+		})
+		stored(t, left)
+	})
+}
+
+// spy is told of a line before whoever wrote it goes on.
+type spy struct {
+	slog.Handler
+	told func(line string)
+}
+
+func (s spy) Handle(ctx context.Context, r slog.Record) error {
+	s.told(r.Message)
+	return s.Handler.Handle(ctx, r)
+}
+
+// Who was let go by one request begins the next at once, while the one before still
+// writes its last word.
+func TestRequestAfterRequest(t *testing.T) {
+	inRoom(t, nil, func(t *testing.T, r *room) {
+		other, _ := secret.New("refresh-token-canary-8") // which a person stores
+		var begun, ended atomic.Bool
+		r.tokens.log = slog.New(spy{slog.NewTextHandler(&r.log, nil), func(line string) {
+			if line != "access token" || begun.Swap(true) {
+				return
+			}
+			r.issuer.mu.Lock()
+			r.issuer.good = other.Reveal()
+			r.issuer.mu.Unlock()
+			r.shelf.set(false, other.Reveal())
+			if a, err := r.tokens.Access(t.Context(), tenant, "calendar", other); err != nil || a.Token.Reveal() != "access-token-canary-2" {
+				t.Errorf("the next: %q, %v", a.Token.Reveal(), err)
+			}
+			ended.Store(true)
+		}})
+		_, _ = r.access() // what it was given counts no more
+		time.Sleep(3 * time.Second)
+		if !ended.Load() {
+			t.Error("no request followed")
+		}
+		r.want("access-token-canary-2")
 	})
 }
 

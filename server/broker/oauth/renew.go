@@ -54,10 +54,15 @@ func (t *Tokens) renew(ctx context.Context, k key, stored, with secret.Value) {
 	t.log.InfoContext(ctx, "access token", "credential", k.name, "tenant", k.tenant, "life", got.life.Round(time.Second), "replaced", replaced)
 }
 
+// finishLocked lets go whoever waits. What is still to be stored is so only from here
+// on: while the request was under way nobody was to write it.
 func (t *Tokens) finishLocked(h *held) {
 	if h.done != nil {
 		close(h.done)
 		h.done = nil
+	}
+	if h.open() {
+		t.unsaved.Ring()
 	}
 }
 
@@ -90,7 +95,6 @@ func (t *Tokens) save(ctx context.Context, k key) {
 		t.log.WarnContext(ctx, "a credential was stored anew or deleted while its token was renewed: what is stored counts", "credential", k.name, "tenant", k.tenant)
 	default:
 		t.log.ErrorContext(ctx, "a refresh token was replaced and is not stored yet: it is lost if the broker ends before it is", "credential", k.name, "tenant", k.tenant, "error", err)
-		t.unsaved.Ring()
 	}
 }
 
@@ -103,11 +107,15 @@ func (t *Tokens) runUnsaved(ctx context.Context) error {
 			continue
 		}
 		pause.Wait(ctx, saveAgain)
-		for _, k := range t.open() { // at the end, too: it is the last chance
-			t.save(context.WithoutCancel(ctx), k)
-		}
+		t.saveOpen(ctx)
 	}
 	return nil
+}
+
+func (t *Tokens) saveOpen(ctx context.Context) {
+	for _, k := range t.open() {
+		t.save(context.WithoutCancel(ctx), k)
+	}
 }
 
 // open are the credentials whose refresh token is not stored.
@@ -115,12 +123,15 @@ func (t *Tokens) open() (out []key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, h := range t.held {
-		if !h.stored.IsZero() && !h.saved && h.done == nil {
+		if h.open() {
 			out = append(out, k)
 		}
 	}
 	return out
 }
+
+// open: a refresh token is not stored, and no request is under way that may replace it.
+func (h *held) open() bool { return !h.stored.IsZero() && !h.saved && h.done == nil }
 
 // grantOf is what the server gave.
 type grantOf struct {

@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -87,8 +88,9 @@ type Tokens struct {
 	ops     op.Runner
 	unsaved op.Bell
 
-	mu   sync.Mutex // guards below
-	held map[key]*held
+	mu       sync.Mutex // guards below
+	held     map[key]*held
+	requests int // that were begun
 }
 
 type key struct {
@@ -135,6 +137,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 	g.Go(func() error { return t.ops.Run(ctx) })
 	g.Go(func() error { return t.runUnsaved(ctx) })
 	err := g.Wait()
+	t.saveOpen(ctx) // no request replaces it any more: it is the last chance
 	for _, c := range t.configs {
 		c.Client.CloseIdleConnections()
 	}
@@ -193,7 +196,9 @@ func (t *Tokens) find(k key, stored secret.Value) (Access, <-chan struct{}, erro
 		with = h.stored // what took the place of stored, perhaps not stored yet
 	}
 	done := make(chan struct{})
-	if !t.ops.Start(k.tenant.String()+"/"+k.name, func(ctx context.Context) { t.renew(ctx, k, stored, with) }) {
+	// An op may still end when who waited for its token asks for the next one.
+	t.requests++
+	if !t.ops.Start(fmt.Sprintf("%s/%s/%d", k.tenant, k.name, t.requests), func(ctx context.Context) { t.renew(ctx, k, stored, with) }) {
 		return Access{}, nil, protocol.Errorf(protocol.CodeUnavailable, "the broker is stopping, or has not started: no token is got for the credential %q", k.name)
 	}
 	h.done = done
