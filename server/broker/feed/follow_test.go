@@ -76,7 +76,7 @@ func TestFollow(t *testing.T) {
 		f := feed.New(root.Key.Public().(ed25519.PublicKey), func() time.Duration { return time.Since(start) }, slog.New(slog.DiscardHandler))
 		brokerCert := root.Leaf(identity.RoleBroker, "brk_1", "")
 		w, err := feed.Follow(f, feed.Config{
-			Addresses: []string{"server:7401"}, Root: root.Certificate, BootNonce: "b", Log: slog.New(slog.DiscardHandler),
+			Addresses: []string{"10.0.0.1:7401"}, Root: root.Certificate, BootNonce: "b", Log: slog.New(slog.DiscardHandler),
 			Certificate: func() (*tls.Certificate, error) { return brokerCert, nil },
 			Network: link.Network{DialTCP: func(ctx context.Context, _ string) (net.Conn, error) { return ln.Dial(ctx) }, ListenPacket: func(context.Context) (net.PacketConn, error) {
 				return nil, errors.New("no UDP here")
