@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"bivouac/edge/filemode"
@@ -20,7 +21,9 @@ import (
 //	nomad {
 //	  address    = "https://nomad.example.org:4646"   # or NOMAD_ADDR
 //	  ca_file    = "/etc/bivouac/nomad-ca.pem"        # or NOMAD_CACERT
-//	  token_file = "/etc/bivouac/nomad-token"         # or NOMAD_TOKEN; to read nodes
+//	  token_file = "/etc/bivouac/nomad-token"         # or NOMAD_TOKEN; to read nodes, and
+//	                                                  # to make jobs of single attempts
+//	  max_allocations = 50                            # such jobs at once; 0: none
 //	  enrol "agents" {
 //	    namespace = "agents"
 //	    job       = "bivouac-runner"
@@ -31,12 +34,15 @@ import (
 //	  }
 //	}
 type Block struct {
-	Address   string        `hcl:"address,optional"`
-	CAFile    string        `hcl:"ca_file,optional"`
-	CertFile  string        `hcl:"cert_file,optional"`
-	KeyFile   string        `hcl:"key_file,optional"`
-	TokenFile string        `hcl:"token_file,optional"`
-	Enrol     []*EnrolBlock `hcl:"enrol,block"`
+	Address   string `hcl:"address,optional"`
+	CAFile    string `hcl:"ca_file,optional"`
+	CertFile  string `hcl:"cert_file,optional"`
+	KeyFile   string `hcl:"key_file,optional"`
+	TokenFile string `hcl:"token_file,optional"`
+	// MaxAllocations at once of agents that ask for one a turn; absent:
+	// DefaultAllocations, 0: none.
+	MaxAllocations *int          `hcl:"max_allocations,optional"`
+	Enrol          []*EnrolBlock `hcl:"enrol,block"`
 }
 
 // EnrolBlock binds the identities of one task to whom its machines belong to.
@@ -51,7 +57,17 @@ type EnrolBlock struct {
 	Tenant    string   `hcl:"tenant"`
 	Principal string   `hcl:"principal"`
 	Actions   []string `hcl:"actions,optional"`
+	// Program and State are bivouac-edge and its folder on the nodes, as the variables of
+	// jobs/runner.nomad.hcl say them.
+	Program string `hcl:"program,optional"`
+	State   string `hcl:"state,optional"`
 }
+
+// DefaultAllocations and MostAllocations are how many jobs of attempts there may be.
+const (
+	DefaultAllocations = 50
+	MostAllocations    = 1000
+)
 
 // Config is the block with what the environment adds.
 type Config struct {
@@ -62,6 +78,8 @@ type Config struct {
 	TokenFile string
 	Token     Secret
 	Rules     []workload.Rule
+	// MaxAllocations that this server asks for at once.
+	MaxAllocations int
 	// Transport replaces the one to the address, for tests.
 	Transport http.RoundTripper
 }
@@ -95,6 +113,12 @@ func (b Block) Config(env func(string) string) (Config, error) {
 	}
 	if len(b.Enrol) == 0 && c.TokenFile == "" && c.Token == "" {
 		bad.add("nomad", errors.New("it says neither whose machines enrol nor with which token nodes are read: add an enrol block, see jobs/README.md"))
+	}
+	c.MaxAllocations = DefaultAllocations
+	if n := b.MaxAllocations; n != nil {
+		if c.MaxAllocations = *n; *n < 0 || *n > MostAllocations {
+			bad.add("nomad.max_allocations", fmt.Errorf("%d: it is a number from 0 to %d", *n, MostAllocations))
+		}
 	}
 	for i, e := range b.Enrol {
 		bad.add(fmt.Sprintf("nomad.enrol %q", e.Name), e.check(b.Enrol[:i]))
@@ -140,7 +164,7 @@ func checkAddress(address string) error {
 
 func (e *EnrolBlock) rule() workload.Rule {
 	return workload.Rule{Name: e.Name, Audience: e.Audience, Issuer: e.Issuer, Namespace: e.Namespace, Job: e.Job, Task: e.Task, Pool: e.NodePool,
-		Tenant: protocol.TenantID(e.Tenant), Principal: e.Principal, Actions: e.Actions}
+		Tenant: protocol.TenantID(e.Tenant), Principal: e.Principal, Actions: e.Actions, Program: e.Program, State: e.State}
 }
 
 // check one block beside those before it.
@@ -158,6 +182,11 @@ func (e *EnrolBlock) check(before []*EnrolBlock) error {
 	}
 	if _, err := protocol.ParseID[protocol.TenantKind](e.Tenant); err != nil {
 		bad = append(bad, fmt.Errorf("tenant: %w; `bivouac whoami` says yours", err))
+	}
+	for _, f := range []struct{ name, value string }{{"program", e.Program}, {"state", e.State}} {
+		if f.value != "" && (!filepath.IsAbs(f.value) || strings.ContainsAny(f.value, "$\n\x00")) {
+			bad = append(bad, fmt.Errorf("%s %q: it is a path on the nodes that begins with /, and has no variable in it", f.name, f.value))
+		}
 	}
 	for _, o := range before {
 		if o.Name == e.Name {

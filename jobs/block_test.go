@@ -54,6 +54,10 @@ func TestBlockMistakes(t *testing.T) {
 		"neither whose machines enrol":                func(b *jobs.Block) { b.TokenFile, b.Enrol = "", nil },
 		`nomad.enrol "agents": namespace is empty`:    func(b *jobs.Block) { b.Enrol[0].Namespace = "" },
 		`job "bivouac-*": it is one name`:             func(b *jobs.Block) { b.Enrol[0].Job = "bivouac-*" },
+		"nomad.max_allocations: -1":                   func(b *jobs.Block) { b.MaxAllocations = new(-1) },
+		"nomad.max_allocations: 1001":                 func(b *jobs.Block) { b.MaxAllocations = new(1001) },
+		`program "bivouac-edge": it is a path`:        func(b *jobs.Block) { b.Enrol[0].Program = "bivouac-edge" },
+		`state "/srv/${node.id}": it is a path`:       func(b *jobs.Block) { b.Enrol[0].State = "/srv/${node.id}" },
 		"tenant:":                                     func(b *jobs.Block) { b.Enrol[0].Tenant = "local" },
 		"there is a block of that name before it":     func(b *jobs.Block) { b.Enrol = append(b.Enrol, enrol(func(e *jobs.EnrolBlock) { e.Job = "other" })) },
 		`it is about the same task as enrol "agents"`: func(b *jobs.Block) { b.Enrol = append(b.Enrol, enrol(func(e *jobs.EnrolBlock) { e.Name = "more" })) },
@@ -70,6 +74,28 @@ func TestBlockMistakes(t *testing.T) {
 	bad := jobs.Block{Address: "ftp://x", Enrol: []*jobs.EnrolBlock{enrol(func(e *jobs.EnrolBlock) { e.Task, e.Tenant = "", "" })}}
 	if _, err := bad.Config(env(nil)); err == nil || strings.Count(err.Error(), "\n") < 3 {
 		t.Errorf("all at once: %v", err)
+	}
+}
+
+// What the block does not say of allocations is as the job file of runners has it.
+func TestBlockAllocations(t *testing.T) {
+	b := jobs.Block{Address: "https://nomad.example.org:4646", Enrol: []*jobs.EnrolBlock{enrol(nil)}}
+	c, err := b.Config(env(nil))
+	if err != nil || c.MaxAllocations != jobs.DefaultAllocations || c.Rules[0].ProgramPath() != "/usr/local/bin/bivouac-edge" || c.Rules[0].StatePath() != "/var/lib/bivouac-edge" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	b.MaxAllocations, b.Enrol[0].Program, b.Enrol[0].State = new(0), "/opt/edge", "/srv/edge"
+	if c, err = b.Config(env(nil)); err != nil || c.MaxAllocations != 0 || c.Rules[0].ProgramPath() != "/opt/edge" || c.Rules[0].StatePath() != "/srv/edge" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	file, err := os.ReadFile("runner.nomad.hcl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/usr/local/bin/bivouac-edge", "/var/lib/bivouac-edge"} {
+		if !strings.Contains(string(file), `default     = "`+path+`"`) {
+			t.Errorf("runner.nomad.hcl does not begin with %s", path)
+		}
 	}
 }
 

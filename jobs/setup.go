@@ -39,10 +39,11 @@ func (s Site) Check() error {
 	return nil
 }
 
-// ServerRules are what the server's token may: read nodes, and the jobs of the namespace.
+// ServerRules are what the server's token may: read nodes, and in the namespace make, read
+// and end jobs, for attempts that have one of their own.
 func (s Site) ServerRules() string {
 	return fmt.Sprintf(`namespace %q {
-  capabilities = ["list-jobs", "read-job"]
+  capabilities = ["list-jobs", "read-job", "register-job", "deregister-job", "purge-job"]
 }
 node {
   policy = "read"
@@ -95,7 +96,7 @@ func (n *Nomad) Diff(ctx context.Context, s Site) (all []Difference, err error) 
 		}
 	}
 	for _, p := range []*api.ACLPolicy{
-		{Name: ServerPolicy, Description: "Bivouac's server: reads nodes and its own jobs", Rules: s.ServerRules()},
+		{Name: ServerPolicy, Description: "Bivouac's server: reads nodes, and makes and ends jobs of attempts", Rules: s.ServerRules()},
 		{Name: DeployPolicy, Description: "Who runs Bivouac's job files", Rules: s.DeployRules()},
 	} {
 		steps = append(steps, func(ctx context.Context) (*Difference, error) { return n.diffPolicy(ctx, p) })

@@ -5,10 +5,12 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"bivouac/edge/op"
 	"bivouac/jobs/workload"
 )
 
@@ -36,9 +38,11 @@ type Standing struct {
 // Watch knows the nodes of runners and their allocations. It only ever takes machines
 // out of the choice for what is new: nothing that runs is judged by it.
 type Watch struct {
-	cfg  Config
-	log  *slog.Logger
-	wake chan struct{}
+	cfg Config
+	log *slog.Logger
+	// hints counts what Nomad said without being asked, and bell rings for it.
+	hints atomic.Uint64
+	bell  op.Bell
 
 	mu     sync.Mutex // guards below
 	listed time.Time  // zero: never
@@ -48,7 +52,7 @@ type Watch struct {
 
 // NewWatch starts nothing.
 func NewWatch(c Config, log *slog.Logger) *Watch {
-	return &Watch{cfg: c, log: log, wake: make(chan struct{}, 1)}
+	return &Watch{cfg: c, log: log, bell: op.NewBell()}
 }
 
 // Standing of a machine that enrolled by a workload identity. A list that is old says
@@ -65,6 +69,19 @@ func (w *Watch) Standing(machine string) (node, task Standing) {
 		node = Standing{"Nomad knows its node no more (purged)", "nomad node status"}
 	}
 	return node, w.allocs[machine]
+}
+
+// Unknown is why nothing can be said of nodes; zero: it can.
+func (w *Watch) Unknown() Standing {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.listed.IsZero():
+		return Standing{"Nomad has not said anything of its nodes yet", "bivouac doctor"}
+	case time.Since(w.listed) > staleAfter:
+		return Standing{"Nomad has not said anything of its nodes since " + w.listed.UTC().Format(time.RFC3339), "bivouac doctor"}
+	}
+	return Standing{}
 }
 
 // Run lists until ctx ends: on every event, and now and then without one.
@@ -103,7 +120,7 @@ func (w *Watch) rest(ctx context.Context, index uint64, wait time.Duration, foll
 	defer least.Stop()
 	topics, namespace := map[api.Topic][]string{api.TopicNode: {"*"}}, ""
 	if sites := w.cfg.Sites(); len(sites) == 1 { // a stream has one namespace
-		topics[api.TopicAllocation], namespace = []string{"*"}, sites[0].Namespace
+		topics[api.TopicAllocation], topics[api.TopicEvaluation], namespace = []string{"*"}, []string{"*"}, sites[0].Namespace
 	}
 	err := w.cfg.ask(0, func(n *Nomad) error {
 		stream, err := n.api.EventStream().Stream(ctx, topics, index+1, query(ctx, namespace))
@@ -115,6 +132,8 @@ func (w *Watch) rest(ctx context.Context, index uint64, wait time.Duration, foll
 				return e.Err
 			}
 			if !e.IsHeartbeat() {
+				w.hints.Add(1)
+				w.bell.Ring()
 				return nil
 			}
 		}

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -142,7 +143,16 @@ type Rule struct {
 	Tenant    protocol.TenantID
 	Principal string   // who owns the machines, by name or id
 	Actions   []string // that the owner is bound for; empty: all that a machine allows
+
+	// Program and State are bivouac-edge and its folder on the nodes; empty: those of
+	// jobs/runner.nomad.hcl.
+	Program, State string
 }
+
+// ProgramPath and StatePath are where they are.
+func (r Rule) ProgramPath() string { return cmp.Or(r.Program, "/usr/local/bin/bivouac-edge") }
+
+func (r Rule) StatePath() string { return cmp.Or(r.State, "/var/lib/bivouac-edge") }
 
 // match finds the rule of an identity. Several are tried, and the one that came closest
 // says what is wrong.

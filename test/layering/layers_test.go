@@ -76,7 +76,7 @@ var layers = []layer{
 	{"test/diagrams", []string{"server/session", "server/execution"}, []string{}, "diagrams come from the tables alone"},
 	{"server/engine", []string{"edge/op", "edge/protocol", "edge/runtime", "edge/lease", "edge/fault", "server/session", "server/execution", "server/policy", "server/placement", "server/capability", "server/ledger", "server/planted", "server/store", "server/trace", "server/broker/protocol", "consul/refused"}, nil, "the engine speaks no wire format and knows no transport"},
 
-	{"server/engine/enginetest", []string{"edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
+	{"server/engine/enginetest", []string{"edge/op", "server/placement", "edge/protocol", "edge/runtime", "edge/lease", "server/session", "server/execution", "server/policy", "server/scheduler", "server/capability", "server/ledger", "server/store", "server/broker/protocol", "server/engine"}, nil, "a world to drive the engine in"},
 
 	// the broker: no state database, no engine; of sandboxes what MCP servers of its own
 	// machine run in, which broker.hcl alone can name
@@ -110,7 +110,7 @@ var layers = []layer{
 	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/issued", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
 
 	// Nomad starts runners; the server asks it, and an admin's command line sets it up
-	{"jobs", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/protocol", "jobs/workload"}, []string{"github.com/hashicorp/nomad/api", "golang.org/x/mod"}, "what is asked of Nomad knows no turn"},
+	{"jobs", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/op", "edge/protocol", "jobs/workload"}, []string{"github.com/hashicorp/nomad/api", "golang.org/x/mod"}, "what is asked of Nomad knows no turn"},
 	{"jobs/jobstest", nil, []string{"github.com/go-jose/go-jose/v4"}, "a signer has keys and no rule"},
 	{"jobs/workload", []string{"edge/protocol"}, []string{"github.com/go-jose/go-jose/v4"}, "an identity is judged by rules and keys alone"},
 
