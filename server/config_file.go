@@ -31,7 +31,8 @@ import (
 //	trace   { endpoint = "http://127.0.0.1:4318" }
 //	metrics { address = "127.0.0.1:7409" }
 //	limits  { max_blob_bytes = 536870912  max_queued_tenant = 1000  max_queued_principal = 100
-//	          max_session_idle = "24h"  max_session_lifetime = "720h"  max_approval_wait = "1h" }
+//	          max_session_idle = "24h"  max_session_lifetime = "720h"  max_approval_wait = "1h"
+//	          allocation_ttl = "5m" }
 //	quota "principal" { max_active_turns = 4  max_turns_per_minute = 30 }
 //	nomad   { address = "https://nomad.example.org:4646"  enrol "agents" { … } }   see package jobs
 //	consul  { address = "127.0.0.1:8500"  token_file = "consul.token"  service { … }  mesh { … } }   see package consul/settings
@@ -99,6 +100,8 @@ type limitsFile struct {
 	MaxSessionIdle     *string `hcl:"max_session_idle"`
 	MaxSessionLifetime *string `hcl:"max_session_lifetime"`
 	MaxApprovalWait    *string `hcl:"max_approval_wait"`
+	// AllocationTTL is how long a turn waits for the allocation that it was promised.
+	AllocationTTL *string `hcl:"allocation_ttl"`
 }
 
 // LoadFile reads server.hcl over c. Errors name file, line and reason, all of
@@ -183,7 +186,8 @@ func (f file) over(c Config) (Config, error) {
 		return c, errors.Join(
 			setLimit("limits.max_session_idle", &c.Limits.MaxSessionIdle, l.MaxSessionIdle),
 			setLimit("limits.max_session_lifetime", &c.Limits.MaxSessionLifetime, l.MaxSessionLifetime),
-			setLimit("limits.max_approval_wait", &c.Limits.MaxApprovalWait, l.MaxApprovalWait))
+			setLimit("limits.max_approval_wait", &c.Limits.MaxApprovalWait, l.MaxApprovalWait),
+			setLimit("limits.allocation_ttl", &c.Limits.AllocationTTL, l.AllocationTTL))
 	}
 	return c, nil
 }

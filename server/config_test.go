@@ -77,6 +77,7 @@ limits {
   max_session_idle     = "24h"
   max_session_lifetime = "720h"
   max_approval_wait    = "1h"
+  allocation_ttl       = "7m"
 }
 database = "host=db dbname=bivouac passfile=/etc/pgpass"
 store { max_connections = 9 }
@@ -88,6 +89,7 @@ blobs { dir = "/srv/blobs" }
 	want := Default()
 	want.DataDir, want.Grace, want.PublicAddress, want.TLSCertFile, want.TLSKeyFile = "/var/lib/bivouac", 7*time.Second, "0.0.0.0:443", "c.pem", "k.pem"
 	want.AdvertiseRunner, want.BrokerAddress, want.BrokerCodeFile, want.Limits.MaxQueuedTenant = "bivouac.example:7401", "10.0.0.7:7402", "/run/code", 5
+	want.Limits.AllocationTTL = 7 * time.Minute
 	want.Limits.MaxSessionIdle, want.Limits.MaxSessionLifetime, want.Limits.MaxApprovalWait = 24*time.Hour, 720*time.Hour, time.Hour
 	if c.Database != "host=db dbname=bivouac passfile=/etc/pgpass" || c.MaxConnections != 9 || c.BlobDir != "/srv/blobs" {
 		t.Errorf("the database is %q with %d connections, artifacts are in %q", c.Database, c.MaxConnections, c.BlobDir)
@@ -109,6 +111,7 @@ func TestFileErrorsNameThePlace(t *testing.T) {
 		"limits { max_blob_bytes = {} }":       "server.hcl:1",
 		`limits { max_session_idle = "soon" }`: "limits.max_session_idle",
 		`limits { max_approval_wait = "0s" }`:  "limits.max_approval_wait",
+		`limits { allocation_ttl = "soon" }`:   "limits.allocation_ttl",
 	} {
 		_, err := LoadFile(Default(), write(t, text))
 		if protocol.CodeOf(err) != protocol.CodeInvalidArgument || !strings.Contains(err.Error(), want) {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"bivouac/edge/finding"
+	"bivouac/edge/identity"
 	"bivouac/jobs"
 	"bivouac/jobs/workload"
 	"bivouac/server/engine"
@@ -37,7 +38,53 @@ type hosts struct{ watch *jobs.Watch }
 // Standing of a machine, from the last list.
 func (h hosts) Standing(machine string) placement.Host {
 	node, task := h.watch.Standing(machine)
-	return placement.Host{Node: placement.Said(node), Task: placement.Said(task)}
+	return placement.Host{Node: placement.Said(node), Task: placement.Said(task), Unknown: placement.Said(h.watch.Unknown())}
+}
+
+// allocations are jobs of attempts, for the engine.
+type allocations struct{ *jobs.Allocations }
+
+// List says which there are.
+func (a allocations) List(ctx context.Context) ([]engine.Allocated, error) {
+	all, err := a.Allocations.List(ctx)
+	out := make([]engine.Allocated, len(all))
+	for i, is := range all {
+		out[i] = engine.Allocated{Job: is.Job, Where: is.Namespace, Waits: is.Waits, Stopped: is.Stopped, Ended: is.Ended, Said: placement.Said(is.Said)}
+	}
+	return out, err
+}
+
+// Start asks for one.
+func (a allocations) Start(ctx context.Context, want engine.Allocation) error {
+	return a.Allocations.Start(ctx, jobs.Allocation{Job: want.Job, Attempt: want.Attempt.String(), Machine: want.Workload,
+		CPUMillis: want.CPUMillis, MemoryBytes: want.MemoryBytes, DiskBytes: want.DiskBytes, Longest: want.Longest})
+}
+
+// Stop ends one, and removes one that has ended.
+func (a allocations) Stop(ctx context.Context, is engine.Allocated) error {
+	return a.Allocations.Stop(ctx, jobs.Allocated{Job: is.Job, Namespace: is.Where, Ended: is.Ended})
+}
+
+// Explain says what has become of one.
+func (a allocations) Explain(ctx context.Context, workload, job string) (placement.Said, error) {
+	said, err := a.Allocations.Explain(ctx, workload, job)
+	return placement.Said(said), err
+}
+
+// allocate is what starts attempts in allocations of their own; nil without a token for
+// Nomad, or where none may be started. The deployment is named by its root, which is known
+// once the server is enrolled.
+func (p *plane) allocate(c *jobs.Config) engine.Allocations {
+	if p.nodes == nil || len(c.Rules) == 0 || c.MaxAllocations == 0 {
+		return nil
+	}
+	return allocations{jobs.NewAllocations(*c, p.nodes, func() (string, error) {
+		root, err := p.broker.Root()
+		if err != nil {
+			return "", err
+		}
+		return identity.Fingerprint(root), nil
+	})}
 }
 
 // watchNodes is the watch of a configuration; nil without a token to read nodes.

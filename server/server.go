@@ -186,7 +186,7 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	var nodes engine.Hosts
 	p.nodes, nodes = p.watchNodes(c.Nomad)
 	p.engine = engine.New(engine.Config{
-		Hosts: nodes,
+		Hosts: nodes, Allocations: p.allocate(c.Nomad),
 		Store: st, Broker: p.broker, Scheduler: scheduler.Embedded{}, Signer: signer, Replica: rep,
 		Thumbprint: p.broker.Thumbprint(), Elapsed: c.Elapsed, Log: c.Log, Limits: c.Limits, Quotas: c.Quotas, Meter: p.meter,
 		Alone: !st.Shared(), Blobs: place, EndedFunc: p.ended, Bytes: blobs{dir},

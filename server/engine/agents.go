@@ -22,7 +22,7 @@ type AppliedAgent struct {
 	Definition policy.Definition
 	Agent      policy.Agent
 	Changed    bool
-	// Warnings name what the broker lacks of it, where that is known.
+	// Warnings name what the broker or this server lacks of it, where that is known.
 	Warnings []string
 }
 
@@ -35,6 +35,9 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 	}
 	out := AppliedAgent{Agent: agent, Warnings: e.view.lacks(agent, time.Now()), Definition: policy.Definition{Tenant: c.Tenant(), Name: agent.Name,
 		Digest: policy.DefinitionDigest(p.Source), Filename: p.Filename, Source: p.Source, CreatedBy: c.Principal()}}
+	if agent.Allocation == policy.AllocationOwn && e.cfg.Allocations == nil {
+		out.Warnings = append(out.Warnings, "this server starts no allocations: its turns will wait until the nomad block of server.hcl names a token (jobs/README.md), or the agent says allocation = \"shared\"")
+	}
 	if p.DryRun {
 		return out, e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {
 			current, err := tx.Definition(c.Tenant(), agent.Name, "")

@@ -38,14 +38,16 @@
 //
 // A machine: joincodes.go invites it, workload.go takes one that Nomad signs for, runners.go
 // enrols and connects it (links.go; copies.go is about two with one key), bindings.go lets others use it, mailbox.go is how it is told.
-// runner_turn.go makes the attempt of a turn that is placed there, place.go offers it, claim.go
+// runner_turn.go makes the attempt of a turn that is placed there, place.go offers it (allocate.go has
+// another scheduler start its supervisor, and allocated.go is what is known of that), claim.go
 // gives it away and renews its lease (leases.go), report.go and report_turn.go accept what
 // it did, blobs.go its files, park.go hands a turn over while a person decides. reap.go
 // ends what does not answer.
 //
 // It ends: deadlines.go when it takes too long, cancel.go when its person says so. usage.go
 // and slice.go settle what it used, cleanup.go removes what it needed, traces.go and meter.go
-// tell who watches, explain.go tells a person why it waits, explain_ended.go what to try after it.
+// tell who watches, explain.go tells a person why it waits, explain_allocation.go what another scheduler says
+// of that, explain_ended.go what to try after it.
 //
 // Authority: principals.go and grants.go give it, grant_reach.go says what one lets its agent do, foundation.go is what stands on it, revoke.go
 // takes it back, rotate.go renews the secret part of a grant, restored.go does so once more after the broker's

@@ -29,8 +29,10 @@ type Config struct {
 	Broker    Broker
 	Scheduler Scheduler
 	// Hosts of runners that another scheduler runs; nil: there are none.
-	Hosts  Hosts
-	Signer Signer
+	Hosts Hosts
+	// Allocations that it starts for single attempts; nil: it starts none.
+	Allocations Allocations
+	Signer      Signer
 	// Replica names this server in owner and connection rows. It stays the same
 	// over restarts of one data directory, so that a restarted server takes its
 	// own turns up at once.
@@ -81,12 +83,14 @@ type Engine struct {
 	orphans op.Bell // a replica is gone
 	// replicas is who else shares the store.
 	replicas *replicas
-	rested   op.Bell // a slice was closed, for which an approved turn may wait
-	hungry   op.Bell // a runner waits for a larger slice
-	closed   op.Bell // slices were closed, others may be due
-	agents   *definitions
-	mended   time.Time // the last restore of the broker's grants that tickRestored saw to
-	atOnce   int       // set by Run: how many turns a loop works on at the same time
+	// allocated is what another scheduler runs for attempts.
+	allocated *allocated
+	rested    op.Bell // a slice was closed, for which an approved turn may wait
+	hungry    op.Bell // a runner waits for a larger slice
+	closed    op.Bell // slices were closed, others may be due
+	agents    *definitions
+	mended    time.Time // the last restore of the broker's grants that tickRestored saw to
+	atOnce    int       // set by Run: how many turns a loop works on at the same time
 }
 
 // New makes an engine and starts nothing.
@@ -113,6 +117,10 @@ func New(c Config) *Engine {
 			c.Limits.ReplicaTTL = c.Limits.OwnerTTL
 		}
 	}
+	most := 0
+	if c.Allocations != nil {
+		most = c.Allocations.Most()
+	}
 	left := c.Limits.learnsWithin()
 	if c.Alone {
 		left = 0 // nobody else renews
@@ -137,7 +145,8 @@ func New(c Config) *Engine {
 		closed:  op.NewBell(),
 		agents:  newDefinitions(),
 
-		replicas: newReplicas(c, rand.Text()),
+		replicas:  newReplicas(c, rand.Text()),
+		allocated: newAllocated(most),
 	}
 }
 

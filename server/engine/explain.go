@@ -31,6 +31,8 @@ type Explanation struct {
 	Pastes []Paste
 	// Registries that sandboxes of a turn may read packages from.
 	Registries []EffectiveRegistry
+
+	own ownJob
 }
 
 // Paste is text for a file, and where that file is.
@@ -87,6 +89,9 @@ func (e *Engine) Explain(ctx context.Context, c store.Caller, id string) (Explan
 		}
 		return protocol.Errorf(protocol.CodeInvalidArgument, "%q is neither a turn (trn_…) nor an attempt (att_…) nor a grant (grt_…)", id)
 	})
+	if err == nil {
+		e.explainAllocation(ctx, &x)
+	}
 	if err == nil && of.ID != "" {
 		x.Registries, err = e.egressOf(ctx, c, of)
 	}
@@ -282,7 +287,7 @@ func (e *Engine) explainOf(tx *store.Tx, id protocol.AttemptID, x Explanation) (
 		return x, err
 	}
 	by, err := e.explainAttempt(tx, a)
-	x.WaitingFor, x.Runners, x.Remedies = by.WaitingFor, by.Runners, by.Remedies
+	x.WaitingFor, x.Runners, x.Remedies, x.own = by.WaitingFor, by.Runners, by.Remedies, by.own
 	return x, err
 }
 
@@ -292,6 +297,10 @@ func (e *Engine) explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation,
 	if r, err := tx.Runner(a.Runner); err == nil {
 		name = fmt.Sprintf("%q", r.Name)
 	} else if !notFound(err) {
+		return x, err
+	}
+	var err error
+	if x.own, err = jobOf(tx, a); err != nil {
 		return x, err
 	}
 	switch a.State {

@@ -25,6 +25,8 @@ type Limits struct {
 	ConnectionTTL time.Duration
 	// OfferTTL is how long an offer waits for its claim before it goes elsewhere.
 	OfferTTL time.Duration
+	// AllocationTTL is the same for an offer whose supervisor another scheduler starts.
+	AllocationTTL time.Duration
 	// CapabilityTTL of every capability.
 	CapabilityTTL time.Duration
 	// DescribeEvery is how old the view of the broker may become.
@@ -55,6 +57,7 @@ func DefaultLimits() Limits {
 		OwnerTTL:           15 * time.Second,
 		ConnectionTTL:      30 * time.Second,
 		OfferTTL:           10 * time.Second,
+		AllocationTTL:      5 * time.Minute,
 		CapabilityTTL:      time.Minute,
 		DescribeEvery:      5 * time.Second,
 		UsageEvery:         2 * time.Second,
@@ -96,7 +99,7 @@ func (l Limits) orDefault() Limits {
 		}
 	}
 	for _, t := range []struct{ is, or *time.Duration }{
-		{&l.OwnerTTL, &d.OwnerTTL}, {&l.ConnectionTTL, &d.ConnectionTTL}, {&l.OfferTTL, &d.OfferTTL},
+		{&l.OwnerTTL, &d.OwnerTTL}, {&l.ConnectionTTL, &d.ConnectionTTL}, {&l.OfferTTL, &d.OfferTTL}, {&l.AllocationTTL, &d.AllocationTTL},
 		{&l.CapabilityTTL, &d.CapabilityTTL}, {&l.DescribeEvery, &d.DescribeEvery}, {&l.UsageEvery, &d.UsageEvery}, {&l.Poll, &d.Poll}, {&l.SealEvery, &d.SealEvery}, {&l.UploadTTL, &d.UploadTTL}, {&l.SweepEvery, &d.SweepEvery},
 	} {
 		if *t.is == 0 {

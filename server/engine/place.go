@@ -28,7 +28,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 			switch {
 			case a.State == execution.AttemptQueued:
 				queued = append(queued, a)
-			case !tx.Now.Before(a.OfferedAt.Add(e.cfg.Limits.OfferTTL)):
+			case !tx.Now.Before(a.OfferedAt.Add(e.cfg.Limits.offerTTL(a.Allocation != ""))):
 				stale = append(stale, a)
 			}
 		}
@@ -42,7 +42,7 @@ func (e *Engine) tickPlace(ctx context.Context) (bool, error) {
 	}
 	maps.DeleteFunc(fleet.Connections, func(_ protocol.RunnerID, c execution.Connection) bool { return e.replicas.gone(c.Replica) })
 	withdrawn, err := each(stale, func(a execution.Attempt) (bool, error) {
-		return true, e.withdraw(ctx, a, "the offer was not claimed in time")
+		return true, e.withdraw(ctx, a, "the offer was not claimed in time"+e.allocated.says(a.Allocation))
 	})
 	if err != nil || len(queued) == 0 {
 		return withdrawn, err
@@ -79,6 +79,9 @@ func (e *Engine) fleetOf(tx *store.Tx, attempts []execution.Attempt) (Fleet, err
 		}
 	}
 	f.Hosts = e.hosts(f.Runners)
+	if f.Allocations, err = e.allocations(tx); err != nil {
+		return f, err
+	}
 	if f.Quotas, err = e.runnerQuotas(tx, f.Runners); err != nil {
 		return f, err
 	}
@@ -183,6 +186,13 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 		if err != nil {
 			return err
 		}
+		if a.Requirements.Allocation {
+			if more, err := e.mayAllocate(tx, d.Runner); err != nil || !more {
+				return err
+			}
+			next.Allocations++
+			next.Allocation = protocol.AllocationJob(a.ID, next.Allocations)
+		}
 		worked = true
 		shown, err := shownTurn(tx, a, d.Runner)
 		if err != nil {
@@ -193,8 +203,8 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 		}
 		return e.mail(tx, d.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Offer{Offer: &runnerv1.Offer{
 			AttemptId: a.ID.String(), SubjectKind: string(a.SubjectKind), Boundary: a.Requirements.Boundary, Egress: a.Requirements.Egress,
-			SpecDigest: a.SpecDigest, Turn: shown,
-			DeadlineUs: tx.Now.Add(e.cfg.Limits.OfferTTL).UnixMicro()}}})
+			SpecDigest: a.SpecDigest, Turn: shown, Allocation: next.Allocation,
+			DeadlineUs: tx.Now.Add(e.cfg.Limits.offerTTL(next.Allocation != "")).UnixMicro()}}})
 	})
 	if worked && err == nil {
 		e.pauses.again(offeredTo(d.Attempt, d.Runner), time.Now(), minOffered, maxOffered)

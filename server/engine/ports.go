@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"time"
 
+	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/edge/runtime/runtimev1"
 	"bivouac/server/broker/protocol/brokerv1"
@@ -65,6 +67,47 @@ type Ledgers interface {
 // runner out of the choice for what is new, and ends nothing. It answers from memory.
 type Hosts interface {
 	Standing(workload string) placement.Host
+}
+
+// Allocations starts supervisors of attempts as tasks of the scheduler that runs their
+// runners. List, Start, Stop and Explain may block: they are called outside of ticks and
+// transactions alone.
+type Allocations interface {
+	// Most of them at once.
+	Most() int
+	// List says which there are of this deployment, and of no other.
+	List(ctx context.Context) ([]Allocated, error)
+	// Start asks for one whose job must not exist yet. One that exists and is the same
+	// attempt's is taken; unavailable is that nobody knows what became of the request.
+	Start(ctx context.Context, a Allocation) error
+	// Stop ends one, and removes one that has ended.
+	Stop(ctx context.Context, a Allocated) error
+	// Explain says in a sentence what has become of a job on a runner's node.
+	Explain(ctx context.Context, workload, job string) (placement.Said, error)
+	// Hints counts what may have changed a list, and rings the bell for it.
+	Hints() uint64
+	Bell() op.Bell
+}
+
+// Allocation is what a supervisor needs to run in.
+type Allocation struct {
+	Job      string
+	Attempt  protocol.AttemptID
+	Workload string // of the runner: its node is where
+	// What the sandboxes of the attempt may use.
+	CPUMillis, MemoryBytes, DiskBytes int64
+	// Longest is when the task is ended at the latest, should nobody else do it.
+	Longest time.Duration
+}
+
+// Allocated is one job as it was listed.
+type Allocated struct {
+	Job   string
+	Where string // the adapter's own: in which part of the other scheduler it is
+	// Waits: there is no room for it. Ended: nothing of it runs or will. Stopped: somebody
+	// asked for its end.
+	Waits, Ended, Stopped bool
+	Said                  placement.Said
 }
 
 // Scheduler decides which runner is offered an attempt. The embedded one offers

@@ -36,6 +36,10 @@ const tickBatch = 100
 // Ticks are all loops of the engine, in the order in which a turn meets them.
 func (e *Engine) Ticks() []Tick {
 	on := func(t store.Topic) []store.Topic { return []store.Topic{t} }
+	var hints op.Bell
+	if e.cfg.Allocations != nil {
+		hints = e.cfg.Allocations.Bell()
+	}
 	return []Tick{
 		{Name: "floors", Do: e.tickFloors, Topics: on(store.TopicFloors)},
 		{Name: "describe", Do: e.tickDescribe, Due: e.describeIn},
@@ -46,6 +50,7 @@ func (e *Engine) Ticks() []Tick {
 		{Name: "settle", Do: e.tickSettle, Wake: e.settled.wake, Due: e.settled.retryIn},
 		{Name: "dispatch", Do: e.tickDispatch, Topics: on(store.TopicActions)},
 		{Name: "place", Do: e.led(e.tickPlace), Topics: on(store.TopicAttempts), Due: e.pauses.next},
+		{Name: "allocate", Do: e.led(e.tickAllocate), Topics: on(store.TopicAttempts), Wake: hints},
 		{Name: "approvals", Do: e.tickApprovals, Topics: on(store.TopicApprovals), Wake: e.rested},
 		{Name: "reap", Do: e.tickReap, Due: e.leases.next},
 		{Name: "reconcile", Do: e.tickReconcile, Wake: e.doubts, Due: e.pauses.next},

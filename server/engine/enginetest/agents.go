@@ -1,5 +1,7 @@
 package enginetest
 
+import "strings"
+
 // Gateway tools of every class of effect and of recovery that the engine treats
 // differently.
 const (
@@ -89,3 +91,6 @@ agent "coder" {
   }
 }
 `
+
+// CoderOwn is Coder with an allocation of its own for each turn.
+var CoderOwn = strings.Replace(Coder, `placement     = "runner"`, "placement     = \"runner\"\n  allocation    = \"own\"", 1)

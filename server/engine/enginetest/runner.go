@@ -49,6 +49,8 @@ type Runner struct {
 	Stopped []string // attempts that it was told to stop
 	// Offered is the last offer that it got.
 	Offered *runnerv1.Offer
+	// waiting are offers whose supervisors Nomad has not started yet.
+	waiting []*runnerv1.Offer
 	Answers []*runnerv1.ToolAnswer
 	Fenced  string
 }
@@ -61,6 +63,8 @@ type Held struct {
 	Terms   *runnerv1.LeaseTerms
 	Nonce   string
 	Journal []*runnerv1.Record
+	// Job is the allocation that its supervisor runs in; empty: the runner's own.
+	Job string
 	// Short says in renewals that a model call waits for a larger slice.
 	Short bool
 	acked int64
@@ -85,10 +89,32 @@ func (w *World) JoinOf(owner policy.Principal, name string, actions ...string) *
 	if _, err := w.Engine.EnrollRunner(ctx, engine.Enrolment{CodeHash: hash, Runner: id, PublicKey: []byte(name), Thumbprint: "thumb-" + name}); err != nil {
 		w.T.Fatal(err)
 	}
+	r := w.runner(owner, id)
+	r.Facts.Actions = actions
+	r.Connect()
+	return r
+}
+
+// runner is a machine that is not connected yet.
+func (w *World) runner(owner policy.Principal, id protocol.RunnerID) *Runner {
 	r := &Runner{ID: id, w: w, caller: store.AsRunner(owner.Tenant, id), Files: map[string]string{}, Claims: true, Reports: true, Acks: true, Renews: true,
-		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Actions: actions, Adapters: []string{"native"},
+		Facts: &runnerv1.Facts{Os: "linux", Arch: "amd64", Slots: 2, Boundary: "process", Limits: "cgroup", Adapters: []string{"native"},
 			Harnesses: []*runnerv1.Harness{{Name: "native", Version: "0.1.0", Protocol: 1}}}}
 	w.Runners = append(w.Runners, r)
+	return r
+}
+
+// JoinHosted enrols a machine that Nomad runs, whose turns may have allocations of their
+// own, and connects it.
+func (w *World) JoinHosted(owner policy.Principal, name string) *Runner {
+	w.T.Helper()
+	id := protocol.NewID[protocol.RunnerKind](time.Now(), rand.Reader)
+	if _, err := w.Engine.EnrollWorkload(context.Background(), engine.WorkloadEnrolment{Workload: "agents/bivouac-runner/edge/" + name, Tenant: owner.Tenant,
+		Principal: owner.ID.String(), Runner: id, Name: name, PublicKey: []byte(name), Thumbprint: "thumb-" + name}); err != nil {
+		w.T.Fatal(err)
+	}
+	r := w.runner(owner, id)
+	r.Facts.Allocations = true
 	r.Connect()
 	return r
 }
@@ -171,6 +197,7 @@ func (r *Runner) Step() bool {
 		return false
 	}
 	worked := r.mail()
+	worked = r.supervise() || worked
 	if r.epoch != 0 && r.Renews && time.Since(r.renewed) >= 5*time.Second {
 		r.Renew()
 	}
@@ -192,7 +219,11 @@ func (r *Runner) mail() bool {
 		switch k := m.Kind.(type) {
 		case *runnerv1.AttachResponse_Offer:
 			r.Offered = k.Offer
-			if r.Claims {
+			switch {
+			case !r.Claims:
+			case k.Offer.Allocation != "":
+				r.waiting = append(r.waiting, k.Offer)
+			default:
 				r.claim(k.Offer)
 			}
 		case *runnerv1.AttachResponse_Stop:
@@ -220,6 +251,21 @@ func (r *Runner) gone(err error) {
 	r.epoch = 0
 }
 
+// supervise claims for supervisors that have come, and lets offers go whose time is over.
+func (r *Runner) supervise() (worked bool) {
+	for _, o := range slices.Clone(r.waiting) {
+		runs := r.w.Nomad.Runs(o.Allocation)
+		if !runs && time.Now().UnixMicro() < o.DeadlineUs {
+			continue
+		}
+		r.waiting = slices.DeleteFunc(r.waiting, func(w *runnerv1.Offer) bool { return w == o })
+		if worked = true; runs {
+			r.claim(o)
+		}
+	}
+	return worked
+}
+
 func (r *Runner) claim(o *runnerv1.Offer) {
 	h := &Held{ID: protocol.AttemptID(o.AttemptId), Nonce: "nonce-" + o.AttemptId}
 	resp, err := r.w.Engine.Claim(context.Background(), r.caller, &runnerv1.ClaimRequest{AttemptId: o.AttemptId, Epoch: r.epoch, BootNonce: h.Nonce})
@@ -231,6 +277,7 @@ func (r *Runner) claim(o *runnerv1.Offer) {
 		r.w.T.Errorf("claim of %s: %v", o.AttemptId, err)
 		return
 	}
+	h.Job = o.Allocation
 	h.Fence, h.Terms, h.Work = protocol.Fence(resp.Terms.Fence), resp.Terms, &runnerv1.Work{}
 	if err := proto.Unmarshal(resp.Work, h.Work); err != nil || canonical.Digest(resp.Work) != resp.SpecDigest {
 		r.w.T.Errorf("work of %s: %v, digest %s", h.ID, err, resp.SpecDigest)
@@ -290,6 +337,9 @@ func (r *Runner) report() (worked bool) {
 		h.acked = resp.AcceptedSeq
 		if h.Journal[len(h.Journal)-1].GetResult() != nil && h.acked == int64(len(h.Journal)) {
 			r.held = slices.DeleteFunc(r.held, func(o *Held) bool { return o == h })
+			if h.Job != "" {
+				r.w.Nomad.End(h.Job, "its task ended with 0")
+			}
 		}
 	}
 	return worked

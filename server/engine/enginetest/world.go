@@ -17,6 +17,7 @@ import (
 	"bivouac/server/capability"
 	"bivouac/server/engine"
 	"bivouac/server/execution"
+	"bivouac/server/placement"
 	"bivouac/server/policy"
 	"bivouac/server/scheduler"
 	"bivouac/server/session"
@@ -32,6 +33,8 @@ type World struct {
 	T      testing.TB
 	Store  *store.Store
 	Broker *Broker
+	// Nomad starts supervisors; nil: there is none.
+	Nomad  *Nomad
 	Engine *engine.Engine
 	// Ops of the engine; nil after Start.
 	Ops     *Steps
@@ -172,12 +175,21 @@ func (w *World) config(ops engine.Ops) engine.Config {
 	if limits.ReplicaTTL == 0 {
 		limits.ReplicaTTL = replicaTTL
 	}
-	return engine.Config{
+	c := engine.Config{
 		Store: w.Store, Broker: w.Broker, Scheduler: scheduler.Embedded{}, Signer: w.signer,
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
 		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: rand.Reader, Meter: w.meter, Bytes: w.bytes, EndedFunc: w.ended,
 	}
+	if w.Nomad != nil {
+		c.Allocations, c.Hosts = w.Nomad, nodes{}
+	}
+	return c
 }
+
+// nodes are all there, and take what is new.
+type nodes struct{}
+
+func (nodes) Standing(string) placement.Host { return placement.Host{} }
 
 // Restart drops the engine, as a crash does, with everything that it held in
 // memory, and makes a new one on the same store. Runners must connect again.
