@@ -33,8 +33,12 @@ func (a *attempt) held() bool {
 	return held
 }
 
-// whyHeld is what people are told of an attempt that is held: nothing of it has ended.
-const whyHeld = "the lease was not renewed in time; it goes on when the server renews it"
+// What people are told of an attempt that is held, and of one that goes on: nothing of
+// it has ended.
+const (
+	whyHeld   = "the lease was not renewed in time; it goes on when the server renews it"
+	whyThawed = "the lease was renewed"
+)
 
 // suspend holds the attempt. The relay goes first: it is the way out.
 func (a *attempt) suspend(ctx context.Context) error {
@@ -46,7 +50,7 @@ func (a *attempt) suspend(ctx context.Context) error {
 
 // resume lets it go on where it was.
 func (a *attempt) resume(ctx context.Context) error {
-	if err := a.move(ctx, sandbox.StateRunning, "the lease was renewed"); err != nil {
+	if err := a.move(ctx, sandbox.StateRunning, whyThawed); err != nil {
 		return err
 	}
 	a.progress.Lock()
@@ -54,32 +58,41 @@ func (a *attempt) resume(ctx context.Context) error {
 	a.progress.Unlock()
 	a.relay.Resume()
 	a.hold.still.Set(false)
+	// A group that the attempt was given in between was frozen at once.
+	if err := a.move(ctx, sandbox.StateRunning, whyThawed); err != nil {
+		return err
+	}
 	a.cfg.Log.Info("the attempt has authority again and goes on")
 	return nil
 }
 
-// give makes a group the attempt's: frozen at once where the attempt is held.
+// give makes a group the attempt's: frozen at once where the attempt is held. Whether it
+// is so is asked within the step: who lets it go on thaws after that.
 func (a *attempt) give(ctx context.Context, g sandbox.Group) error {
 	a.hold.step <- struct{}{}
+	defer func() { <-a.hold.step }()
 	a.hold.group, a.hold.at = g, sandbox.StateRunning
-	<-a.hold.step
 	if a.held() {
-		return a.move(ctx, sandbox.StateFrozen, whyHeld)
+		return a.walk(ctx, sandbox.StateFrozen, whyHeld)
 	}
 	return nil
 }
 
-// move makes the sandboxes what is wanted, step by step. What the attempt's result
-// does not say by itself is journalled between the steps. Sandboxes that have
-// ended need no freezing.
+// move makes the sandboxes what is wanted.
 func (a *attempt) move(ctx context.Context, want sandbox.State, why string) error {
-	h := a.hold
 	select {
-	case h.step <- struct{}{}:
+	case a.hold.step <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { <-h.step }()
+	defer func() { <-a.hold.step }()
+	return a.walk(ctx, want, why)
+}
+
+// walk goes there step by step. What the attempt's result does not say by itself is
+// journalled between the steps. Sandboxes that have ended need no freezing.
+func (a *attempt) walk(ctx context.Context, want sandbox.State, why string) error {
+	h := a.hold
 	ended := h.at == sandbox.StateKilled || h.at == sandbox.StateClosed
 	if h.group == nil || ended && (want == sandbox.StateRunning || want == sandbox.StateFrozen) {
 		return nil

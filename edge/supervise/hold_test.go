@@ -2,15 +2,19 @@ package supervise
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"bivouac/edge/lease"
 	"bivouac/edge/protocol"
 	"bivouac/edge/protocol/runnerv1"
+	"bivouac/edge/relay"
 	"bivouac/edge/runtime/runtimev1"
+	"bivouac/edge/sandbox"
 	"bivouac/edge/supervise/protocol/supervisev1"
 )
 
@@ -92,6 +96,62 @@ func TestAuthorityLossFreezes(t *testing.T) {
 		t.Errorf("the last record is %v", all[len(all)-1])
 	}
 	dead(t, cfg, "beat")
+}
+
+// still is a group of which it is known whether it is frozen.
+type still struct {
+	sandbox.Group
+	frozen bool
+}
+
+func (g *still) Freeze(context.Context) error { g.frozen = true; return nil }
+func (g *still) Thaw(context.Context) error   { g.frozen = false; return nil }
+
+// A group that an attempt is given just while it is let go on does not stay frozen: given
+// before the thaw has looked for one, or after that. INV-20.
+func TestGivenWhileItIsLetGoOn(t *testing.T) {
+	heldAttempt := func(t *testing.T, clock func() time.Duration) *attempt {
+		kept, err := openRecords(t.TempDir(), "")
+		must(t, err)
+		t.Cleanup(func() { kept.journal.Close() })
+		a := &attempt{supervisor: &supervisor{cfg: Config{Log: slog.New(slog.DiscardHandler)}, lease: lease.NewLease(clock), records: kept},
+			relay: relay.New(relay.Config{}), hold: newHold()}
+		a.hold.still.Set(true)
+		return a
+	}
+	try := func(t *testing.T, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	runs := func(t *testing.T, a *attempt, g *still) {
+		t.Helper()
+		if a.held() || g.frozen || a.hold.at != sandbox.StateRunning {
+			t.Errorf("held %t, frozen %t, %s", a.held(), g.frozen, a.hold.at)
+		}
+		if err := a.suspend(t.Context()); err != nil || !g.frozen || !a.held() { // the twin
+			t.Errorf("suspended: %v, frozen %t", err, g.frozen)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, g := heldAttempt(t, func() time.Duration { return 0 }), &still{}
+		a.hold.step <- struct{}{} // both come to it one after the other
+		go func() { try(t, a.give(t.Context(), g)) }()
+		synctest.Wait()
+		go func() { try(t, a.resume(t.Context())) }()
+		synctest.Wait()
+		<-a.hold.step
+		synctest.Wait()
+		runs(t, a, g)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var give func()
+		a, g := heldAttempt(t, func() time.Duration { give(); return 0 }), &still{}
+		give = func() { try(t, a.give(t.Context(), g)) }
+		must(t, a.resume(t.Context())) // it reads the clock once it found no group
+		give = func() {}
+		runs(t, a, g)
+	})
 }
 
 // The same to the second, and what waits meanwhile: commands, model calls, the
