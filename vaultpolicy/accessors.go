@@ -19,6 +19,8 @@ type accessors struct {
 	mu      sync.Mutex
 	grants  map[string]protocol.GrantID        // by what the audit writes
 	written map[protocol.GrantID][]accessorsOf // newest last
+	living  map[protocol.GrantID]string        // accessors in force, as the table says
+	missing map[protocol.GrantID]bool          // those of living that are not in written
 	lines   recent[string]                     // by request, without their answer yet
 	answers recent[answered]                   // by request, without their line yet
 }
@@ -41,7 +43,8 @@ const (
 )
 
 func newAccessors() *accessors {
-	return &accessors{grants: map[string]protocol.GrantID{}, written: map[protocol.GrantID][]accessorsOf{}}
+	return &accessors{grants: map[string]protocol.GrantID{}, written: map[protocol.GrantID][]accessorsOf{},
+		living: map[protocol.GrantID]string{}, missing: map[protocol.GrantID]bool{}}
 }
 
 // line of a look-up was read.
@@ -82,6 +85,9 @@ func (a *accessors) learn(x answered, written string) {
 		// The device was made anew: what was learned of it is of no use for any grant.
 		clear(a.grants)
 		clear(a.written)
+		for id := range a.living {
+			a.missing[id] = true
+		}
 		all = nil
 	}
 	all = append(all, now)
@@ -90,6 +96,33 @@ func (a *accessors) learn(x answered, written string) {
 		all = all[1:]
 	}
 	a.written[x.grant], a.grants[written] = all, x.grant
+	a.sees(x.grant)
+}
+
+// sees whether the accessor in force of a grant is known as the audit writes it.
+func (a *accessors) sees(id protocol.GrantID) {
+	accessor, lives := a.living[id]
+	if lives && !slices.ContainsFunc(a.written[id], func(w accessorsOf) bool { return w.accessor == accessor }) {
+		a.missing[id] = true
+	} else {
+		delete(a.missing, id)
+	}
+}
+
+// lives takes the accessor in force of a grant.
+func (a *accessors) lives(x answered) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.living[x.grant] = x.accessor
+	a.sees(x.grant)
+}
+
+// over is a grant that ended, or that is forgotten.
+func (a *accessors) over(id protocol.GrantID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.living, id)
+	delete(a.missing, id)
 }
 
 // forget a grant that the broker forgets.
@@ -100,6 +133,7 @@ func (a *accessors) forget(id protocol.GrantID) {
 		delete(a.grants, w.written)
 	}
 	delete(a.written, id)
+	a.sees(id)
 }
 
 // find the grant of whose token the audit writes so.
@@ -110,17 +144,12 @@ func (a *accessors) find(written string) (protocol.GrantID, bool) {
 	return id, ok
 }
 
-// knows reports that all of these tokens would be found: then one that is not found is
-// none of them.
-func (a *accessors) knows(all []answered) bool {
+// complete reports that the token of every grant that lives would be found: then one that
+// is not found is none of them. It costs the same for many grants as for one.
+func (a *accessors) complete() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, x := range all {
-		if !slices.ContainsFunc(a.written[x.grant], func(w accessorsOf) bool { return w.accessor == x.accessor }) {
-			return false
-		}
-	}
-	return true
+	return len(a.missing) == 0
 }
 
 // recent is a bounded map that forgets the oldest.

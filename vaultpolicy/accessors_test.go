@@ -10,15 +10,25 @@ import (
 func TestAccessorsAreLearned(t *testing.T) {
 	a := newAccessors()
 	one, two := protocol.GrantID("grt_1"), protocol.GrantID("grt_2")
+	a.lives(answered{one, "acc-1"})
 	a.line("r1", "hash-1")
 	a.answer("r1", answered{one, "acc-1"}) // the line came first
+	a.lives(answered{two, "acc-2"})
 	a.answer("r2", answered{two, "acc-2"})
-	if a.knows([]answered{{one, "acc-1"}, {two, "acc-2"}}) {
+	if a.complete() {
 		t.Error("it knows what no line has said")
 	}
 	a.line("r2", "hash-2") // the answer did
-	if !a.knows([]answered{{one, "acc-1"}, {two, "acc-2"}}) || a.knows([]answered{{one, "acc-other"}}) {
-		t.Error("it does not know what it was told, or more")
+	if !a.complete() {
+		t.Error("it does not know what it was told")
+	}
+	a.lives(answered{one, "acc-other"})
+	if a.complete() {
+		t.Error("it knows a token that took another's place, and of which no line has said")
+	}
+	a.over(one)
+	if !a.complete() {
+		t.Error("a grant that ended is waited for")
 	}
 	for written, want := range map[string]protocol.GrantID{"hash-1": one, "hash-2": two, "hash-3": ""} {
 		if id, ok := a.find(written); id != want || ok != (want != "") {
@@ -37,7 +47,8 @@ func TestAccessorsAreLearned(t *testing.T) {
 // often a grant is renewed.
 func TestAccessorsAreBounded(t *testing.T) {
 	a := newAccessors()
-	id := protocol.GrantID("grt_1")
+	id, last := protocol.GrantID("grt_1"), 3*maxUnpaired-1
+	a.lives(answered{id, fmt.Sprint("acc-", last)})
 	for i := range 3 * maxUnpaired {
 		request := fmt.Sprint("r", i)
 		a.line("others-"+request, "hash")
@@ -51,9 +62,12 @@ func TestAccessorsAreBounded(t *testing.T) {
 	if len(a.lines.known) > maxUnpaired || len(a.lines.order) > maxUnpaired || len(a.answers.known) > maxUnpaired {
 		t.Errorf("%d lines and %d answers wait", len(a.lines.order), len(a.answers.order))
 	}
-	last := 3*maxUnpaired - 1
-	if got, ok := a.find(fmt.Sprint("hash-", last)); !ok || got != id || !a.knows([]answered{{id, fmt.Sprint("acc-", last)}}) {
+	if got, ok := a.find(fmt.Sprint("hash-", last)); !ok || got != id || !a.complete() {
 		t.Error("the last one is not known")
+	}
+	a.lives(answered{id, "acc-0"})
+	if a.complete() {
+		t.Error("what is not remembered any more is said to be known")
 	}
 }
 
@@ -63,17 +77,19 @@ func TestAccessorsOfANewDevice(t *testing.T) {
 	a := newAccessors()
 	one, two := answered{"grt_1", "acc-1"}, answered{"grt_2", "acc-2"}
 	pair := func(request string, x answered, written string) { a.line(request, written); a.answer(request, x) }
+	a.lives(one)
+	a.lives(two)
 	pair("r1", one, "old-1")
 	pair("r2", two, "old-2")
-	if !a.knows([]answered{one, two}) {
+	if !a.complete() {
 		t.Fatal("what was learned of both is not known")
 	}
 	pair("r3", one, "new-1") // the same token, written otherwise
-	if id, ok := a.find("new-1"); !ok || id != one.grant || a.knows([]answered{one, two}) {
+	if id, ok := a.find("new-1"); !ok || id != one.grant || a.complete() {
 		t.Error("a revocation of the other, as the device writes it now, wakes nobody")
 	}
 	pair("r4", two, "new-2")
-	if !a.knows([]answered{one, two}) {
+	if !a.complete() {
 		t.Error("it is not learned anew")
 	}
 }

@@ -89,7 +89,7 @@ func New(p Params) (*Vault, error) {
 		look: op.NewBell(), idle: op.NewBell(), fresh: op.NewBell(), named: newQueue(), list: op.NewBell(), tell: op.NewBell(), clean: op.NewBell(), ends: newEndings(),
 	}
 	if a := p.Config.Audit; a != nil {
-		v.sources = sources(Audit{File: p.Config.path(a.File), Socket: p.Config.path(a.Socket)}, v.names.Grants, p.Log)
+		v.follow(sources(Audit{File: p.Config.path(a.File), Socket: p.Config.path(a.Socket)}, v.names.Grants, p.Log)...)
 	}
 	return v, nil
 }

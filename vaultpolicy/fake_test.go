@@ -84,7 +84,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-func newFake(t *testing.T) (*fake, *client.Client) {
+func newFake(t testing.TB) (*fake, *client.Client) {
 	t.Helper()
 	block, err := aes.NewCipher(make([]byte, 32))
 	if err != nil {

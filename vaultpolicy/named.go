@@ -60,8 +60,16 @@ func (v *Vault) revoked(written *accessors, accessor string) {
 		v.named.add(named{token: true, again: quickRounds}, id)
 		return
 	}
-	if !written.knows(v.table.living()) {
+	if !written.complete() {
 		v.wake()
+	}
+}
+
+// follow one more source: it learns how the accessors of the grants are written there.
+func (v *Vault) follow(from ...source) {
+	v.sources = append(v.sources, from...)
+	for _, s := range from {
+		v.table.tells(s.written)
 	}
 }
 

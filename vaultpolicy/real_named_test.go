@@ -66,7 +66,7 @@ func (x *site) endsByName(t *testing.T, v *Vault, said *teller) {
 	for _, g := range all {
 		until(t, v, g.ID, "")
 	}
-	learned := func() bool { return v.sources[0].written.knows(v.table.living()) }
+	learned := func() bool { return v.sources[0].written.complete() }
 	eventually(t, "what the audit writes of six grants", learned)
 	witness := all[len(all)-1]
 	tried := func() time.Duration { e, _ := v.table.get(witness.ID); return e.tried }

@@ -303,4 +303,5 @@ func (t *table) replaced(id protocol.GrantID, accessor string, part authority.Ro
 	}
 	e.accessor, e.inForce, e.pending, e.own = accessor, part, secretPart{}, true
 	e.proven, e.expires, e.cut, e.renewedAt = t.now(), time.Time{}, false, time.Now()
+	t.indexLocked(e)
 }

@@ -29,7 +29,7 @@ type world struct {
 	stop  func()
 }
 
-func config(t *testing.T) Config {
+func config(t testing.TB) Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret-id")
 	if err := os.WriteFile(file, []byte("secret-id-0123456789\n"), 0o600); err != nil {
