@@ -44,7 +44,7 @@ type Task struct {
 	State string
 	// InJob and Alloc are Nomad's own words about the task that this process is.
 	InJob, Alloc string
-	// Wait bounds the wait for the daemon. Default DefaultWait.
+	// Wait bounds the wait for the daemon: MinWait to MaxWait.
 	Wait time.Duration
 	Log  *slog.Logger
 }
@@ -72,9 +72,6 @@ func (t Task) check() (protocol.AttemptID, error) {
 // Take waits until the daemon has the attempt of this task, and takes it. ok is false
 // when there is nothing to do, which is no error: it was said, and the task is done.
 func Take(ctx context.Context, t Task) (a state.Attempt, ok bool, err error) {
-	if t.Wait == 0 {
-		t.Wait = DefaultWait
-	}
 	id, err := t.check()
 	if err != nil {
 		return a, false, err
@@ -85,6 +82,7 @@ func Take(ctx context.Context, t Task) (a state.Attempt, ok bool, err error) {
 	}
 	a = dir.Attempt(id)
 	log := t.Log.With("attempt", id, "job", t.Job, "allocation", t.Alloc)
+	log.Info("this task waits until bivouac-edge has its turn", "within", t.Wait)
 	for until := time.Now().Add(t.Wait); ; {
 		m, err := a.Take(t.Job, t.Alloc)
 		switch {

@@ -159,7 +159,7 @@ func TestForeignWordsAreRefused(t *testing.T) {
 		"no allocation":        {func(w *world) { w.task.Alloc = "" }, protocol.CodeFailedPrecondition, "no task of Nomad"},
 		"an odd allocation":    {func(w *world) { w.task.Alloc = here + "\n" }, protocol.CodeInvalidArgument, "NOMAD_ALLOC_ID"},
 		"a path as allocation": {func(w *world) { w.task.Alloc = "../../x" }, protocol.CodeInvalidArgument, "NOMAD_ALLOC_ID"},
-		"a short wait":         {func(w *world) { w.task.Wait = time.Millisecond }, protocol.CodeInvalidArgument, "--wait"},
+		"no wait":              {func(w *world) { w.task.Wait = 0 }, protocol.CodeInvalidArgument, "--wait"},
 		"a long wait":          {func(w *world) { w.task.Wait = 25 * time.Hour }, protocol.CodeInvalidArgument, "--wait"},
 		"no runner":            {func(w *world) { w.task.State = filepath.Join(w.dir.Path(), "absent") }, protocol.CodeFailedPrecondition, "there is no runner in"},
 	} {
