@@ -61,7 +61,16 @@ func TestDiagnose(t *testing.T) {
 			t.Errorf("the broker's own finding: %v", f)
 		}
 
+		who, err := operator.Principals.WhoAmI(t.Context(), &apiv1.WhoAmIRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenantsAreHeld(t, w, operator, who.GetPrincipal())
+
 		admin, _ := w.add(operator, "home", "owner", true)
+		if _, err := admin.Operations.Diagnose(t.Context(), &apiv1.DiagnoseRequest{Tenants: []*apiv1.NamedTenant{{Tenant: "other"}}}); protocol.CodeOf(err) != protocol.CodePermissionDenied {
+			t.Errorf("an admin of one tenant asks for others: %v", err)
+		}
 		if _, err := admin.Operations.Diagnose(t.Context(), &apiv1.DiagnoseRequest{}); protocol.CodeOf(err) != protocol.CodePermissionDenied || !strings.Contains(err.Error(), "bivouac-server doctor") {
 			t.Errorf("an admin of one tenant: %v", err)
 		}

@@ -19,6 +19,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/jobs"
 	"bivouac/server/api"
+	"bivouac/server/broker/protocol/brokerv1"
 	"bivouac/server/brokerlink"
 	"bivouac/server/capability"
 	"bivouac/server/doctor"
@@ -214,6 +215,11 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) (err error) {
 		RunnerAddress: advertised, BrokerAddress: p.cfg.advertisedBroker(), Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
 		ExamineFunc: func(ctx context.Context) *finding.Report {
 			return examineNomad(ctx, p.cfg.Nomad, doctor.Examine(ctx, p.patient(st, advertised)))
+		},
+		TenantsFunc: func(ctx context.Context, named []*brokerv1.NamedTenant) *finding.Report {
+			r := finding.From("server")
+			doctor.Tenants(ctx, r, st, named)
+			return r
 		},
 		Stopping: p.stopping, DeliveredFunc: p.meter.Delivered, Log: p.cfg.Log,
 	})

@@ -50,6 +50,8 @@ type Config struct {
 	UnaryTimeout time.Duration
 	// ExamineFunc looks at what the server stands on; required.
 	ExamineFunc func(ctx context.Context) *finding.Report
+	// TenantsFunc looks whether there are these tenants, and nothing else; required.
+	TenantsFunc func(ctx context.Context, named []*brokerv1.NamedTenant) *finding.Report
 	// Stopping is closed when the server begins to stop: streams end then.
 	Stopping <-chan struct{}
 	// DeliveredFunc is told how old an event was when a reader that had seen all

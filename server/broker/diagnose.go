@@ -21,7 +21,9 @@ const LowDisk = "all goes on until nothing is left; then no call is made whose r
 
 // Diagnose says what this broker stands on, for a doctor that a server asks for.
 func (s brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
-	out := &brokerv1.DiagnoseResponse{}
+	cfg := s.cfg
+	cfg.Caps = s.Caps() // as they are now
+	out := &brokerv1.DiagnoseResponse{Tenants: cfg.NamedTenants()}
 	for _, f := range s.Examine(ctx).All {
 		out.Findings = append(out.Findings, &brokerv1.Finding{Check: f.Check, Level: string(f.Level), What: f.What, Why: f.Why, Mend: f.Mend})
 	}

@@ -210,4 +210,5 @@ func (x exam) broker(ctx context.Context) {
 	for _, f := range res.GetFindings() {
 		x.Add(finding.Finding{Where: "broker", Check: f.GetCheck(), Level: finding.Level(f.GetLevel()), What: f.GetWhat(), Why: f.GetWhy(), Mend: f.GetMend()})
 	}
+	Tenants(ctx, x.Report, x.Store, res.GetTenants())
 }

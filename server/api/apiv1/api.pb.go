@@ -7662,7 +7662,10 @@ func (*DeleteCredentialResponse) Descriptor() ([]byte, []int) {
 }
 
 type DiagnoseRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Instead of all that: whether the deployment has these tenants, which somebody names
+	// in a file that it does not read.
+	Tenants       []*NamedTenant `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7697,6 +7700,66 @@ func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
 	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{118}
 }
 
+func (x *DiagnoseRequest) GetTenants() []*NamedTenant {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+// NamedTenant is a tenant, by id or by name, and where it is named.
+type NamedTenant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Where         string                 `protobuf:"bytes,2,opt,name=where,proto3" json:"where,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedTenant) Reset() {
+	*x = NamedTenant{}
+	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedTenant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedTenant) ProtoMessage() {}
+
+func (x *NamedTenant) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedTenant.ProtoReflect.Descriptor instead.
+func (*NamedTenant) Descriptor() ([]byte, []int) {
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{119}
+}
+
+func (x *NamedTenant) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *NamedTenant) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
 type DiagnoseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
@@ -7706,7 +7769,7 @@ type DiagnoseResponse struct {
 
 func (x *DiagnoseResponse) Reset() {
 	*x = DiagnoseResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	mi := &file_bivouac_v1_api_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7718,7 +7781,7 @@ func (x *DiagnoseResponse) String() string {
 func (*DiagnoseResponse) ProtoMessage() {}
 
 func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[119]
+	mi := &file_bivouac_v1_api_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7731,7 +7794,7 @@ func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
 func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{119}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *DiagnoseResponse) GetFindings() []*Finding {
@@ -7761,7 +7824,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[120]
+	mi := &file_bivouac_v1_api_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7773,7 +7836,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[120]
+	mi := &file_bivouac_v1_api_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7786,7 +7849,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{120}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Finding) GetWhere() string {
@@ -7839,7 +7902,7 @@ type GetLedgerRequest struct {
 
 func (x *GetLedgerRequest) Reset() {
 	*x = GetLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[121]
+	mi := &file_bivouac_v1_api_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7851,7 +7914,7 @@ func (x *GetLedgerRequest) String() string {
 func (*GetLedgerRequest) ProtoMessage() {}
 
 func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[121]
+	mi := &file_bivouac_v1_api_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7864,7 +7927,7 @@ func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
 func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{121}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{122}
 }
 
 type GetLedgerResponse struct {
@@ -7886,7 +7949,7 @@ type GetLedgerResponse struct {
 
 func (x *GetLedgerResponse) Reset() {
 	*x = GetLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[122]
+	mi := &file_bivouac_v1_api_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7898,7 +7961,7 @@ func (x *GetLedgerResponse) String() string {
 func (*GetLedgerResponse) ProtoMessage() {}
 
 func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[122]
+	mi := &file_bivouac_v1_api_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7911,7 +7974,7 @@ func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
 func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{122}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *GetLedgerResponse) GetSize() int64 {
@@ -7966,7 +8029,7 @@ type ExportLedgerRequest struct {
 
 func (x *ExportLedgerRequest) Reset() {
 	*x = ExportLedgerRequest{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[123]
+	mi := &file_bivouac_v1_api_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7978,7 +8041,7 @@ func (x *ExportLedgerRequest) String() string {
 func (*ExportLedgerRequest) ProtoMessage() {}
 
 func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[123]
+	mi := &file_bivouac_v1_api_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7991,7 +8054,7 @@ func (x *ExportLedgerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerRequest.ProtoReflect.Descriptor instead.
 func (*ExportLedgerRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{123}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ExportLedgerRequest) GetSessionId() string {
@@ -8010,7 +8073,7 @@ type ExportLedgerResponse struct {
 
 func (x *ExportLedgerResponse) Reset() {
 	*x = ExportLedgerResponse{}
-	mi := &file_bivouac_v1_api_proto_msgTypes[124]
+	mi := &file_bivouac_v1_api_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8022,7 +8085,7 @@ func (x *ExportLedgerResponse) String() string {
 func (*ExportLedgerResponse) ProtoMessage() {}
 
 func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_v1_api_proto_msgTypes[124]
+	mi := &file_bivouac_v1_api_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8035,7 +8098,7 @@ func (x *ExportLedgerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLedgerResponse.ProtoReflect.Descriptor instead.
 func (*ExportLedgerResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{124}
+	return file_bivouac_v1_api_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ExportLedgerResponse) GetChunk() []byte {
@@ -8657,8 +8720,12 @@ const file_bivouac_v1_api_proto_rawDesc = "" +
 	"\aused_by\x18\x03 \x03(\tR\x06usedBy\"-\n" +
 	"\x17DeleteCredentialRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x1a\n" +
-	"\x18DeleteCredentialResponse\"\x11\n" +
-	"\x0fDiagnoseRequest\"C\n" +
+	"\x18DeleteCredentialResponse\"D\n" +
+	"\x0fDiagnoseRequest\x121\n" +
+	"\atenants\x18\x01 \x03(\v2\x17.bivouac.v1.NamedTenantR\atenants\";\n" +
+	"\vNamedTenant\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05where\x18\x02 \x01(\tR\x05where\"C\n" +
 	"\x10DiagnoseResponse\x12/\n" +
 	"\bfindings\x18\x01 \x03(\v2\x13.bivouac.v1.FindingR\bfindings\"\x85\x01\n" +
 	"\aFinding\x12\x14\n" +
@@ -8764,7 +8831,7 @@ func file_bivouac_v1_api_proto_rawDescGZIP() []byte {
 	return file_bivouac_v1_api_proto_rawDescData
 }
 
-var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 125)
+var file_bivouac_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 126)
 var file_bivouac_v1_api_proto_goTypes = []any{
 	(*Page)(nil),                     // 0: bivouac.v1.Page
 	(*Session)(nil),                  // 1: bivouac.v1.Session
@@ -8885,30 +8952,31 @@ var file_bivouac_v1_api_proto_goTypes = []any{
 	(*DeleteCredentialRequest)(nil),  // 116: bivouac.v1.DeleteCredentialRequest
 	(*DeleteCredentialResponse)(nil), // 117: bivouac.v1.DeleteCredentialResponse
 	(*DiagnoseRequest)(nil),          // 118: bivouac.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),         // 119: bivouac.v1.DiagnoseResponse
-	(*Finding)(nil),                  // 120: bivouac.v1.Finding
-	(*GetLedgerRequest)(nil),         // 121: bivouac.v1.GetLedgerRequest
-	(*GetLedgerResponse)(nil),        // 122: bivouac.v1.GetLedgerResponse
-	(*ExportLedgerRequest)(nil),      // 123: bivouac.v1.ExportLedgerRequest
-	(*ExportLedgerResponse)(nil),     // 124: bivouac.v1.ExportLedgerResponse
-	(*timestamppb.Timestamp)(nil),    // 125: google.protobuf.Timestamp
+	(*NamedTenant)(nil),              // 119: bivouac.v1.NamedTenant
+	(*DiagnoseResponse)(nil),         // 120: bivouac.v1.DiagnoseResponse
+	(*Finding)(nil),                  // 121: bivouac.v1.Finding
+	(*GetLedgerRequest)(nil),         // 122: bivouac.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),        // 123: bivouac.v1.GetLedgerResponse
+	(*ExportLedgerRequest)(nil),      // 124: bivouac.v1.ExportLedgerRequest
+	(*ExportLedgerResponse)(nil),     // 125: bivouac.v1.ExportLedgerResponse
+	(*timestamppb.Timestamp)(nil),    // 126: google.protobuf.Timestamp
 }
 var file_bivouac_v1_api_proto_depIdxs = []int32{
-	125, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	125, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
+	126, // 0: bivouac.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	126, // 1: bivouac.v1.Session.expires_at:type_name -> google.protobuf.Timestamp
 	1,   // 2: bivouac.v1.CreateSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 3: bivouac.v1.GetSessionResponse.session:type_name -> bivouac.v1.Session
 	0,   // 4: bivouac.v1.ListSessionsRequest.page:type_name -> bivouac.v1.Page
 	1,   // 5: bivouac.v1.ListSessionsResponse.sessions:type_name -> bivouac.v1.Session
 	1,   // 6: bivouac.v1.CloseSessionResponse.session:type_name -> bivouac.v1.Session
 	1,   // 7: bivouac.v1.EraseSessionResponse.session:type_name -> bivouac.v1.Session
-	125, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
-	125, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
-	125, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
+	126, // 8: bivouac.v1.Turn.queued_at:type_name -> google.protobuf.Timestamp
+	126, // 9: bivouac.v1.Turn.activated_at:type_name -> google.protobuf.Timestamp
+	126, // 10: bivouac.v1.Turn.ended_at:type_name -> google.protobuf.Timestamp
 	13,  // 11: bivouac.v1.Turn.actions:type_name -> bivouac.v1.Action
 	14,  // 12: bivouac.v1.Turn.attempts:type_name -> bivouac.v1.Attempt
-	125, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
-	125, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
+	126, // 13: bivouac.v1.Action.intent_at:type_name -> google.protobuf.Timestamp
+	126, // 14: bivouac.v1.Action.outcome_at:type_name -> google.protobuf.Timestamp
 	12,  // 15: bivouac.v1.SubmitTurnResponse.turn:type_name -> bivouac.v1.Turn
 	12,  // 16: bivouac.v1.GetTurnResponse.turn:type_name -> bivouac.v1.Turn
 	0,   // 17: bivouac.v1.ListTurnsRequest.page:type_name -> bivouac.v1.Page
@@ -8919,49 +8987,49 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	66,  // 22: bivouac.v1.ExplainResponse.registries:type_name -> bivouac.v1.Registry
 	29,  // 23: bivouac.v1.ListUnknownResponse.actions:type_name -> bivouac.v1.UnknownAction
 	13,  // 24: bivouac.v1.UnknownAction.action:type_name -> bivouac.v1.Action
-	125, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
+	126, // 25: bivouac.v1.UnknownAction.resolved_at:type_name -> google.protobuf.Timestamp
 	29,  // 26: bivouac.v1.ResolveUnknownResponse.action:type_name -> bivouac.v1.UnknownAction
-	125, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
+	126, // 27: bivouac.v1.Event.at:type_name -> google.protobuf.Timestamp
 	32,  // 28: bivouac.v1.ListEventsResponse.events:type_name -> bivouac.v1.Event
 	32,  // 29: bivouac.v1.WatchEventsResponse.event:type_name -> bivouac.v1.Event
 	37,  // 30: bivouac.v1.WatchEventsResponse.staging:type_name -> bivouac.v1.Staging
-	125, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	125, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
+	126, // 31: bivouac.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	126, // 32: bivouac.v1.Approval.created_at:type_name -> google.protobuf.Timestamp
 	40,  // 33: bivouac.v1.ListApprovalsResponse.approvals:type_name -> bivouac.v1.Approval
 	43,  // 34: bivouac.v1.ListApprovalsResponse.owner_questions:type_name -> bivouac.v1.OwnerQuestion
-	125, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
-	125, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
+	126, // 35: bivouac.v1.OwnerQuestion.asked_at:type_name -> google.protobuf.Timestamp
+	126, // 36: bivouac.v1.OwnerQuestion.expires_at:type_name -> google.protobuf.Timestamp
 	40,  // 37: bivouac.v1.GetApprovalResponse.approval:type_name -> bivouac.v1.Approval
 	40,  // 38: bivouac.v1.DecideApprovalResponse.approval:type_name -> bivouac.v1.Approval
-	125, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
+	126, // 39: bivouac.v1.Agent.created_at:type_name -> google.protobuf.Timestamp
 	52,  // 40: bivouac.v1.ApplyAgentResponse.agent:type_name -> bivouac.v1.Agent
 	52,  // 41: bivouac.v1.ListAgentsResponse.agents:type_name -> bivouac.v1.Agent
 	52,  // 42: bivouac.v1.GetAgentResponse.agent:type_name -> bivouac.v1.Agent
 	67,  // 43: bivouac.v1.EffectiveToolsResponse.tools:type_name -> bivouac.v1.EffectiveTool
 	66,  // 44: bivouac.v1.EffectiveToolsResponse.registries:type_name -> bivouac.v1.Registry
 	65,  // 45: bivouac.v1.McpToolsResponse.tools:type_name -> bivouac.v1.McpTool
-	125, // 46: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
+	126, // 46: bivouac.v1.Principal.created_at:type_name -> google.protobuf.Timestamp
 	68,  // 47: bivouac.v1.AddPrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	68,  // 48: bivouac.v1.ListPrincipalsResponse.principals:type_name -> bivouac.v1.Principal
 	68,  // 49: bivouac.v1.DisablePrincipalResponse.principal:type_name -> bivouac.v1.Principal
 	68,  // 50: bivouac.v1.WhoAmIResponse.principal:type_name -> bivouac.v1.Principal
 	79,  // 51: bivouac.v1.ListQuotasResponse.quotas:type_name -> bivouac.v1.Quota
-	125, // 52: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
-	125, // 53: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
+	126, // 52: bivouac.v1.Runner.last_seen_at:type_name -> google.protobuf.Timestamp
+	126, // 53: bivouac.v1.Runner.enrolled_at:type_name -> google.protobuf.Timestamp
 	81,  // 54: bivouac.v1.Runner.bindings:type_name -> bivouac.v1.Binding
-	125, // 55: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
+	126, // 55: bivouac.v1.CreateJoinCodeResponse.expires_at:type_name -> google.protobuf.Timestamp
 	80,  // 56: bivouac.v1.ListRunnersResponse.runners:type_name -> bivouac.v1.Runner
 	80,  // 57: bivouac.v1.RevokeRunnerResponse.runner:type_name -> bivouac.v1.Runner
 	81,  // 58: bivouac.v1.PutBindingResponse.binding:type_name -> bivouac.v1.Binding
-	125, // 59: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
-	125, // 60: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
+	126, // 59: bivouac.v1.Cleanup.since:type_name -> google.protobuf.Timestamp
+	126, // 60: bivouac.v1.Cleanup.next_at:type_name -> google.protobuf.Timestamp
 	0,   // 61: bivouac.v1.ListCleanupsRequest.page:type_name -> bivouac.v1.Page
 	92,  // 62: bivouac.v1.ListCleanupsResponse.cleanups:type_name -> bivouac.v1.Cleanup
-	125, // 63: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
-	125, // 64: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
-	125, // 65: bivouac.v1.Grant.rotated_at:type_name -> google.protobuf.Timestamp
-	125, // 66: bivouac.v1.Grant.rotating_since:type_name -> google.protobuf.Timestamp
-	125, // 67: bivouac.v1.Grant.proven_at:type_name -> google.protobuf.Timestamp
+	126, // 63: bivouac.v1.Grant.created_at:type_name -> google.protobuf.Timestamp
+	126, // 64: bivouac.v1.Grant.revoked_at:type_name -> google.protobuf.Timestamp
+	126, // 65: bivouac.v1.Grant.rotated_at:type_name -> google.protobuf.Timestamp
+	126, // 66: bivouac.v1.Grant.rotating_since:type_name -> google.protobuf.Timestamp
+	126, // 67: bivouac.v1.Grant.proven_at:type_name -> google.protobuf.Timestamp
 	95,  // 68: bivouac.v1.GetGrantResponse.grant:type_name -> bivouac.v1.Grant
 	98,  // 69: bivouac.v1.GetGrantResponse.credentials:type_name -> bivouac.v1.CredentialReach
 	95,  // 70: bivouac.v1.CreateGrantResponse.grant:type_name -> bivouac.v1.Grant
@@ -8971,112 +9039,113 @@ var file_bivouac_v1_api_proto_depIdxs = []int32{
 	108, // 74: bivouac.v1.RevokeGrantResponse.layers:type_name -> bivouac.v1.RevocationLayer
 	107, // 75: bivouac.v1.RevokeGrantResponse.ended:type_name -> bivouac.v1.Ended
 	115, // 76: bivouac.v1.ListCredentialsResponse.credentials:type_name -> bivouac.v1.Credential
-	125, // 77: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
-	120, // 78: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
-	125, // 79: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
-	2,   // 80: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
-	4,   // 81: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
-	6,   // 82: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
-	8,   // 83: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
-	10,  // 84: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
-	15,  // 85: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
-	17,  // 86: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
-	19,  // 87: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
-	21,  // 88: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
-	23,  // 89: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
-	27,  // 90: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
-	30,  // 91: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
-	33,  // 92: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
-	35,  // 93: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
-	38,  // 94: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
-	41,  // 95: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
-	44,  // 96: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
-	46,  // 97: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
-	48,  // 98: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
-	50,  // 99: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
-	53,  // 100: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
-	55,  // 101: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
-	57,  // 102: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
-	59,  // 103: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
-	61,  // 104: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
-	63,  // 105: bivouac.v1.AgentService.McpTools:input_type -> bivouac.v1.McpToolsRequest
-	69,  // 106: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
-	71,  // 107: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
-	73,  // 108: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
-	75,  // 109: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
-	77,  // 110: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
-	82,  // 111: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
-	84,  // 112: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
-	86,  // 113: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
-	88,  // 114: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
-	90,  // 115: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
-	93,  // 116: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
-	99,  // 117: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
-	101, // 118: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
-	96,  // 119: bivouac.v1.GrantService.GetGrant:input_type -> bivouac.v1.GetGrantRequest
-	103, // 120: bivouac.v1.GrantService.RotateGrant:input_type -> bivouac.v1.RotateGrantRequest
-	105, // 121: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
-	109, // 122: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
-	111, // 123: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
-	113, // 124: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
-	116, // 125: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
-	118, // 126: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
-	121, // 127: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
-	123, // 128: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
-	3,   // 129: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
-	5,   // 130: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
-	7,   // 131: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
-	9,   // 132: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
-	11,  // 133: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
-	16,  // 134: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
-	18,  // 135: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
-	20,  // 136: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
-	22,  // 137: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
-	24,  // 138: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
-	28,  // 139: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
-	31,  // 140: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
-	34,  // 141: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
-	36,  // 142: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
-	39,  // 143: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
-	42,  // 144: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
-	45,  // 145: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
-	47,  // 146: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
-	49,  // 147: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
-	51,  // 148: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
-	54,  // 149: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
-	56,  // 150: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
-	58,  // 151: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
-	60,  // 152: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
-	62,  // 153: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
-	64,  // 154: bivouac.v1.AgentService.McpTools:output_type -> bivouac.v1.McpToolsResponse
-	70,  // 155: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
-	72,  // 156: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
-	74,  // 157: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
-	76,  // 158: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
-	78,  // 159: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
-	83,  // 160: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
-	85,  // 161: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
-	87,  // 162: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
-	89,  // 163: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
-	91,  // 164: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
-	94,  // 165: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
-	100, // 166: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
-	102, // 167: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
-	97,  // 168: bivouac.v1.GrantService.GetGrant:output_type -> bivouac.v1.GetGrantResponse
-	104, // 169: bivouac.v1.GrantService.RotateGrant:output_type -> bivouac.v1.RotateGrantResponse
-	106, // 170: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
-	110, // 171: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
-	112, // 172: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
-	114, // 173: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
-	117, // 174: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
-	119, // 175: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
-	122, // 176: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
-	124, // 177: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
-	129, // [129:178] is the sub-list for method output_type
-	80,  // [80:129] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	126, // 77: bivouac.v1.Credential.updated_at:type_name -> google.protobuf.Timestamp
+	119, // 78: bivouac.v1.DiagnoseRequest.tenants:type_name -> bivouac.v1.NamedTenant
+	121, // 79: bivouac.v1.DiagnoseResponse.findings:type_name -> bivouac.v1.Finding
+	126, // 80: bivouac.v1.GetLedgerResponse.signed_at:type_name -> google.protobuf.Timestamp
+	2,   // 81: bivouac.v1.SessionService.CreateSession:input_type -> bivouac.v1.CreateSessionRequest
+	4,   // 82: bivouac.v1.SessionService.GetSession:input_type -> bivouac.v1.GetSessionRequest
+	6,   // 83: bivouac.v1.SessionService.ListSessions:input_type -> bivouac.v1.ListSessionsRequest
+	8,   // 84: bivouac.v1.SessionService.CloseSession:input_type -> bivouac.v1.CloseSessionRequest
+	10,  // 85: bivouac.v1.SessionService.EraseSession:input_type -> bivouac.v1.EraseSessionRequest
+	15,  // 86: bivouac.v1.TurnService.SubmitTurn:input_type -> bivouac.v1.SubmitTurnRequest
+	17,  // 87: bivouac.v1.TurnService.GetTurn:input_type -> bivouac.v1.GetTurnRequest
+	19,  // 88: bivouac.v1.TurnService.ListTurns:input_type -> bivouac.v1.ListTurnsRequest
+	21,  // 89: bivouac.v1.TurnService.CancelTurn:input_type -> bivouac.v1.CancelTurnRequest
+	23,  // 90: bivouac.v1.TurnService.Explain:input_type -> bivouac.v1.ExplainRequest
+	27,  // 91: bivouac.v1.TurnService.ListUnknown:input_type -> bivouac.v1.ListUnknownRequest
+	30,  // 92: bivouac.v1.TurnService.ResolveUnknown:input_type -> bivouac.v1.ResolveUnknownRequest
+	33,  // 93: bivouac.v1.EventService.ListEvents:input_type -> bivouac.v1.ListEventsRequest
+	35,  // 94: bivouac.v1.EventService.WatchEvents:input_type -> bivouac.v1.WatchEventsRequest
+	38,  // 95: bivouac.v1.EventService.VerifyEvents:input_type -> bivouac.v1.VerifyEventsRequest
+	41,  // 96: bivouac.v1.ApprovalService.ListApprovals:input_type -> bivouac.v1.ListApprovalsRequest
+	44,  // 97: bivouac.v1.ApprovalService.GetApproval:input_type -> bivouac.v1.GetApprovalRequest
+	46,  // 98: bivouac.v1.ApprovalService.DecideApproval:input_type -> bivouac.v1.DecideApprovalRequest
+	48,  // 99: bivouac.v1.ArtifactService.PutArtifact:input_type -> bivouac.v1.PutArtifactRequest
+	50,  // 100: bivouac.v1.ArtifactService.GetArtifact:input_type -> bivouac.v1.GetArtifactRequest
+	53,  // 101: bivouac.v1.AgentService.ApplyAgent:input_type -> bivouac.v1.ApplyAgentRequest
+	55,  // 102: bivouac.v1.AgentService.ListAgents:input_type -> bivouac.v1.ListAgentsRequest
+	57,  // 103: bivouac.v1.AgentService.GetAgent:input_type -> bivouac.v1.GetAgentRequest
+	59,  // 104: bivouac.v1.AgentService.RecreateInstance:input_type -> bivouac.v1.RecreateInstanceRequest
+	61,  // 105: bivouac.v1.AgentService.EffectiveTools:input_type -> bivouac.v1.EffectiveToolsRequest
+	63,  // 106: bivouac.v1.AgentService.McpTools:input_type -> bivouac.v1.McpToolsRequest
+	69,  // 107: bivouac.v1.PrincipalService.AddPrincipal:input_type -> bivouac.v1.AddPrincipalRequest
+	71,  // 108: bivouac.v1.PrincipalService.ListPrincipals:input_type -> bivouac.v1.ListPrincipalsRequest
+	73,  // 109: bivouac.v1.PrincipalService.DisablePrincipal:input_type -> bivouac.v1.DisablePrincipalRequest
+	75,  // 110: bivouac.v1.PrincipalService.WhoAmI:input_type -> bivouac.v1.WhoAmIRequest
+	77,  // 111: bivouac.v1.PrincipalService.ListQuotas:input_type -> bivouac.v1.ListQuotasRequest
+	82,  // 112: bivouac.v1.RunnerAdminService.CreateJoinCode:input_type -> bivouac.v1.CreateJoinCodeRequest
+	84,  // 113: bivouac.v1.RunnerAdminService.ListRunners:input_type -> bivouac.v1.ListRunnersRequest
+	86,  // 114: bivouac.v1.RunnerAdminService.RevokeRunner:input_type -> bivouac.v1.RevokeRunnerRequest
+	88,  // 115: bivouac.v1.RunnerAdminService.PutBinding:input_type -> bivouac.v1.PutBindingRequest
+	90,  // 116: bivouac.v1.RunnerAdminService.DeleteBinding:input_type -> bivouac.v1.DeleteBindingRequest
+	93,  // 117: bivouac.v1.RunnerAdminService.ListCleanups:input_type -> bivouac.v1.ListCleanupsRequest
+	99,  // 118: bivouac.v1.GrantService.CreateGrant:input_type -> bivouac.v1.CreateGrantRequest
+	101, // 119: bivouac.v1.GrantService.ListGrants:input_type -> bivouac.v1.ListGrantsRequest
+	96,  // 120: bivouac.v1.GrantService.GetGrant:input_type -> bivouac.v1.GetGrantRequest
+	103, // 121: bivouac.v1.GrantService.RotateGrant:input_type -> bivouac.v1.RotateGrantRequest
+	105, // 122: bivouac.v1.GrantService.RevokeGrant:input_type -> bivouac.v1.RevokeGrantRequest
+	109, // 123: bivouac.v1.CredentialService.GetSealRecipient:input_type -> bivouac.v1.GetSealRecipientRequest
+	111, // 124: bivouac.v1.CredentialService.PutCredential:input_type -> bivouac.v1.PutCredentialRequest
+	113, // 125: bivouac.v1.CredentialService.ListCredentials:input_type -> bivouac.v1.ListCredentialsRequest
+	116, // 126: bivouac.v1.CredentialService.DeleteCredential:input_type -> bivouac.v1.DeleteCredentialRequest
+	118, // 127: bivouac.v1.OperationsService.Diagnose:input_type -> bivouac.v1.DiagnoseRequest
+	122, // 128: bivouac.v1.LedgerService.GetLedger:input_type -> bivouac.v1.GetLedgerRequest
+	124, // 129: bivouac.v1.LedgerService.ExportLedger:input_type -> bivouac.v1.ExportLedgerRequest
+	3,   // 130: bivouac.v1.SessionService.CreateSession:output_type -> bivouac.v1.CreateSessionResponse
+	5,   // 131: bivouac.v1.SessionService.GetSession:output_type -> bivouac.v1.GetSessionResponse
+	7,   // 132: bivouac.v1.SessionService.ListSessions:output_type -> bivouac.v1.ListSessionsResponse
+	9,   // 133: bivouac.v1.SessionService.CloseSession:output_type -> bivouac.v1.CloseSessionResponse
+	11,  // 134: bivouac.v1.SessionService.EraseSession:output_type -> bivouac.v1.EraseSessionResponse
+	16,  // 135: bivouac.v1.TurnService.SubmitTurn:output_type -> bivouac.v1.SubmitTurnResponse
+	18,  // 136: bivouac.v1.TurnService.GetTurn:output_type -> bivouac.v1.GetTurnResponse
+	20,  // 137: bivouac.v1.TurnService.ListTurns:output_type -> bivouac.v1.ListTurnsResponse
+	22,  // 138: bivouac.v1.TurnService.CancelTurn:output_type -> bivouac.v1.CancelTurnResponse
+	24,  // 139: bivouac.v1.TurnService.Explain:output_type -> bivouac.v1.ExplainResponse
+	28,  // 140: bivouac.v1.TurnService.ListUnknown:output_type -> bivouac.v1.ListUnknownResponse
+	31,  // 141: bivouac.v1.TurnService.ResolveUnknown:output_type -> bivouac.v1.ResolveUnknownResponse
+	34,  // 142: bivouac.v1.EventService.ListEvents:output_type -> bivouac.v1.ListEventsResponse
+	36,  // 143: bivouac.v1.EventService.WatchEvents:output_type -> bivouac.v1.WatchEventsResponse
+	39,  // 144: bivouac.v1.EventService.VerifyEvents:output_type -> bivouac.v1.VerifyEventsResponse
+	42,  // 145: bivouac.v1.ApprovalService.ListApprovals:output_type -> bivouac.v1.ListApprovalsResponse
+	45,  // 146: bivouac.v1.ApprovalService.GetApproval:output_type -> bivouac.v1.GetApprovalResponse
+	47,  // 147: bivouac.v1.ApprovalService.DecideApproval:output_type -> bivouac.v1.DecideApprovalResponse
+	49,  // 148: bivouac.v1.ArtifactService.PutArtifact:output_type -> bivouac.v1.PutArtifactResponse
+	51,  // 149: bivouac.v1.ArtifactService.GetArtifact:output_type -> bivouac.v1.GetArtifactResponse
+	54,  // 150: bivouac.v1.AgentService.ApplyAgent:output_type -> bivouac.v1.ApplyAgentResponse
+	56,  // 151: bivouac.v1.AgentService.ListAgents:output_type -> bivouac.v1.ListAgentsResponse
+	58,  // 152: bivouac.v1.AgentService.GetAgent:output_type -> bivouac.v1.GetAgentResponse
+	60,  // 153: bivouac.v1.AgentService.RecreateInstance:output_type -> bivouac.v1.RecreateInstanceResponse
+	62,  // 154: bivouac.v1.AgentService.EffectiveTools:output_type -> bivouac.v1.EffectiveToolsResponse
+	64,  // 155: bivouac.v1.AgentService.McpTools:output_type -> bivouac.v1.McpToolsResponse
+	70,  // 156: bivouac.v1.PrincipalService.AddPrincipal:output_type -> bivouac.v1.AddPrincipalResponse
+	72,  // 157: bivouac.v1.PrincipalService.ListPrincipals:output_type -> bivouac.v1.ListPrincipalsResponse
+	74,  // 158: bivouac.v1.PrincipalService.DisablePrincipal:output_type -> bivouac.v1.DisablePrincipalResponse
+	76,  // 159: bivouac.v1.PrincipalService.WhoAmI:output_type -> bivouac.v1.WhoAmIResponse
+	78,  // 160: bivouac.v1.PrincipalService.ListQuotas:output_type -> bivouac.v1.ListQuotasResponse
+	83,  // 161: bivouac.v1.RunnerAdminService.CreateJoinCode:output_type -> bivouac.v1.CreateJoinCodeResponse
+	85,  // 162: bivouac.v1.RunnerAdminService.ListRunners:output_type -> bivouac.v1.ListRunnersResponse
+	87,  // 163: bivouac.v1.RunnerAdminService.RevokeRunner:output_type -> bivouac.v1.RevokeRunnerResponse
+	89,  // 164: bivouac.v1.RunnerAdminService.PutBinding:output_type -> bivouac.v1.PutBindingResponse
+	91,  // 165: bivouac.v1.RunnerAdminService.DeleteBinding:output_type -> bivouac.v1.DeleteBindingResponse
+	94,  // 166: bivouac.v1.RunnerAdminService.ListCleanups:output_type -> bivouac.v1.ListCleanupsResponse
+	100, // 167: bivouac.v1.GrantService.CreateGrant:output_type -> bivouac.v1.CreateGrantResponse
+	102, // 168: bivouac.v1.GrantService.ListGrants:output_type -> bivouac.v1.ListGrantsResponse
+	97,  // 169: bivouac.v1.GrantService.GetGrant:output_type -> bivouac.v1.GetGrantResponse
+	104, // 170: bivouac.v1.GrantService.RotateGrant:output_type -> bivouac.v1.RotateGrantResponse
+	106, // 171: bivouac.v1.GrantService.RevokeGrant:output_type -> bivouac.v1.RevokeGrantResponse
+	110, // 172: bivouac.v1.CredentialService.GetSealRecipient:output_type -> bivouac.v1.GetSealRecipientResponse
+	112, // 173: bivouac.v1.CredentialService.PutCredential:output_type -> bivouac.v1.PutCredentialResponse
+	114, // 174: bivouac.v1.CredentialService.ListCredentials:output_type -> bivouac.v1.ListCredentialsResponse
+	117, // 175: bivouac.v1.CredentialService.DeleteCredential:output_type -> bivouac.v1.DeleteCredentialResponse
+	120, // 176: bivouac.v1.OperationsService.Diagnose:output_type -> bivouac.v1.DiagnoseResponse
+	123, // 177: bivouac.v1.LedgerService.GetLedger:output_type -> bivouac.v1.GetLedgerResponse
+	125, // 178: bivouac.v1.LedgerService.ExportLedger:output_type -> bivouac.v1.ExportLedgerResponse
+	130, // [130:179] is the sub-list for method output_type
+	81,  // [81:130] is the sub-list for method input_type
+	81,  // [81:81] is the sub-list for extension type_name
+	81,  // [81:81] is the sub-list for extension extendee
+	0,   // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_v1_api_proto_init() }
@@ -9096,7 +9165,7 @@ func file_bivouac_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_v1_api_proto_rawDesc), len(file_bivouac_v1_api_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   125,
+			NumMessages:   126,
 			NumExtensions: 0,
 			NumServices:   12,
 		},

@@ -26,6 +26,8 @@ type Backend struct {
 	Lookup brokerv1.CallState
 	// Findings of its doctor.
 	Findings []*brokerv1.Finding
+	// Tenants that its file names.
+	Tenants []*brokerv1.NamedTenant
 }
 
 // Broker serves on what Serve is given.

@@ -283,12 +283,12 @@ func (b brokerService) Usage(ctx context.Context, r *brokerv1.UsageRequest) (*br
 	return out, nil
 }
 
-// Diagnose finds what Backend.Findings says.
+// Diagnose finds what Backend.Findings says, and names Backend.Tenants.
 func (b brokerService) Diagnose(ctx context.Context, _ *brokerv1.DiagnoseRequest) (*brokerv1.DiagnoseResponse, error) {
 	if _, err := onlyServers(ctx); err != nil {
 		return nil, err
 	}
-	return &brokerv1.DiagnoseResponse{Findings: b.Backend.Findings}, nil
+	return &brokerv1.DiagnoseResponse{Findings: b.Backend.Findings, Tenants: b.Backend.Tenants}, nil
 }
 
 func (b brokerService) McpTools(_ context.Context, r *brokerv1.McpToolsRequest) (*brokerv1.McpToolsResponse, error) {

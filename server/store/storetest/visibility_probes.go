@@ -41,6 +41,7 @@ var peopleProbes = map[string]probe{
 	"Unaltered":    {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return did(tx.Unaltered()) }},
 	"Epoch":        {everybody: true, run: func(tx *store.Tx, x *side) (bool, error) { return tx.Epoch() > 0, nil }},
 	"EnsureTenant": {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.EnsureTenant(x.Name)) }},
+	"TenantKnown":  {by: loopOnly, run: func(tx *store.Tx, x *side) (bool, error) { return tx.TenantKnown(x.Name) }},
 	"Tenant":       {by: inTenant, run: func(tx *store.Tx, x *side) (bool, error) { return got(tx.Tenant(x.Tenant)) }},
 	"InsertPrincipal": {by: adminOnly, run: func(tx *store.Tx, x *side) (bool, error) {
 		return did(tx.InsertPrincipal(policy.Principal{ID: id[protocol.PrincipalID](), Tenant: x.Tenant, Name: "new"}))

@@ -3985,8 +3985,10 @@ func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
 }
 
 type DiagnoseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Findings []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Tenants that broker.hcl names, which the server has or has not.
+	Tenants       []*NamedTenant `protobuf:"bytes,2,rep,name=tenants,proto3" json:"tenants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4028,6 +4030,66 @@ func (x *DiagnoseResponse) GetFindings() []*Finding {
 	return nil
 }
 
+func (x *DiagnoseResponse) GetTenants() []*NamedTenant {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+// NamedTenant is a tenant, by id or by name, and where it is named.
+type NamedTenant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Where         string                 `protobuf:"bytes,2,opt,name=where,proto3" json:"where,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedTenant) Reset() {
+	*x = NamedTenant{}
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedTenant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedTenant) ProtoMessage() {}
+
+func (x *NamedTenant) ProtoReflect() protoreflect.Message {
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedTenant.ProtoReflect.Descriptor instead.
+func (*NamedTenant) Descriptor() ([]byte, []int) {
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *NamedTenant) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *NamedTenant) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
 // Finding is one checked thing.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4046,7 +4108,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4120,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[61]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4133,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{61}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Finding) GetCheck() string {
@@ -4119,7 +4181,7 @@ type ReportEndedRequest struct {
 
 func (x *ReportEndedRequest) Reset() {
 	*x = ReportEndedRequest{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4193,7 @@ func (x *ReportEndedRequest) String() string {
 func (*ReportEndedRequest) ProtoMessage() {}
 
 func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[62]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4206,7 @@ func (x *ReportEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEndedRequest.ProtoReflect.Descriptor instead.
 func (*ReportEndedRequest) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{62}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReportEndedRequest) GetGrants() []*EndedGrant {
@@ -4166,7 +4228,7 @@ type EndedGrant struct {
 
 func (x *EndedGrant) Reset() {
 	*x = EndedGrant{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4178,7 +4240,7 @@ func (x *EndedGrant) String() string {
 func (*EndedGrant) ProtoMessage() {}
 
 func (x *EndedGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[63]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4191,7 +4253,7 @@ func (x *EndedGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedGrant.ProtoReflect.Descriptor instead.
 func (*EndedGrant) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{63}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *EndedGrant) GetGrantId() string {
@@ -4226,7 +4288,7 @@ type ReportEndedResponse struct {
 
 func (x *ReportEndedResponse) Reset() {
 	*x = ReportEndedResponse{}
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[64]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4300,7 @@ func (x *ReportEndedResponse) String() string {
 func (*ReportEndedResponse) ProtoMessage() {}
 
 func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[64]
+	mi := &file_bivouac_broker_v1_broker_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4313,7 @@ func (x *ReportEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportEndedResponse.ProtoReflect.Descriptor instead.
 func (*ReportEndedResponse) Descriptor() ([]byte, []int) {
-	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{64}
+	return file_bivouac_broker_v1_broker_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReportEndedResponse) GetSettled() []string {
@@ -4568,9 +4630,13 @@ const file_bivouac_broker_v1_broker_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.bivouac.broker.v1.FloorKindR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x18\n" +
 	"\aminimum\x18\x04 \x01(\x03R\aminimum\"\x11\n" +
-	"\x0fDiagnoseRequest\"J\n" +
+	"\x0fDiagnoseRequest\"\x84\x01\n" +
 	"\x10DiagnoseResponse\x126\n" +
-	"\bfindings\x18\x01 \x03(\v2\x1a.bivouac.broker.v1.FindingR\bfindings\"o\n" +
+	"\bfindings\x18\x01 \x03(\v2\x1a.bivouac.broker.v1.FindingR\bfindings\x128\n" +
+	"\atenants\x18\x02 \x03(\v2\x1e.bivouac.broker.v1.NamedTenantR\atenants\";\n" +
+	"\vNamedTenant\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05where\x18\x02 \x01(\tR\x05where\"o\n" +
 	"\aFinding\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\tR\x05level\x12\x12\n" +
@@ -4646,7 +4712,7 @@ func file_bivouac_broker_v1_broker_proto_rawDescGZIP() []byte {
 }
 
 var file_bivouac_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_bivouac_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(CallState)(0),                    // 0: bivouac.broker.v1.CallState
 	(FloorKind)(0),                    // 1: bivouac.broker.v1.FloorKind
@@ -4711,18 +4777,19 @@ var file_bivouac_broker_v1_broker_proto_goTypes = []any{
 	(*Floor)(nil),                     // 60: bivouac.broker.v1.Floor
 	(*DiagnoseRequest)(nil),           // 61: bivouac.broker.v1.DiagnoseRequest
 	(*DiagnoseResponse)(nil),          // 62: bivouac.broker.v1.DiagnoseResponse
-	(*Finding)(nil),                   // 63: bivouac.broker.v1.Finding
-	(*ReportEndedRequest)(nil),        // 64: bivouac.broker.v1.ReportEndedRequest
-	(*EndedGrant)(nil),                // 65: bivouac.broker.v1.EndedGrant
-	(*ReportEndedResponse)(nil),       // 66: bivouac.broker.v1.ReportEndedResponse
-	(*runtimev1.ModelRequest)(nil),    // 67: bivouac.runtime.v1.ModelRequest
-	(*runtimev1.ModelResponse)(nil),   // 68: bivouac.runtime.v1.ModelResponse
+	(*NamedTenant)(nil),               // 63: bivouac.broker.v1.NamedTenant
+	(*Finding)(nil),                   // 64: bivouac.broker.v1.Finding
+	(*ReportEndedRequest)(nil),        // 65: bivouac.broker.v1.ReportEndedRequest
+	(*EndedGrant)(nil),                // 66: bivouac.broker.v1.EndedGrant
+	(*ReportEndedResponse)(nil),       // 67: bivouac.broker.v1.ReportEndedResponse
+	(*runtimev1.ModelRequest)(nil),    // 68: bivouac.runtime.v1.ModelRequest
+	(*runtimev1.ModelResponse)(nil),   // 69: bivouac.runtime.v1.ModelResponse
 }
 var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	4,  // 0: bivouac.broker.v1.DescribeResponse.models:type_name -> bivouac.broker.v1.ModelRoute
 	5,  // 1: bivouac.broker.v1.DescribeResponse.destinations:type_name -> bivouac.broker.v1.Destination
-	67, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
-	68, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
+	68, // 2: bivouac.broker.v1.CallModelRequest.request:type_name -> bivouac.runtime.v1.ModelRequest
+	69, // 3: bivouac.broker.v1.CallModelResponse.event:type_name -> bivouac.runtime.v1.ModelResponse
 	10, // 4: bivouac.broker.v1.HttpTool.mcp:type_name -> bivouac.broker.v1.McpCall
 	9,  // 5: bivouac.broker.v1.HttpTool.ssh:type_name -> bivouac.broker.v1.SshCall
 	8,  // 6: bivouac.broker.v1.InvokeRequest.tool:type_name -> bivouac.broker.v1.HttpTool
@@ -4737,65 +4804,66 @@ var file_bivouac_broker_v1_broker_proto_depIdxs = []int32{
 	41, // 15: bivouac.broker.v1.ListCredentialsResponse.credentials:type_name -> bivouac.broker.v1.Credential
 	60, // 16: bivouac.broker.v1.FeedResponse.floors:type_name -> bivouac.broker.v1.Floor
 	1,  // 17: bivouac.broker.v1.Floor.kind:type_name -> bivouac.broker.v1.FloorKind
-	63, // 18: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
-	65, // 19: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
-	2,  // 20: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
-	6,  // 21: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
-	11, // 22: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
-	13, // 23: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
-	15, // 24: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
-	18, // 25: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
-	20, // 26: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
-	23, // 27: bivouac.broker.v1.BrokerService.McpTools:input_type -> bivouac.broker.v1.McpToolsRequest
-	61, // 28: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
-	27, // 29: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
-	29, // 30: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
-	31, // 31: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
-	33, // 32: bivouac.broker.v1.AuthorityService.RotateGrant:input_type -> bivouac.broker.v1.RotateGrantRequest
-	35, // 33: bivouac.broker.v1.AuthorityService.SettleRotation:input_type -> bivouac.broker.v1.SettleRotationRequest
-	37, // 34: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
-	39, // 35: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
-	42, // 36: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
-	44, // 37: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
-	46, // 38: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
-	48, // 39: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
-	50, // 40: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
-	52, // 41: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
-	54, // 42: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
-	56, // 43: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
-	58, // 44: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
-	64, // 45: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
-	3,  // 46: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
-	7,  // 47: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
-	12, // 48: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
-	14, // 49: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
-	16, // 50: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
-	19, // 51: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
-	21, // 52: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
-	24, // 53: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
-	62, // 54: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
-	28, // 55: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
-	30, // 56: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
-	32, // 57: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
-	34, // 58: bivouac.broker.v1.AuthorityService.RotateGrant:output_type -> bivouac.broker.v1.RotateGrantResponse
-	36, // 59: bivouac.broker.v1.AuthorityService.SettleRotation:output_type -> bivouac.broker.v1.SettleRotationResponse
-	38, // 60: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
-	40, // 61: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
-	43, // 62: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
-	45, // 63: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
-	47, // 64: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
-	49, // 65: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
-	51, // 66: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
-	53, // 67: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
-	55, // 68: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
-	57, // 69: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
-	59, // 70: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
-	66, // 71: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
-	46, // [46:72] is the sub-list for method output_type
-	20, // [20:46] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	64, // 18: bivouac.broker.v1.DiagnoseResponse.findings:type_name -> bivouac.broker.v1.Finding
+	63, // 19: bivouac.broker.v1.DiagnoseResponse.tenants:type_name -> bivouac.broker.v1.NamedTenant
+	66, // 20: bivouac.broker.v1.ReportEndedRequest.grants:type_name -> bivouac.broker.v1.EndedGrant
+	2,  // 21: bivouac.broker.v1.BrokerService.Describe:input_type -> bivouac.broker.v1.DescribeRequest
+	6,  // 22: bivouac.broker.v1.BrokerService.CallModel:input_type -> bivouac.broker.v1.CallModelRequest
+	11, // 23: bivouac.broker.v1.BrokerService.Invoke:input_type -> bivouac.broker.v1.InvokeRequest
+	13, // 24: bivouac.broker.v1.BrokerService.LookupAction:input_type -> bivouac.broker.v1.LookupActionRequest
+	15, // 25: bivouac.broker.v1.BrokerService.Usage:input_type -> bivouac.broker.v1.UsageRequest
+	18, // 26: bivouac.broker.v1.BrokerService.Probe:input_type -> bivouac.broker.v1.ProbeRequest
+	20, // 27: bivouac.broker.v1.BrokerService.Reach:input_type -> bivouac.broker.v1.ReachRequest
+	23, // 28: bivouac.broker.v1.BrokerService.McpTools:input_type -> bivouac.broker.v1.McpToolsRequest
+	61, // 29: bivouac.broker.v1.BrokerService.Diagnose:input_type -> bivouac.broker.v1.DiagnoseRequest
+	27, // 30: bivouac.broker.v1.AuthorityService.CreateGrant:input_type -> bivouac.broker.v1.CreateGrantRequest
+	29, // 31: bivouac.broker.v1.AuthorityService.ListGrants:input_type -> bivouac.broker.v1.ListGrantsRequest
+	31, // 32: bivouac.broker.v1.AuthorityService.RevokeGrant:input_type -> bivouac.broker.v1.RevokeGrantRequest
+	33, // 33: bivouac.broker.v1.AuthorityService.RotateGrant:input_type -> bivouac.broker.v1.RotateGrantRequest
+	35, // 34: bivouac.broker.v1.AuthorityService.SettleRotation:input_type -> bivouac.broker.v1.SettleRotationRequest
+	37, // 35: bivouac.broker.v1.AuthorityService.PutCredential:input_type -> bivouac.broker.v1.PutCredentialRequest
+	39, // 36: bivouac.broker.v1.AuthorityService.ListCredentials:input_type -> bivouac.broker.v1.ListCredentialsRequest
+	42, // 37: bivouac.broker.v1.AuthorityService.DeleteCredential:input_type -> bivouac.broker.v1.DeleteCredentialRequest
+	44, // 38: bivouac.broker.v1.TrustService.EnrollServer:input_type -> bivouac.broker.v1.EnrollServerRequest
+	46, // 39: bivouac.broker.v1.TrustService.RenewServer:input_type -> bivouac.broker.v1.RenewServerRequest
+	48, // 40: bivouac.broker.v1.TrustService.CertifySigningKey:input_type -> bivouac.broker.v1.CertifySigningKeyRequest
+	50, // 41: bivouac.broker.v1.TrustService.CertifyRunner:input_type -> bivouac.broker.v1.CertifyRunnerRequest
+	52, // 42: bivouac.broker.v1.TrustService.SignReceipt:input_type -> bivouac.broker.v1.SignReceiptRequest
+	54, // 43: bivouac.broker.v1.TrustService.LastHead:input_type -> bivouac.broker.v1.LastHeadRequest
+	56, // 44: bivouac.broker.v1.TrustService.SignHead:input_type -> bivouac.broker.v1.SignHeadRequest
+	58, // 45: bivouac.broker.v1.FeedService.Feed:input_type -> bivouac.broker.v1.FeedRequest
+	65, // 46: bivouac.broker.v1.FeedService.ReportEnded:input_type -> bivouac.broker.v1.ReportEndedRequest
+	3,  // 47: bivouac.broker.v1.BrokerService.Describe:output_type -> bivouac.broker.v1.DescribeResponse
+	7,  // 48: bivouac.broker.v1.BrokerService.CallModel:output_type -> bivouac.broker.v1.CallModelResponse
+	12, // 49: bivouac.broker.v1.BrokerService.Invoke:output_type -> bivouac.broker.v1.InvokeResponse
+	14, // 50: bivouac.broker.v1.BrokerService.LookupAction:output_type -> bivouac.broker.v1.LookupActionResponse
+	16, // 51: bivouac.broker.v1.BrokerService.Usage:output_type -> bivouac.broker.v1.UsageResponse
+	19, // 52: bivouac.broker.v1.BrokerService.Probe:output_type -> bivouac.broker.v1.ProbeResponse
+	21, // 53: bivouac.broker.v1.BrokerService.Reach:output_type -> bivouac.broker.v1.ReachResponse
+	24, // 54: bivouac.broker.v1.BrokerService.McpTools:output_type -> bivouac.broker.v1.McpToolsResponse
+	62, // 55: bivouac.broker.v1.BrokerService.Diagnose:output_type -> bivouac.broker.v1.DiagnoseResponse
+	28, // 56: bivouac.broker.v1.AuthorityService.CreateGrant:output_type -> bivouac.broker.v1.CreateGrantResponse
+	30, // 57: bivouac.broker.v1.AuthorityService.ListGrants:output_type -> bivouac.broker.v1.ListGrantsResponse
+	32, // 58: bivouac.broker.v1.AuthorityService.RevokeGrant:output_type -> bivouac.broker.v1.RevokeGrantResponse
+	34, // 59: bivouac.broker.v1.AuthorityService.RotateGrant:output_type -> bivouac.broker.v1.RotateGrantResponse
+	36, // 60: bivouac.broker.v1.AuthorityService.SettleRotation:output_type -> bivouac.broker.v1.SettleRotationResponse
+	38, // 61: bivouac.broker.v1.AuthorityService.PutCredential:output_type -> bivouac.broker.v1.PutCredentialResponse
+	40, // 62: bivouac.broker.v1.AuthorityService.ListCredentials:output_type -> bivouac.broker.v1.ListCredentialsResponse
+	43, // 63: bivouac.broker.v1.AuthorityService.DeleteCredential:output_type -> bivouac.broker.v1.DeleteCredentialResponse
+	45, // 64: bivouac.broker.v1.TrustService.EnrollServer:output_type -> bivouac.broker.v1.EnrollServerResponse
+	47, // 65: bivouac.broker.v1.TrustService.RenewServer:output_type -> bivouac.broker.v1.RenewServerResponse
+	49, // 66: bivouac.broker.v1.TrustService.CertifySigningKey:output_type -> bivouac.broker.v1.CertifySigningKeyResponse
+	51, // 67: bivouac.broker.v1.TrustService.CertifyRunner:output_type -> bivouac.broker.v1.CertifyRunnerResponse
+	53, // 68: bivouac.broker.v1.TrustService.SignReceipt:output_type -> bivouac.broker.v1.SignReceiptResponse
+	55, // 69: bivouac.broker.v1.TrustService.LastHead:output_type -> bivouac.broker.v1.LastHeadResponse
+	57, // 70: bivouac.broker.v1.TrustService.SignHead:output_type -> bivouac.broker.v1.SignHeadResponse
+	59, // 71: bivouac.broker.v1.FeedService.Feed:output_type -> bivouac.broker.v1.FeedResponse
+	67, // 72: bivouac.broker.v1.FeedService.ReportEnded:output_type -> bivouac.broker.v1.ReportEndedResponse
+	47, // [47:73] is the sub-list for method output_type
+	21, // [21:47] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_bivouac_broker_v1_broker_proto_init() }
@@ -4810,7 +4878,7 @@ func file_bivouac_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bivouac_broker_v1_broker_proto_rawDesc), len(file_bivouac_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   65,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
