@@ -3,8 +3,10 @@ package vaultpolicy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
@@ -22,6 +24,27 @@ import (
 type File struct {
 	Config
 	Scope Scope
+}
+
+// NamedTenant is a tenant that the file names, and where. Which there are, only a server of
+// Bivouac knows.
+type NamedTenant struct{ Tenant, Where string }
+
+// NamedTenants are all that the vault block, what its server issues and its keys name.
+func (f File) NamedTenants() (all []NamedTenant) {
+	name := func(where string, tenants ...string) {
+		for _, t := range tenants {
+			all = append(all, NamedTenant{t, where})
+		}
+	}
+	name("tenants of the vault block in broker.hcl", f.Tenants...)
+	for _, credential := range slices.Sorted(maps.Keys(f.Scope.Issued)) {
+		name("tenants of the credential "+credential+" in broker.hcl", f.Scope.Issued[credential].Tenants...)
+	}
+	for _, key := range f.Scope.TenantKeys {
+		name("credential_tenant of the key "+key.Name+" in broker.hcl", key.Tenant.String())
+	}
+	return all
 }
 
 // ErrNoVault is a broker.hcl without a vault block: its grants are in the keyring.

@@ -70,7 +70,7 @@ First start:  bivouac-broker init
 	})
 	root.PersistentFlags().StringVar(&data, "data", assembly.DefaultDir(), "directory of keyring, call log and broker.hcl; 0700")
 	root.AddCommand(initCommand(&data), codeCommand(&data), runCommand(&data), ledgerCommand(&data), doctorCommand(&data),
-		backupCommand(&data), restoreCommand(&data), keyringCommand(&data), moveCommand(&data))
+		backupCommand(&data), restoreCommand(&data), keyringCommand(&data), moveCommand(&data), validateCommand(&data))
 	return root
 }
 

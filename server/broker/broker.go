@@ -118,6 +118,9 @@ func New(cfg Config, p Ports) (*Broker, error) {
 	if names := cfg.Commands(); len(names) > 0 && p.Sandbox == nil {
 		return nil, cfg.Confined(context.Background(), nil)
 	}
+	if err := b.cfg.provable(); err != nil {
+		return nil, err
+	}
 	if err := b.open(); err != nil {
 		return nil, err
 	}

@@ -32,7 +32,27 @@ func (b *Broker) examineFile(r *finding.Report) {
 		r.Fine("configuration", "%s is as it was when the broker started, but for its caps", file)
 		return
 	}
-	r.Warn("configuration", fmt.Sprintf("%s was changed since the broker started: %s", file, strings.Join(other, ", ")), "all but caps is read at the start; until then this broker has what was there before", restart)
+	mend := restart
+	if left := b.leftByRestart(now); left != "" {
+		mend = left
+	}
+	r.Warn("configuration", fmt.Sprintf("%s was changed since the broker started: %s", file, strings.Join(other, ", ")), "all but caps is read at the start; until then this broker has what was there before", mend)
+}
+
+// leftByRestart is what comes before a restart with a vault block that is new: it would
+// leave behind what the keyring holds. Empty: nothing.
+func (b *Broker) leftByRestart(now Config) string {
+	held, ok := b.ports.Authority.(interface {
+		Left() (grants, credentials int)
+	})
+	if !ok || now.Vault == nil {
+		return ""
+	}
+	grants, credentials := held.Left()
+	if grants+credentials == 0 {
+		return ""
+	}
+	return fmt.Sprintf("bivouac vault check; then stop the broker, bivouac-broker vault-move --apply  (for %d grant(s) in force and %d credential(s), which a restart alone leaves behind in the keyring), and start it", grants, credentials)
 }
 
 // differing names the blocks that two configurations do not share.

@@ -9,6 +9,7 @@ import (
 	"bivouac/consul/consultest"
 	"bivouac/edge/finding"
 	"bivouac/server/broker"
+	"bivouac/server/broker/authoritytest"
 	"bivouac/server/broker/keyring"
 )
 
@@ -82,5 +83,57 @@ func TestFileThatChangedSinceTheStartIsFound(t *testing.T) {
 		if !found {
 			t.Errorf("%s: nothing is said of the file", name)
 		}
+	}
+}
+
+// Where a vault block is new and the keyring holds something, a move comes before the
+// restart, which would leave it behind; with nothing in the keyring a restart is all.
+func TestMoveComesBeforeARestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "broker")
+	if _, err := keyring.Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := keyring.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keys.Close()
+	file := filepath.Join(dir, "broker.hcl")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := broker.LoadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := broker.New(cfg, broker.Ports{Authority: keys, Root: keys, Paths: consultest.NewMemory(), CallLog: filepath.Join(dir, "calls.log"), ConfigFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mend := func(text string) string {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range b.Examine(t.Context()).All {
+			if f.Check == "configuration" && f.Level == finding.Warning {
+				return f.Mend
+			}
+		}
+		return ""
+	}
+	const vault = "vault {\n  address = \"https://vault.example:8200\"\n}\n"
+	if got := mend(vault); !strings.HasPrefix(got, "restart") {
+		t.Errorf("with an empty keyring: %q", got)
+	}
+	err = keys.PutCredential(t.Context(), "ten_01arz3ndektsv4rrffq69g5fav", "weather-token", authoritytest.Seal(t, keys, "weather-token", authoritytest.Value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := mend(vault); !strings.Contains(got, "stop the broker, bivouac-broker vault-move --apply") || !strings.Contains(got, "1 credential(s)") {
+		t.Errorf("with a credential in the keyring: %q", got)
+	}
+	if got := mend("pool = \"default\"\ndestination \"search\" {\n  url = \"http://127.0.0.1:1\"\n  allow_private = true\n}\n"); !strings.HasPrefix(got, "restart") {
+		t.Errorf("without a vault block: %q", got)
 	}
 }

@@ -10,11 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac/cmd/internal/devdir"
 	"bivouac/consul/client"
 	"bivouac/consul/intentions"
 	"bivouac/consul/plan"
-	"bivouac/edge/durable"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
 	hidden "bivouac/server/broker/secret"
@@ -40,13 +38,11 @@ CONSUL_CACERT, CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY and CONSUL_TLS_SERVER_NAME 
 broker.hcl names another way or none, and the token of CONSUL_HTTP_TOKEN_FILE or
 CONSUL_HTTP_TOKEN. No token is taken from an argument, and never the broker's.`
 
+func (f consulFlags) path() string { return brokerFile(f.file) }
+
 // consulPlan reads broker.hcl.
 func (a *app) consulPlan(f consulFlags) (intentions.File, plan.Plan, error) {
-	path := f.file
-	if path == "" {
-		path = filepath.Join(devdir.Part(durable.StateDir("bivouac/broker", "bivouac-broker"), "broker", false), "broker.hcl")
-	}
-	file, err := intentions.ReadFile(path, ofTheBroker)
+	file, err := intentions.ReadFile(f.path(), ofTheBroker)
 	switch {
 	case errors.Is(err, intentions.ErrNoConsul):
 		return file, plan.Plan{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%w: who may reach what is in the files of its paths directory; what to add to move it is in consul/README.md", err)

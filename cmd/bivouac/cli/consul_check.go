@@ -20,9 +20,10 @@ func (a *app) consulCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say what Consul lacks, and what does not work without it",
-		Long: `Compares Consul with what the broker needs, by your token; and where the broker's token file
-can be read from here, asks with it about every destination, and holds Consul's own verdict
-about a stranger against what follows from the intentions. It changes and deletes nothing.
+		Long: `Reads the whole of broker.hcl by the rules of a broker that starts. Compares Consul with what
+the broker needs, by your token; and where the broker's token file can be read from here,
+asks with it about every destination, and holds Consul's own verdict about a stranger
+against what follows from the intentions. It changes and deletes nothing.
 It ends with 0 unless something does not work; with --strict also a warning counts. On the
 broker's own machine bivouac-broker doctor sees the same without your token.` + asConsulAdmin,
 		Example: "  bivouac consul check\n  bivouac consul check --broker-config /etc/bivouac/broker.hcl --json",
@@ -33,6 +34,7 @@ broker's own machine bivouac-broker doctor sees the same without your token.` + 
 				return err
 			}
 			r := finding.From("here")
+			examineBrokerFile(cmd.Context(), r, f.path())
 			a.checkConsul(cmd.Context(), r, file, p)
 			return a.show(r, strict)
 		},

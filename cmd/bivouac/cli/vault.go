@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
 
-	"bivouac/cmd/internal/devdir"
-	"bivouac/edge/durable"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/vaultpolicy"
@@ -34,6 +31,8 @@ func (f *vaultFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.file, "broker-config", "", "broker.hcl, whose vault block says what is made (default: that of this machine's broker)")
 	cmd.Flags().StringSliceVar(&f.tenants, "tenant", nil, "id of a tenant whose credentials are opened, beside those of the vault block; may be repeated")
 }
+
+func (f vaultFlags) path() string { return brokerFile(f.file) }
 
 // unasked is the address of a server that nobody asks.
 const unasked = "https://vault.invalid:8200"
@@ -58,11 +57,7 @@ func (a *app) vaultPlan(ctx context.Context, f vaultFlags, bare bool) (vaultpoli
 			return cmp.Or(os.Getenv(name), map[string]string{"VAULT_ADDR": unasked}[name])
 		}
 	}
-	path := f.file
-	if path == "" {
-		path = filepath.Join(devdir.Part(durable.StateDir("bivouac/broker", "bivouac-broker"), "broker", false), "broker.hcl")
-	}
-	file, err := vaultpolicy.ReadFile(path, env)
+	file, err := vaultpolicy.ReadFile(f.path(), env)
 	switch {
 	case errors.Is(err, vaultpolicy.ErrNoVault):
 		return file, plan.Plan{}, protocol.Errorf(protocol.CodeFailedPrecondition, "%w: its grants and credentials are in the broker's keyring; what to add to move them is in vaultpolicy/README.md", err)

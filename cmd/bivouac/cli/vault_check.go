@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,19 +19,25 @@ func (a *app) vaultCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say what a Vault or OpenBao server lacks, and what does not work without it",
-		Long: `Compares the server with what the broker needs, by your token; and where the files of the
-broker's login can be read from here, logs in as the broker and asks for each of its
-rights. It changes nothing but the life of that one login, which it ends again. It ends
+		Long: `Reads the whole of broker.hcl by the rules of a broker that starts, and says all that is
+refused; where you are logged in to Bivouac, its tenants too that no server has. Compares
+the server with what the broker needs, by your token; and where the files of the broker's
+login can be read from here, logs in as the broker and asks for each of its rights. It changes nothing but the life of that one login, which it ends again. It ends
 with 0 unless something does not work; with --strict also a warning counts. On the
 broker's own machine bivouac-broker doctor sees the same without your token.` + asAdmin,
 		Example: "  bivouac vault check\n  bivouac vault check --broker-config /etc/bivouac/broker.hcl --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, p, err := a.vaultPlan(cmd.Context(), f, false)
-			if err != nil {
-				return err
-			}
 			r := finding.From("here")
+			refused := examineBrokerFile(cmd.Context(), r, f.path())
+			file, p, err := a.vaultPlan(cmd.Context(), f, false)
+			switch _, gone := os.Stat(f.path()); {
+			case err != nil && (!refused || gone != nil):
+				return err
+			case err != nil:
+				return a.show(r, strict) // for the reasons that were said
+			}
+			a.examineTenants(cmd.Context(), r, tenantsOf(file))
 			a.checkVault(cmd.Context(), r, file, p)
 			return a.show(r, strict)
 		},

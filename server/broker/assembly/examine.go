@@ -30,13 +30,14 @@ import (
 // no credential but, with a vault block, the broker's own login there.
 func Examine(ctx context.Context, o Options) *finding.Report {
 	r := finding.From("broker")
-	mine := examineKeyring(r, o)
+	idle, left := examineKeyring(r, o)
 	file := o.Config
 	if file == "" {
 		file = filepath.Join(o.Data, ConfigFile)
 	}
 	cfg, err := broker.LoadConfig(file)
-	if r.Err("configuration", err, "the broker does not start with it", "edit "+file) {
+	if err != nil {
+		r.Add(Validate(file).All...)
 		return r
 	}
 	if o.Listen != "" {
@@ -52,27 +53,28 @@ func Examine(ctx context.Context, o Options) *finding.Report {
 	r.Fine("configuration", "%s: %d model route(s), %d destination(s), feed of %s, as the next start reads it%s", file, len(cfg.Models), len(cfg.Destinations), strings.Join(cfg.Servers, ", "), of)
 	examinePaths(ctx, r, cfg, file, filepath.Join(o.Data, pathsDir))
 	broker.ExamineCaps(r, cfg.Caps)
-	examineVault(ctx, r, cfg, file)
+	examineVault(ctx, r, cfg, file, left)
 	broker.ExamineWays(ctx, r, cfg, egress.Network{})
 	broker.ExamineCommands(ctx, r, cfg, sandboxes(cfg, nil))
-	examineListener(ctx, r, cfg.Listen, mine)
+	examineListener(ctx, r, cfg.Listen, idle)
 	r.Disk(finding.Disk{Path: o.Data, Holds: "keyring and call log", Low: broker.LowDisk, Mend: "du -xh " + o.Data + " | sort -h | tail"})
 	return r
 }
 
 // examineKeyring opens it, unless a broker that runs has it. It returns whether none
-// has: then a broker that listens is another's.
-func examineKeyring(r *finding.Report, o Options) (idle bool) {
+// has: then a broker that listens is another's; and what is in it that a vault block
+// leaves unused.
+func examineKeyring(r *finding.Report, o Options) (idle bool, left string) {
 	const why = "it is the root of trust, and holds every credential"
 	for _, name := range []string{"keyring.age", "keyring.key"} {
 		path := filepath.Join(o.Data, name)
 		_, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
 			r.Bad("keyring", path+" is not there", why, "--data DIR, where this machine's broker keeps it elsewhere; restore "+name+" from a backup; or, if there never was one, bivouac-broker init --data "+o.Data+"  (a new root: everybody enrols again)")
-			return false
+			return false, ""
 		}
 		if r.Err("keyring", err, why, "run this as the user of the broker") {
-			return false
+			return false, ""
 		}
 		if err := filemode.Secret(path); err != nil {
 			r.Bad("keyring", path+" is open to other users", why, filemode.Mend(err, ""))
@@ -84,13 +86,14 @@ func examineKeyring(r *finding.Report, o Options) (idle bool) {
 		r.Fine("keyring", "in use by a broker that runs")
 	case protocol.CodeOf(err) == protocol.CodeUnauthenticated && keyring.Sealed(o.Data):
 		r.Fine("keyring", "sealed with a passphrase, which nobody is asked for here")
-		return true
+		return true, ""
 	case !r.Err("keyring", err, why, "restore keyring.age and keyring.key from a backup"):
 		r.Fine("keyring", "root %.12s…", identity.Fingerprint(k.Root()))
-		k.Close()
-		return true
+		left = leftIn(k)
+		k.Close() // only a lock
+		return true, left
 	}
-	return false
+	return false, ""
 }
 
 // examinePaths looks at the files, or at Consul as the broker would. left is where files
@@ -104,12 +107,11 @@ func examinePaths(ctx context.Context, r *finding.Report, cfg broker.Config, fil
 		r.Warn("paths", fmt.Sprintf("%s has %d entries, which count for nothing: the consul block says that intentions in Consul decide", left, n+len(problems)),
 			"whoever edits them changes nothing", "consul config write FILE  for what is still meant, then move the files away")
 	}
-	const why = "the broker does not start with it"
-	if _, err := settings.Decode(settings.Broker, cfg.Consul.Body, cfg.Dir, os.Getenv); r.Err("consul", err, why, "edit the consul block of "+file) {
+	if _, err := settings.Decode(settings.Broker, cfg.Consul.Body, cfg.Dir, os.Getenv); r.Err("consul", err, noStart, "edit the consul block of "+file) {
 		return
 	}
 	f, err := intentions.ReadFile(file, os.Getenv)
-	if r.Err("consul", err, why, "edit "+file) {
+	if r.Err("consul", err, noStart, "edit "+file) {
 		return
 	}
 	f.Examine(ctx, r)
@@ -117,16 +119,16 @@ func examinePaths(ctx context.Context, r *finding.Report, cfg broker.Config, fil
 
 // examineVault looks at the server that holds grants and credentials, where there is
 // one, as the broker would. The broker does not start with a block that is refused.
-func examineVault(ctx context.Context, r *finding.Report, cfg broker.Config, file string) {
+func examineVault(ctx context.Context, r *finding.Report, cfg broker.Config, file, left string) {
 	if cfg.Vault == nil {
 		return
 	}
-	const why = "the broker does not start with it"
-	if _, err := vaultpolicy.Decode(cfg.Vault.Body, cfg.Dir, os.Getenv); r.Err("vault", err, why, "edit the vault block of "+file) {
+	sayLeft(r, left, "")
+	if _, err := vaultpolicy.Decode(cfg.Vault.Body, cfg.Dir, os.Getenv); r.Err("vault", err, noStart, "edit the vault block of "+file) {
 		return
 	}
 	f, err := vaultpolicy.ReadFile(file, os.Getenv)
-	if r.Err("vault", err, why, "edit "+file) {
+	if r.Err("vault", err, noStart, "edit "+file) {
 		return
 	}
 	f.Examine(ctx, r)

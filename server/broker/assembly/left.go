@@ -19,9 +19,14 @@ type onVault struct {
 // Examine says also what was left behind.
 func (v onVault) Examine(ctx context.Context, r *finding.Report) {
 	v.Vault.Examine(ctx, r)
-	if what := leftIn(v.keys); what != "" {
+	sayLeft(r, leftIn(v.keys), "stop the broker, then ")
+}
+
+// sayLeft of a keyring beside a vault block. first: what comes before it is moved.
+func sayLeft(r *finding.Report, what, first string) {
+	if what != "" {
 		r.Warn("vault.keyring", what, "whoever uses one is told that it is not known to this broker",
-			"stop the broker, then bivouac-broker vault-move --apply; or grant and set them anew (bivouac grant create, bivouac credential set)")
+			first+"bivouac-broker vault-move --apply; or grant and set them anew (bivouac grant create, bivouac credential set)")
 	}
 }
 

@@ -2,8 +2,10 @@ package egress
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -166,6 +168,35 @@ func TestMutualConnectionEnds(t *testing.T) {
 		}
 		if _, err := c.Write([]byte("late")); err == nil || errors.As(err, &refused) == wrote {
 			t.Errorf("wrote %v: a late write: %v", wrote, err)
+		}
+	}
+}
+
+// A destination of an authority that is not known here is told with what lets it be
+// proven; with its authority it is reached.
+func TestUnknownAuthorityIsMended(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of a client that refuses it, as it shall
+	defer s.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	for _, known := range []bool{false, true} {
+		cfg := Config{Name: "search", Base: mustURL(t, s.URL), AllowPrivate: true}
+		if known {
+			cfg.CA = ca
+		}
+		client, err := NewClient(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := client.Get(s.URL)
+		if err == nil {
+			res.Body.Close()
+		}
+		client.CloseIdleConnections()
+		for what, err := range map[string]error{"a request": err, "a look": Reach(t.Context(), cfg)} {
+			if told := err != nil && strings.Contains(err.Error(), "as ca_file in its block of broker.hcl"); told == known || known && err != nil {
+				t.Errorf("%s, known %t: %v", what, known, err)
+			}
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (g *guard) dialMutual(ctx context.Context, _, address string) (net.Conn, er
 	switch err := conn.HandshakeContext(ctx); {
 	case err != nil:
 		raw.Close() // nothing was sent
-		return nil, &Refused{protocol.Errorf(protocol.CodeUnavailable, "%s: the TLS handshake with %s fails: %w", g.cfg.Name, address, err)}
+		return nil, &Refused{protocol.Errorf(protocol.CodeUnavailable, "%s: the TLS handshake with %s fails: %w", g.cfg.Name, address, provable(err))}
 	case !asked:
 		conn.Close() // nothing was sent
 		return nil, &Refused{protocol.Errorf(protocol.CodePolicyDenied, "%s does not ask for a client certificate, so it would not know who asks: nothing was sent", g.cfg.Name)}

@@ -33,7 +33,7 @@ func Reach(ctx context.Context, cfg Config) error {
 	}
 	t := tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: cfg.Base.Hostname()})
 	if err := t.HandshakeContext(ctx); err != nil {
-		return protocol.Errorf(protocol.CodeUnavailable, "%s: the TLS handshake with %s fails: %w", cfg.Name, HostPort(cfg.Base), err)
+		return protocol.Errorf(protocol.CodeUnavailable, "%s: the TLS handshake with %s fails: %w", cfg.Name, HostPort(cfg.Base), provable(err))
 	}
 	return nil
 }

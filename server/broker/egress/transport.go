@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -77,9 +79,27 @@ func NewClient(cfg Config) (*http.Client, error) {
 		wire.ForceAttemptHTTP2, wire.DisableKeepAlives, wire.DialTLSContext = false, true, g.dialMutual
 	}
 	return &http.Client{
-		Transport:     wire,
+		Transport:     transport{wire},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
+}
+
+// transport says what mends a connection that proves nothing.
+type transport struct{ *http.Transport }
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := t.Transport.RoundTrip(r)
+	return res, provable(err)
+}
+
+// provable adds to an error of a certificate that nobody known here has signed what lets
+// it be proven.
+func provable(err error) error {
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
+		return fmt.Errorf("%w: where it has an authority of its own, name the file of that as ca_file in its block of broker.hcl", err)
+	}
+	return err
 }
 
 func (c Config) roots() (*x509.CertPool, error) {
