@@ -61,6 +61,9 @@ func (s single) enter(ctx context.Context) bool {
 	}
 }
 
+// take waits without an end: for what takes a moment.
+func (s single) take() { s <- struct{}{} }
+
 func (s single) leave() { <-s }
 
 // line is the current connection, and who waits for one.

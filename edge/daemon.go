@@ -67,6 +67,7 @@ type Daemon struct {
 
 	backoff                             link.Backoff
 	taking                              single      // a new epoch
+	offering                            single      // of facts, by the rules in force
 	moving                              atomic.Bool // one is taken beside the last
 	wakeRenew, wakeReport, wakeAnnounce op.Bell
 	wakeLink, wakeProbe, wakeRules      op.Bell
@@ -82,8 +83,8 @@ func New(cfg Config) (*Daemon, error) {
 	}
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log,
-		backoff:   link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
-		taking:    make(single, 1),
+		backoff: link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
+		taking:  make(single, 1), offering: make(single, 1),
 		wakeRenew: op.NewBell(), wakeReport: op.NewBell(), wakeAnnounce: op.NewBell(), wakeLink: op.NewBell(), wakeProbe: op.NewBell(), wakeRules: op.NewBell(),
 		end: make(chan error, 1),
 	}

@@ -38,17 +38,36 @@ func (d *Daemon) observe(ctx context.Context) {
 func (d *Daemon) look(ctx context.Context, boot string) {
 	b := d.backends.now()
 	r := b.Probe(ctx)
+	d.offering.take()
+	defer d.offering.leave()
 	if ctx.Err() != nil || b != d.backends.now() { // another look is under way
 		return
 	}
 	if err := d.cfg.State.SaveSeen(boot, d.cfg.Version, r); err != nil {
 		d.problems.note("state", err)
 	}
-	d.offers(r)
+	d.offerNow(r)
 }
 
 // offers makes the facts that the server is told.
 func (d *Daemon) offers(r sandbox.Report) {
+	d.offering.take()
+	defer d.offering.leave()
+	d.offerNow(r)
+}
+
+// offersAnew makes them of what was seen last, if anything was.
+func (d *Daemon) offersAnew() {
+	d.offering.take()
+	defer d.offering.leave()
+	if seen := d.seen.Load(); seen != nil {
+		d.offerNow(*seen)
+	}
+}
+
+// offerNow is for who offers: what two found out at a time, the later one with the rules
+// before, would be told in the wrong order.
+func (d *Daemon) offerNow(r sandbox.Report) {
 	in := d.rules.Load()
 	f := factsOf(in.policy, r)
 	f.Version, f.Actions = d.cfg.Version, in.device.Actions()
@@ -108,7 +127,7 @@ func (d *Daemon) watchLack() {
 	}
 	// How much a full disk has left changes, and is not worth a word each time.
 	if now := d.lacks(); (now == "") != (*before == "") || now != *before && d.cfg.MissingFunc() != "" {
-		d.offers(*seen)
+		d.offersAnew()
 	}
 }
 

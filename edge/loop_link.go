@@ -129,7 +129,10 @@ func (d *Daemon) session(ctx context.Context) (*connection, error) {
 		return nil, err
 	}
 	d.setClock(time.UnixMicro(res.GetServerTimeUs()))
-	d.announced.Store(proto.Equal(facts, d.factsNow()))
+	d.announced.Store(true) // before the look: who changes them takes it back after the change
+	if !proto.Equal(facts, d.factsNow()) {
+		d.announced.Store(false)
+	}
 	d.rememberBroker(res.GetBrokerAddress())
 	d.judge(all, sent, res.GetLeases())
 	return d.attach(ctx, res.GetEpoch(), d.mailbox.resume(res.GetMailboxCursor()))

@@ -98,9 +98,7 @@ func (d *Daemon) tickRules(ctx context.Context) (bool, error) {
 	d.noteMissing(ctx, now.missing)
 	d.keys.wakeAll()
 	d.log.InfoContext(ctx, "edge.hcl is in force as it is now", "folders", len(now.policy.Folders), "slots", now.policy.Slots)
-	if seen := d.seen.Load(); seen != nil {
-		d.offers(*seen)
-	}
+	d.offersAnew()
 	d.regroup(old.policy, now.policy)
 	for _, t := range old.policy.Toolchains {
 		if !slices.Contains(now.policy.Toolchains, t) {
