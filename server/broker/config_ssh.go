@@ -42,6 +42,10 @@ type SSHCommand struct {
 	// exit status 0 says that it did, 10 that it did not and cannot begin any more, and any
 	// other says nothing. A tool whose recovery is "inspectable" needs it.
 	Inspect []string `hcl:"inspect,optional"`
+	// Idempotent says that a second run of it does nothing more than the first, as of a
+	// command that only reads. A tool whose recovery is "idempotent" is run again when its
+	// answer was lost: it needs this, or {idempotency_key} in run. Default false.
+	Idempotent bool `hcl:"idempotent,optional"`
 	// Timeout of one call; a tool's own may be shorter. Default "1m".
 	Timeout string `hcl:"timeout,optional"`
 	// Arguments that are more, or less, than is admitted by itself: alone in a word any
@@ -77,7 +81,7 @@ func (s *SSH) withDefaults() *SSH {
 
 // command in the words of package ssh, and what is wrong with it.
 func (c SSHCommand) command() (out ssh.Command, problems []error) {
-	out = ssh.Command{Run: c.Run, Inspect: c.Inspect, Patterns: map[string]string{}}
+	out = ssh.Command{Run: c.Run, Inspect: c.Inspect, Idempotent: c.Idempotent, Patterns: map[string]string{}}
 	for _, a := range c.Arguments {
 		if _, twice := out.Patterns[a.Name]; twice {
 			problems = append(problems, fmt.Errorf("argument %q stands twice", a.Name))

@@ -38,6 +38,8 @@ destination "web1" {
 	for name, c := range map[string]struct{ old, new, says string }{
 		"sound":              {"", "", ""},
 		"a port":             {"ssh://web1.example", "ssh://web1.example:2222", ""},
+		"idempotent":         {"run = ", "idempotent = true\n      run = ", ""},
+		"idempotent text":    {"run = ", "idempotent = \"perhaps\"\n      run = ", "a bool is required"},
 		"a host authority":   {"host_keys", "host_ca", ""},
 		"https":              {"ssh://web1.example", "https://web1.example", "must be ssh://"},
 		"a user in the url":  {"ssh://web1.example", "ssh://deploy@web1.example", "user in the ssh block"},

@@ -81,6 +81,16 @@
 // a day and a session live for 30 days, the others for 7 and 365. What a server's own
 // limits say narrows further.
 //
+// # Effects and recoveries
+//
+// effect says whom a call concerns, and so whether a person is asked. It is the word of
+// whoever applies the definition, for a request, an MCP tool and a command alike: nothing
+// about a POST or a command line shows that it only reads. A DELETE is R4. recovery says
+// whether a call may be made again whose answer was lost, and that is not a word alone: a
+// POST or PATCH is idempotent only with an idempotency_header, GET, HEAD, PUT and DELETE by
+// their method (RFC 9110, 9.2.2); a command on a host only where broker.hcl says so or its
+// run has {idempotency_key}. Of an MCP tool nothing else than the definition can say it.
+//
 // # Inspectors
 //
 // An inspector runs in the next attempt's sandbox, among the files from before the

@@ -31,6 +31,9 @@ type Command struct {
 	// 10 that it did not and cannot any more, and everything else says nothing. Empty:
 	// there is no look-up.
 	Inspect []string
+	// Idempotent: running it twice does no more than running it once. One whose run has the
+	// call's key is so by what stands there.
+	Idempotent bool
 	// Patterns that arguments match as a whole, by name. See Check for those without one.
 	Patterns map[string]string
 	// Timeout of one call; a tool's own may be shorter.
@@ -44,6 +47,9 @@ var (
 	withinForm = regexp.MustCompile(`^[A-Za-z0-9_@:+][A-Za-z0-9_.@:+-]*$`)
 	plainWord  = regexp.MustCompile(`^[A-Za-z0-9_./:@,+-]+$`)
 )
+
+// keyed reports that a command is told which call it is of.
+func (c Command) keyed() bool { return strings.Contains(strings.Join(c.Run, " "), "{"+keyName+"}") }
 
 // Check lists what is wrong with a command.
 func (c Command) Check() (out []error) {

@@ -91,6 +91,9 @@ func (e *Endpoint) Admits(t *brokerv1.HttpTool) error {
 		return protocol.Errorf(protocol.CodePolicyDenied, "destination %s has no command %.60q in broker.hcl: it has %s", e.cfg.Name, s.GetCommand(), strings.Join(e.Commands(), ", "))
 	case (s.GetInspectable() || s.GetInspects()) && len(c.Inspect) == 0:
 		return protocol.Errorf(protocol.CodePolicyDenied, "the command %q of destination %s has no inspect in broker.hcl, and the tool's recovery is \"inspectable\": give it one, or call it \"opaque\"", s.GetCommand(), e.cfg.Name)
+	case t.GetRepeatable() && !s.GetInspects() && !c.Idempotent && !c.keyed():
+		// As an http tool, whose POST is idempotent only with a header for its key. INV-5.
+		return protocol.Errorf(protocol.CodePolicyDenied, "the command %q of destination %s is not said to be idempotent in broker.hcl, and the tool's recovery is: give its run {%s}, write idempotent = true where a second run does nothing more, or call the tool \"opaque\"", s.GetCommand(), e.cfg.Name, keyName)
 	case t.GetCredential() == "":
 		return protocol.Errorf(protocol.CodePolicyDenied, "a command on a host needs a credential: one of %s", strings.Join(e.cfg.Credentials, ", "))
 	case !slices.Contains(e.cfg.Credentials, t.GetCredential()):

@@ -62,7 +62,8 @@ func newSite(t *testing.T, change func(*sshtest.Host)) *site {
 	}
 	s.cfg = Config{
 		Name: "web1", User: "deploy", HostKeys: []wire.PublicKey{s.Key.PublicKey()}, Credentials: []string{"web1-ssh"},
-		Commands: map[string]Command{"say": {Run: []string{"echo", "{text}"}, Inspect: []string{"said", "{text}"}, Timeout: time.Minute}, "plain": {Run: []string{"uptime"}, Timeout: time.Minute}},
+		Commands: map[string]Command{"say": {Run: []string{"echo", "{text}"}, Inspect: []string{"said", "{text}"}, Timeout: time.Minute}, "plain": {Run: []string{"uptime"}, Timeout: time.Minute},
+			"read": {Run: []string{"uptime"}, Idempotent: true, Timeout: time.Minute}, "once": {Run: []string{"once", "{idempotency_key}"}, Timeout: time.Minute}},
 		Reach: egress.Config{Name: "destination web1", Base: base, AllowPrivate: true, Network: egress.Network{
 			Resolve: func(context.Context, string) ([]netip.Addr, error) {
 				return []netip.Addr{netip.MustParseAddr("10.1.2.3")}, nil
@@ -406,8 +407,13 @@ func TestAdmits(t *testing.T) {
 		"the look-up itself":     {func(h *brokerv1.HttpTool) { h.Ssh.Inspects = true }, ""},
 		"an http tool":           {func(h *brokerv1.HttpTool) { h.Ssh = nil }, `only tools of kind "ssh"`},
 		"both":                   {func(h *brokerv1.HttpTool) { h.Method = "GET" }, "no method"},
-		"another command":        {func(h *brokerv1.HttpTool) { h.Ssh.Command = "rm" }, "it has plain, say"},
+		"another command":        {func(h *brokerv1.HttpTool) { h.Ssh.Command = "rm" }, "it has once, plain, read, say"},
 		"a look-up that is none": {func(h *brokerv1.HttpTool) { h.Ssh.Command, h.Ssh.Inspectable = "plain", true }, "has no inspect"},
+		"again, by its key":      {func(h *brokerv1.HttpTool) { h.Ssh.Command, h.Repeatable = "once", true }, ""},
+		"again, as it is said":   {func(h *brokerv1.HttpTool) { h.Ssh.Command, h.Repeatable = "read", true }, ""},
+		"a read, said by nobody": {func(h *brokerv1.HttpTool) { h.Ssh.Command, h.Repeatable, h.Reads = "plain", true, true }, "idempotent = true"},
+		"again, said by nobody":  {func(h *brokerv1.HttpTool) { h.Ssh.Command, h.Repeatable = "plain", true }, "idempotent = true"},
+		"once":                   {func(h *brokerv1.HttpTool) { h.Ssh.Command = "plain" }, ""},
 		"no credential":          {func(h *brokerv1.HttpTool) { h.Credential = "" }, "needs a credential"},
 		"another's credential":   {func(h *brokerv1.HttpTool) { h.Credential = "other" }, "is not bound"},
 	} {
