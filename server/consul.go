@@ -6,8 +6,30 @@ import (
 
 	"bivouac/consul/catalog"
 	"bivouac/consul/client"
+	"bivouac/consul/mesh"
 	"bivouac/consul/settings"
+	"bivouac/edge/link"
 )
+
+// meshOf a configuration; nil where server.hcl has no mesh block.
+func meshOf(c Config) (*mesh.Identity, error) {
+	if c.Consul == nil || c.Consul.Mesh == nil {
+		return nil, nil
+	}
+	asked, err := c.Consul.Client()
+	if err != nil {
+		return nil, err
+	}
+	return mesh.New(mesh.ParamsOf(settings.Server, *c.Consul, asked, c.Log)), nil
+}
+
+// vouch is the mesh identity as the link wants it: nothing, where there is none.
+func (p *plane) vouch() link.Vouch {
+	if p.mesh == nil {
+		return nil
+	}
+	return p.mesh
+}
 
 // entryOf the server in Consul's catalog: where the API is, with the address for runners
 // and brokers in its meta. nil where server.hcl has no service block.

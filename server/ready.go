@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac/consul/mesh"
 	"bivouac/server/brokerlink"
 	"bivouac/server/engine"
 	"bivouac/server/store"
@@ -28,6 +29,7 @@ type readiness struct {
 	store  *store.Store
 	broker *brokerlink.Link
 	engine *engine.Engine
+	mesh   *mesh.Identity // nil: none is asked for
 
 	mu   sync.Mutex // guards below; held over one round of checks on purpose
 	well map[string]time.Time
@@ -49,12 +51,16 @@ type probe struct {
 
 // checks makes all of them at once.
 func (r *readiness) checks(ctx context.Context) []check {
-	return r.round(ctx, []probe{
+	all := []probe{
 		{"store", r.store.Probe},
 		{"broker", r.brokerReached},
 		{"signing key", r.keyCertified},
 		{"engine", r.engine.Ready},
-	})
+	}
+	if r.mesh != nil {
+		all = append(all, probe{"mesh identity", func(context.Context) error { return r.mesh.Ready() }})
+	}
+	return r.round(ctx, all)
 }
 
 // round makes the checks that were not found well a moment ago.

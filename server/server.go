@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"bivouac/consul/catalog"
+	"bivouac/consul/mesh"
 	"bivouac/edge/finding"
+	"bivouac/edge/identity"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
@@ -145,6 +147,7 @@ type plane struct {
 	traces   *trace.Exporter // nil: nobody collects any
 	nodes    *jobs.Watch     // nil: no Nomad is watched
 	entry    *catalog.Entry  // nil: the server is in no Consul
+	mesh     *mesh.Identity  // nil: it has no identity of Consul's
 	stopping chan struct{}
 	resetKey *[32]byte
 }
@@ -155,10 +158,13 @@ func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.mesh, err = meshOf(c); err != nil {
+		return nil, err
+	}
 	signer := &capability.Signer{}
 	p.broker, err = brokerlink.Open(brokerlink.Config{
 		Address: c.BrokerAddress, Dir: c.DataDir, Code: code, Names: c.names(),
-		Network: c.Network, Signer: signer, Log: c.Log,
+		Network: c.Network, Vouch: p.vouch(), Signer: signer, Log: c.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -228,7 +234,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) (err error) {
 	p.carried = link.NewMeter(runnerapi.Methods()...)
 	p.meter.Traffic("machines", runnerapi.Methods(), p.carried)
 	people = public.Count(people)
-	ready := &readiness{store: st, broker: p.broker, engine: p.engine}
+	ready := &readiness{store: st, broker: p.broker, engine: p.engine, mesh: p.mesh}
 	if p.entry, err = p.entryOf(ready, advertised); err != nil {
 		return err
 	}
@@ -259,6 +265,9 @@ func (p *plane) run(ctx context.Context) error {
 	}
 	if p.nodes != nil {
 		g.Go(func() error { return p.nodes.Run(gctx) })
+	}
+	if p.mesh != nil {
+		g.Go(func() error { return p.mesh.Run(gctx) })
 	}
 	if p.entry != nil { // it leaves first, so that others stop coming
 		g.Go(func() error { return p.runEntry(ctx, gctx) })
@@ -349,6 +358,7 @@ func (p *plane) serveMachines(ctx context.Context) error {
 	}
 	s, err := link.NewServer(link.ServerConfig{
 		Handler: runnerapi.Handler(p.machines), Root: root, Certificate: p.broker.Certificate,
+		Vouch: p.vouch(), VouchFrom: []identity.Role{identity.RoleBroker},
 		ResetKey: p.resetKey, Meter: p.carried, Grace: p.cfg.Grace, Log: p.cfg.Log,
 	})
 	if err != nil {

@@ -169,6 +169,22 @@ func (c *Client) Get(ctx context.Context, path string, out any) (Answer, error) 
 	})
 }
 
+// Held reads a path into out. With an index of an earlier answer the server, or the agent,
+// holds the question until something changed, or for wait.
+func (c *Client) Held(ctx context.Context, path string, index uint64, wait time.Duration, out any) (Answer, error) {
+	hold := time.Duration(0)
+	if index > 0 {
+		hold = wait + wait/16
+	}
+	return c.ask(ctx, "read "+path, hold, func(q *api.QueryOptions) error {
+		if q.WaitIndex = index; index > 0 {
+			q.WaitTime = wait
+		}
+		_, err := c.api.Raw().Query("/v1/"+path, out, q)
+		return err
+	})
+}
+
 // Put writes to a path. cas, where it is not nil, is the ModifyIndex that must still be;
 // zero: nothing may be there.
 func (c *Client) Put(ctx context.Context, path string, cas *uint64, body any) error {

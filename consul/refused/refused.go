@@ -11,6 +11,7 @@ package refused
 import (
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // NoEntry is the reason when no entry names the destination.
@@ -27,6 +28,15 @@ func NotNamed(at string) string { return "the entry at " + at + " does not name 
 // Sentence says that source may not reach destination.
 func Sentence(source, destination, reason string) string {
 	return fmt.Sprintf("%s may not reach %s: %s", source, destination, reason)
+}
+
+// Open is the command that opens an exact pair which Consul denies for this reason.
+func Open(source, destination, reason string) string {
+	create := fmt.Sprintf("consul intention create -allow %s %s", source, destination)
+	if strings.Contains(reason, fmt.Sprintf("the intention %s => %s ", source, destination)) { // it is there, and says no
+		return fmt.Sprintf("consul intention delete %s %s && %s", source, destination, create)
+	}
+	return create
 }
 
 // Path is a refused pair that one entry would allow.

@@ -48,6 +48,9 @@ func DefaultName(of Of) string { return "bivouac-" + string(of) }
 // other process of a pair.
 var other = map[Of]Of{Broker: Server, Server: Broker}
 
+// Other process of the pair.
+func Other(of Of) Of { return other[of] }
+
 func (s *Service) withDefaults(of Of) *Service {
 	if s == nil {
 		return nil

@@ -19,7 +19,10 @@ type Config struct {
 	// Certificate is asked at every handshake, so that a renewed one serves
 	// without a restart. Nil sends none.
 	Certificate func() (*tls.Certificate, error)
-	Network     Network
+	// Vouch asks for a second proof of both sides, before a connection carries anything
+	// else; nil: for none. RunVouch keeps it.
+	Vouch   Vouch
+	Network Network
 	// HeadStart of QUIC over TCP. Default 200 ms.
 	HeadStart time.Duration
 	// DialTimeout bounds one race. Default 10 s.
@@ -255,7 +258,7 @@ func (c *Client) connected(ctx context.Context) (*conn, error) {
 
 // fly makes one dial for all who wait for it.
 func (c *Client) fly(f *flight) error {
-	conn, err := c.race(f.ctx)
+	conn, err := c.proven(f.ctx)
 	if err == nil {
 		err = c.install(conn)
 	}
@@ -265,6 +268,23 @@ func (c *Client) fly(f *flight) error {
 	close(f.done)
 	f.cancel(nil)
 	return err
+}
+
+// proven is a new connection whose both sides are who they must be.
+func (c *Client) proven(ctx context.Context) (*conn, error) {
+	conn, err := c.race(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.prove(ctx, conn); err != nil {
+		conn.close()
+		var e *protocol.Error
+		if errors.As(err, &e) && e.Code == protocol.CodeUnavailable && ctx.Err() == nil {
+			e.Detail = protocol.DetailUnreachable // nothing else was sent
+		}
+		return nil, err
+	}
+	return conn, nil
 }
 
 func errClosed() error {

@@ -1,10 +1,12 @@
 package link
 
 import (
+	"crypto/tls"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quic-go/quic-go/http3"
 )
@@ -25,6 +27,10 @@ type conn struct {
 	h3   *http3.ClientConn
 	dead func() bool
 	shut func()
+	// state of the handshake; nil over TCP, where an answer has it.
+	state func() *tls.ConnectionState
+	// vouched is the newest second proof of the other side; nil: none is asked for.
+	vouched atomic.Pointer[Vouched]
 
 	mu       sync.Mutex // guards the fields below
 	requests int
@@ -78,7 +84,7 @@ func (c *conn) alive() bool {
 	c.mu.Lock()
 	usable := !c.retired && !c.closed
 	c.mu.Unlock()
-	return usable && !c.dead()
+	return usable && !c.dead() && c.holds()
 }
 
 // do runs one reserved request; it ends when the response body is closed.

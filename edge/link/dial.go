@@ -204,7 +204,11 @@ func (c *Client) dialQUIC(ctx context.Context) (*conn, error) {
 		remote:    remote.String(),
 		roundTrip: h.RoundTrip,
 		h3:        h,
-		dead:      func() bool { return qc.Context().Err() != nil },
+		state: func() *tls.ConnectionState {
+			state := qc.ConnectionState().TLS
+			return &state
+		},
+		dead: func() bool { return qc.Context().Err() != nil },
 		shut: func() {
 			qc.CloseWithError(quic.ApplicationErrorCode(http3.ErrCodeNoError), "")
 			shut()

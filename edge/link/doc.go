@@ -12,6 +12,9 @@
 // PeerFrom alone. QUIC 0-RTT and TLS session tickets are off: every connection
 // proves its key again.
 //
+// Where a second proof is asked for (Vouch), a connection carries nothing before both
+// sides gave theirs, bound to its own keys; a new proof goes over the open connection.
+//
 // It refuses to resend a request: what was sent may have arrived, and only the
 // caller's idempotency keys and cursors can tell. All sockets come through
 // Network, so that a test gives it a simulated one.

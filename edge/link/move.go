@@ -22,7 +22,7 @@ type SettleFunc func(ctx context.Context) error
 // settle, which may be nil, is content, new requests move over, and running ones
 // finish on the old connection.
 func (c *Client) Redial(ctx context.Context, settle SettleFunc) error {
-	conn, err := c.race(ctx)
+	conn, err := c.proven(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,6 +36,11 @@ func (c *Client) Upgrade(ctx context.Context, settle SettleFunc) (bool, error) {
 	limit, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
 	conn, err := c.dialQUIC(limit)
 	cancel()
+	if err == nil {
+		if err = c.prove(ctx, conn); err != nil {
+			conn.close()
+		}
+	}
 	if err == nil {
 		err = c.moveTo(ctx, conn, settle)
 	}

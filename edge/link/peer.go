@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -37,6 +39,8 @@ type seat struct {
 	peer  identity.Peer
 	until time.Time
 	err   error
+	// vouched is the newest second proof of it; nil: none came.
+	vouched atomic.Pointer[Vouched]
 }
 
 type seatKey struct{}
@@ -45,32 +49,47 @@ func withSeat(ctx context.Context) context.Context {
 	return context.WithValue(ctx, seatKey{}, new(seat))
 }
 
-// authenticate puts the caller into the context of next, and refuses a
-// certificate that is neither ours nor self-signed.
-func authenticate(root *x509.Certificate, next http.Handler) http.Handler {
-	refuse := connect.NewErrorWriter()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, ok := r.Context().Value(seatKey{}).(*seat)
-		if !ok || r.TLS == nil {
-			http.Error(w, "no TLS connection", http.StatusInternalServerError)
+// authenticator puts the caller into the context of next, and refuses a certificate that
+// is neither ours nor self-signed, and a role that must be vouched for and is not.
+type authenticator struct {
+	root  *x509.Certificate
+	vouch Vouch           // nil: certificates are all
+	from  []identity.Role // who must be vouched for
+	next  http.Handler
+}
+
+func (a *authenticator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s, ok := r.Context().Value(seatKey{}).(*seat)
+	if !ok || r.TLS == nil {
+		http.Error(w, "no TLS connection", http.StatusInternalServerError)
+		return
+	}
+	if len(r.TLS.PeerCertificates) == 0 {
+		a.next.ServeHTTP(w, r)
+		return
+	}
+	s.once.Do(func() { s.judge(r.TLS, a.root) })
+	err := s.err
+	if err == nil && time.Now().After(s.until) {
+		err = protocol.Errorf(protocol.CodeUnauthenticated, "the certificate of this connection has ended: connect again with the renewed one")
+	}
+	ctx := WithPeer(r.Context(), s.peer)
+	if err == nil && a.vouch != nil {
+		if r.URL.Path == vouchPath {
+			a.vouching(w, r, s)
 			return
 		}
-		if len(r.TLS.PeerCertificates) == 0 {
-			next.ServeHTTP(w, r)
-			return
+		if slices.Contains(a.from, s.peer.Role) {
+			var v Vouched
+			v, err = a.vouchedFor(s, r)
+			ctx = WithVouched(ctx, v)
 		}
-		s.once.Do(func() { s.judge(r.TLS, root) })
-		err := s.err
-		if err == nil && time.Now().After(s.until) {
-			err = protocol.Errorf(protocol.CodeUnauthenticated, "the certificate of this connection has ended: connect again with the renewed one")
-		}
-		if err != nil {
-			_ = refuse.Write(w, r, protocol.ToConnect(err)) // the peer went
-			return
-		}
-		ctx := WithPeer(r.Context(), s.peer)
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
+	}
+	if err != nil {
+		_ = connect.NewErrorWriter().Write(w, r, protocol.ToConnect(err)) // the peer went
+		return
+	}
+	a.next.ServeHTTP(w, r.WithContext(ctx))
 }
 
 func (s *seat) judge(state *tls.ConnectionState, root *x509.Certificate) {

@@ -14,6 +14,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/identity"
 	"bivouac/edge/protocol"
 )
 
@@ -24,6 +25,10 @@ type ServerConfig struct {
 	Root *x509.Certificate
 	// Certificate of this side, asked at every handshake; the root is appended.
 	Certificate func() (*tls.Certificate, error)
+	// Vouch asks callers of the roles VouchFrom for a second proof, beside their
+	// certificate; nil: nobody.
+	Vouch     Vouch
+	VouchFrom []identity.Role
 	// ResetKey lets a restarted server tell old QUIC connections at once that
 	// they are gone. Keep it over restarts; nil costs clients their idle timeout.
 	ResetKey *[32]byte
@@ -93,7 +98,7 @@ func Draining(ctx context.Context) <-chan struct{} {
 func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	handler := authenticate(s.cfg.Root, s.cfg.Meter.Count(s.cfg.Handler))
+	handler := &authenticator{root: s.cfg.Root, vouch: s.cfg.Vouch, from: s.cfg.VouchFrom, next: s.cfg.Meter.Count(s.cfg.Handler)}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		<-ctx.Done()

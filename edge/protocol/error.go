@@ -107,6 +107,10 @@ const DetailCredentialRefused Detail = "credential_refused"
 // DetailUnreachable: the peer was not reached over any transport, so nobody was asked.
 const DetailUnreachable Detail = "unreachable"
 
+// DetailIntention: an intention in Consul says that the one process may not reach the
+// other. A person changes it.
+const DetailIntention Detail = "intention"
+
 // Error is the one error type of the product. Message is for people: it names
 // what failed, why, and what to do next. It never holds a secret.
 type Error struct {

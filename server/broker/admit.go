@@ -18,8 +18,9 @@ import (
 
 // request is one thing that somebody asks under a capability.
 type request struct {
-	peer  identity.Peer
-	token string
+	peer   identity.Peer
+	caller *caller // nil: no service of Consul's calls
+	token  string
 	// what is asked: a model route, an http tool with its action, or the name of a
 	// destination that sandboxed code reads from.
 	model     string
@@ -71,10 +72,13 @@ func (b *Broker) admit(ctx context.Context, fl *flow) error {
 }
 
 // still is what an open flow must keep passing. Time bounds admission, not
-// flows: an admitted flow lives while feed, floors, grant, caps and path are good.
+// flows: an admitted flow lives while feed, caller, floors, grant, caps and path are good.
 func (b *Broker) still(r *request) error {
 	ctx := context.Background() // nothing below waits
 	if err := b.feed.Check(b.cfg.Authority); err != nil {
+		return err
+	}
+	if err := b.checkCaller(r.caller, true); err != nil {
 		return err
 	}
 	for _, c := range []question{{ByAuthority, b.checkFloors}, {ByAuthority, b.checkGrant}, {ByCap, b.checkCaps}, {ByPath, b.checkOpenPath}} {

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 
+	"bivouac/edge/identity"
 	"bivouac/edge/lease"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
@@ -56,6 +57,11 @@ type Ports struct {
 	// Sandbox runs MCP servers that are commands; nil: a configuration with one is
 	// refused.
 	Sandbox sandbox.Backend
+	// Own intentions say which server may call this broker; nil: its certificate is all.
+	Own *Own
+	// Vouch proves this broker to servers, and servers to it, beside the certificates under
+	// the root; nil: those are all.
+	Vouch link.Vouch
 	// Meter counts how requests end; nil: nobody does.
 	Meter Meter
 	Log   *slog.Logger
@@ -145,7 +151,7 @@ func (b *Broker) open() (err error) {
 		return err
 	}
 	b.follower, err = feed.Follow(b.feed, feed.Config{
-		Addresses: b.cfg.Servers, Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, Network: b.ports.Feed,
+		Addresses: b.cfg.Servers, Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, Network: b.ports.Feed, Vouch: b.ports.Vouch,
 		BootNonce: b.boot, OnChange: b.feedChanged, Beside: b.tellEnded, Log: b.log,
 	})
 	if err != nil {
@@ -222,6 +228,7 @@ func (b *Broker) feedChanged() {
 func (b *Broker) Run(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
 	server, err := link.NewServer(link.ServerConfig{
 		Handler: b.Handler(), Root: b.ports.Root.Root(), Certificate: b.leaf.certificate, ResetKey: b.ports.ResetKey, Log: b.log,
+		Vouch: b.ports.Vouch, VouchFrom: []identity.Role{identity.RoleServer, identity.RoleNone},
 	})
 	if err != nil {
 		return errors.Join(err, b.close())
@@ -269,7 +276,7 @@ func (b *Broker) close() error {
 func (b *Broker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := func() connect.HandlerOption {
-		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, metered{b.ports.Meter}, intercept.Guard(byRole))...)
+		return connect.WithHandlerOptions(intercept.Options(gateway.MaxTimeout+revokeWait, metered{b.ports.Meter}, intercept.Guard(b.admitCall))...)
 	}
 	mux.Handle(brokerv1connect.NewBrokerServiceHandler(brokerService{b}, options()))
 	mux.Handle(brokerv1connect.NewAuthorityServiceHandler(authorityService{b}, options()))

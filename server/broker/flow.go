@@ -31,6 +31,7 @@ func newFlows() *flows {
 // begin registers a request; its context ends with a cause when it is closed.
 func (f *flows) begin(ctx context.Context, r *request) (context.Context, *flow) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	r.caller = callerFrom(ctx)
 	fl := &flow{req: r, cancel: cancel}
 	f.mu.Lock()
 	defer f.mu.Unlock()

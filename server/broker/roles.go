@@ -51,11 +51,7 @@ var mayCall = map[string][]identity.Role{
 	brokerv1connect.TrustServiceSignHeadProcedure:          serversOnly,
 }
 
-// byRole refuses callers whose role has no place in the table.
-func byRole(ctx context.Context, c intercept.Call) (context.Context, error) {
-	return ctx, checkRole(ctx, c.Procedure)
-}
-
+// checkRole refuses callers whose role has no place in the table.
 func checkRole(ctx context.Context, procedure string) error {
 	peer, err := link.PeerFrom(ctx)
 	if err != nil {

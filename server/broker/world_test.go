@@ -61,6 +61,7 @@ type world struct {
 	outside  *outside // takes grants back behind the broker's back
 	paths    *consultest.Memory
 	pathsOf  broker.Paths // instead of paths, where they are a server's
+	own      *broker.Own  // nil: the broker is no service
 	broker   *broker.Broker
 	scripted *scripted.Provider
 	tools    *tools
@@ -384,7 +385,7 @@ func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
 		paths = w.pathsOf
 	}
 	w.broker, err = broker.New(cfg, broker.Ports{
-		Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
+		Own: w.own, Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
 		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },
 		Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

@@ -96,7 +96,7 @@ func (l *Link) alone(trust link.Trust) (*link.Client, error) {
 		return nil, err
 	}
 	return link.NewClient(link.Config{
-		Address: l.cfg.Address, Trust: trust, Network: l.cfg.Network,
+		Address: l.cfg.Address, Trust: trust, Network: l.cfg.Network, Vouch: l.cfg.Vouch,
 		Certificate: func() (*tls.Certificate, error) { return &self, nil },
 	})
 }

@@ -31,6 +31,9 @@ type Config struct {
 	Names []string
 	// Network gives sockets; its zero value is the machine's own.
 	Network link.Network
+	// Vouch is a second proof of both sides, beside the certificates under the root; nil:
+	// none is asked for.
+	Vouch link.Vouch
 	// Signer gets the certified hourly keys.
 	Signer *capability.Signer
 	Log    *slog.Logger
@@ -121,6 +124,7 @@ func (l *Link) adopt(c *credentials) error {
 		Trust:       link.Trust{Role: identity.RoleBroker, Root: c.root},
 		Certificate: l.Certificate,
 		Network:     l.cfg.Network,
+		Vouch:       l.cfg.Vouch,
 	})
 	if err != nil {
 		return err
@@ -155,6 +159,7 @@ func (l *Link) Run(ctx context.Context) error {
 	conn := l.conn
 	l.mu.Unlock()
 	g.Go(func() error { return conn.Run(ctx) }) // back to QUIC when UDP gets through
+	g.Go(func() error { return conn.RunVouch(ctx) })
 	return g.Wait()
 }
 

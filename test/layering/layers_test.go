@@ -90,7 +90,7 @@ var layers = []layer{
 	{"server/broker/ssh/sshtest", []string{}, []string{"golang.org/x/crypto"}, "a host of SSH, inside a test"},
 	{"server/broker/forward", []string{"consul", "edge/protocol", "server/broker/egress", "server/broker/secret"}, []string{}, "a forwarded request knows no budget and no call log"},
 	{"server/broker/keyring", []string{"edge/filemode", "edge/durable", "edge/lockfile", "edge/protocol", "edge/identity", "server/broker/authority", "server/broker/secret", "server/capability"}, nil, "the keyring knows keys, and no request"},
-	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "consul/catalog", "consul/client", "consul/intentions", "consul/settings", "edge/finding", "edge/metric", "edge/protocol", "edge/identity", "edge/sandbox", "edge/sandbox/bubblewrap", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
+	{"server/broker/assembly", []string{"edge/filemode", "edge/durable", "consul", "consul/catalog", "consul/client", "consul/intentions", "consul/mesh", "consul/settings", "edge/finding", "edge/link", "edge/metric", "edge/protocol", "edge/identity", "edge/sandbox", "edge/sandbox/bubblewrap", "server/broker", "vaultpolicy"}, nil, "the broker over its parts"},
 	{"server/broker/scripted", []string{"edge/protocol", "server/broker/secret"}, nil, "a provider knows a wire format and nobody's contract"},
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
@@ -98,6 +98,7 @@ var layers = []layer{
 	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{}, "what Consul must have is data"},
 	{"consul/settings", []string{"consul", "consul/client", "edge/filemode", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2"}, "a block is read, and nobody asked"},
 	{"consul/catalog", []string{"consul/client", "consul/settings", "edge/legible", "edge/op", "edge/protocol", "server/broker/secret"}, []string{}, "an entry of the catalog decides nothing"},
+	{"consul/mesh", []string{"consul/client", "consul/settings", "edge/identity", "edge/link", "edge/op", "edge/protocol"}, []string{"golang.org/x/sync"}, "an identity of Consul's knows no path"},
 	{"consul/intentions", []string{"consul", "consul/client", "consul/refused", "consul/settings", "edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
@@ -127,7 +128,7 @@ var layers = []layer{
 	{"server/metric", []string{"edge/link", "edge/metric", "edge/protocol", "server/store"}, []string{}, "what is counted, and the values that labels can take"},
 	{"server/doctor", []string{"edge/finding", "edge/finding/reach", "edge/identity", "edge/link", "edge/protocol", "server/broker/protocol", "server/store"}, []string{}, "a doctor asks, and decides nothing"},
 	{"server/backup", []string{"edge/durable", "edge/lockfile", "edge/protocol", "server/store"}, nil, "a copy of rows and artifacts, whole or refused"},
-	{"server", []string{"consul/catalog", "consul/client", "consul/settings", "jobs", "server/placement", "edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/broker/protocol/brokerv1", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
+	{"server", []string{"consul/catalog", "consul/client", "consul/mesh", "consul/settings", "jobs", "server/placement", "edge/durable", "edge/filemode", "edge/finding", "edge/finding/reach", "server/doctor", "edge/protocol", "edge/identity", "edge/lease", "edge/link", "edge/metric", "server/metric", "server/api", "server/backup", "server/broker/protocol/brokerv1", "server/brokerlink", "server/capability", "server/engine", "server/policy", "server/runnerapi", "server/scheduler", "server/store", "server/trace", "server/transfer"}, nil, "the server assembles"},
 
 	// binaries: flags, configuration, run
 	{"cmd/bivouac", []string{"edge/shellword", "cmd/internal/devdir", "edge/durable", "edge/filemode", "edge/finding", "edge/legible", "edge/lockfile", "consul/client", "consul/intentions", "consul/plan", "consul/refused", "edge/identity", "edge/owner", "edge/protocol", "edge/runtime/runtimev1", "edge/state", "edge/workspace", "server/api/apiv1", "server/api/client", "server/broker/scripted", "server/broker/secret", "server/ledger", "jobs", "vaultpolicy"}, nil, "a person's side of the public API, the tree of bivouac dev, and an admin's side of Vault and of Consul"},

@@ -142,6 +142,12 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	own, vouch, err := ownOf(in, o.Log)
+	if err != nil {
+		listener.Close() // nothing was served
+		packets.Close()
+		return err
+	}
 	var b *broker.Broker
 	entry, err := entryOf(in, func(ctx context.Context) error { return b.Ready(ctx) }, keys.BrokerID(), listener.Addr().String(), o)
 	if err != nil {
@@ -154,7 +160,7 @@ func Run(ctx context.Context, o Options) error {
 		Meter:     meter,
 		Authority: held, Root: root(keys, held, o.Log), Paths: paths, ResetKey: keys.ResetKey(), Log: o.Log, ConfigFile: file,
 		CallLog: filepath.Join(o.Data, callLog), SpendFile: filepath.Join(o.Data, spendFile), SliceFile: filepath.Join(o.Data, sliceFile),
-		WitnessDir: o.Data, Sandbox: confine,
+		WitnessDir: o.Data, Sandbox: confine, Own: own, Vouch: vouchOf(vouch),
 	})
 	if err != nil {
 		listener.Close() // nothing was served
@@ -168,7 +174,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	meter.Watch(b)
 	err = runBoth(ctx, o.Metrics, meter, func(ctx context.Context) error {
-		return runBeside(ctx, entry, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
+		return runBeside(ctx, entry, vouch, func(ctx context.Context) error { return b.Run(ctx, packets, listener) })
 	})
 	if confine != nil {
 		err = errors.Join(err, confine.Tidy(context.WithoutCancel(ctx)))
@@ -206,7 +212,7 @@ const firstAnswers = 5 * time.Second
 func paths(ctx context.Context, cfg broker.Config, in *settings.Config, log *slog.Logger) (broker.Paths, error) {
 	if in != nil {
 		log.Info("who may reach what is in Consul", "server", in.Address)
-		s, err := intentions.Open(*in, cfg.Governed(), cfg.Authority, log)
+		s, err := intentions.Open(*in, governed(cfg, in), cfg.Authority, log)
 		if err != nil {
 			return nil, err
 		}

@@ -32,7 +32,9 @@ type Config struct {
 	Root        *x509.Certificate
 	Certificate func() (*tls.Certificate, error)
 	Network     link.Network
-	BootNonce   string
+	// Vouch is a second proof of both sides; nil: none is asked for.
+	Vouch     link.Vouch
+	BootNonce string
 	// OnChange is called after every message that changed something.
 	OnChange func()
 	// Beside runs while a stream is open, with the server that it comes from, and
@@ -56,7 +58,7 @@ func Follow(f *Feed, cfg Config) (*Follower, error) {
 	w := &Follower{cfg: cfg, feed: f}
 	for _, a := range cfg.Addresses {
 		c, err := link.NewClient(link.Config{
-			Address: a, Trust: link.Trust{Role: identity.RoleServer, Root: cfg.Root}, Certificate: cfg.Certificate, Network: cfg.Network,
+			Address: a, Trust: link.Trust{Role: identity.RoleServer, Root: cfg.Root}, Certificate: cfg.Certificate, Network: cfg.Network, Vouch: cfg.Vouch,
 		})
 		if err != nil {
 			return nil, err
@@ -73,6 +75,15 @@ func (w *Follower) Run(ctx context.Context) error {
 			c.Close() // nothing to lose
 		}
 	}()
+	g, ctx := errgroup.WithContext(ctx)
+	for _, c := range w.clients {
+		g.Go(func() error { return c.RunVouch(ctx) })
+	}
+	g.Go(func() error { return w.follow(ctx) })
+	return g.Wait()
+}
+
+func (w *Follower) follow(ctx context.Context) error {
 	back := link.Backoff{Base: 100 * time.Millisecond, Max: 2 * time.Second}
 	for i := 0; ctx.Err() == nil; i++ {
 		c := w.clients[i%len(w.clients)]
