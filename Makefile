@@ -80,7 +80,7 @@ engines: deps ## adapters against real servers: Vault and Consul (on PATH, or bu
 
 .PHONY: engines-record
 engines-record: ## record what a real Nomad (on PATH) answers into jobs/testdata/recorded, for tests where there is none
-	$(GO) test ./jobs -run 'TestWatch$$' -count=1 -v -record
+	$(GO) test ./jobs -run '^(TestWatch|TestRoster)$$' -count=1 -v -record
 
 .PHONY: check
 check: ## format, vet, staticcheck, layering, generated code, vulnerabilities

@@ -194,6 +194,7 @@ func holder(command string) *api.Job {
 	attempts, delay, mode, interval := 0, time.Second, "fail", time.Minute
 	group := api.NewTaskGroup("runner", 1).AddTask(task)
 	group.RestartPolicy = &api.RestartPolicy{Attempts: &attempts, Delay: &delay, Mode: &mode, Interval: &interval}
+	group.Disconnect = &api.DisconnectStrategy{LostAfter: new(8760 * time.Hour), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal)}
 	return job.AddTaskGroup(group)
 }
 
@@ -304,6 +305,8 @@ func TestWatch(t *testing.T) {
 			"running task": func() { register(t, s, holder("/bin/sleep")) },
 			"ineligible":   func() { eligible(t, s, c, false) },
 			"eligible":     func() { eligible(t, s, c, true) },
+			"disconnected": func() { c.Kill(t) },
+			"back":         func() { c.Start(t) },
 			"down":         func() { c.Kill(t) },
 			"up again":     func() { c.Start(t) },
 			"drained": func() {

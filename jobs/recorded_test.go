@@ -196,12 +196,14 @@ func machineOf(node string) string {
 // watched are the states of a node and its task that were recorded, in their order, and
 // what is said of each.
 var watched = []struct{ name, node, task string }{
+	{"down", "is down", ""},
+	{"up again", "", ""},
 	{"failed task", "", "it failed on its node"},
 	{"running task", "", ""},
 	{"ineligible", "takes nothing new (ineligible)", ""},
 	{"eligible", "", ""},
-	{"down", "is down", "lost it with its node"},
-	{"up again", "", ""},
+	{"disconnected", "out of Nomad's reach (disconnected)", "does not know whether it runs"},
+	{"back", "", ""},
 	{"drained", "(ineligible)", "Nomad has stopped it"},
 }
 

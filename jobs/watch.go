@@ -48,6 +48,8 @@ type Watch struct {
 	listed time.Time  // zero: never
 	nodes  map[string]Standing
 	allocs map[string]Standing // by the machine's name, see workload.Identity.Machine
+	// rosters of the jobs of runners, by the rule's name.
+	rosters map[string]roster
 }
 
 // NewWatch starts nothing.
@@ -154,7 +156,7 @@ func (w *Watch) rest(ctx context.Context, index uint64, wait time.Duration, foll
 func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	nodes, allocs := map[string]Standing{}, map[string]Standing{}
+	nodes, allocs, rosters := map[string]Standing{}, map[string]Standing{}, map[string]roster{}
 	err = w.cfg.Ask(func(n *Nomad) error {
 		all, meta, err := n.api.Nodes().List(query(ctx, ""))
 		if err != nil {
@@ -165,7 +167,11 @@ func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 			nodes[node.ID] = standingOf(node)
 		}
 		for _, rule := range w.cfg.Rules {
-			if err := n.listAllocations(ctx, rule, allocs); err != nil {
+			newest, err := n.listAllocations(ctx, rule, allocs)
+			if err != nil {
+				return err
+			}
+			if rosters[rule.Name], err = n.call(ctx, rule, all, newest, allocs); err != nil {
 				return err
 			}
 		}
@@ -176,24 +182,25 @@ func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listed, w.nodes, w.allocs = time.Now(), nodes, allocs
+	w.listed, w.nodes, w.allocs, w.rosters = time.Now(), nodes, allocs, rosters
 	return index, nil
 }
 
-// listAllocations keeps what is said of the newest allocation of each node.
-func (n *Nomad) listAllocations(ctx context.Context, rule workload.Rule, into map[string]Standing) error {
+// listAllocations keeps what is said of the newest allocation of each node, by machine,
+// and returns those, by node.
+func (n *Nomad) listAllocations(ctx context.Context, rule workload.Rule, into map[string]Standing) (map[string]*api.AllocationListStub, error) {
 	all, _, err := n.api.Jobs().Allocations(rule.Job, false, query(ctx, rule.Namespace))
 	if err = n.failed("listing the allocations of "+rule.Job, `namespace "`+rule.Namespace+`" { capabilities = ["read-job"] }`, err); notFound(err) {
-		return nil
+		return nil, nil
 	}
-	newest := map[string]uint64{}
+	newest := map[string]*api.AllocationListStub{}
 	for _, a := range all {
-		machine := workload.Identity{Namespace: rule.Namespace, Job: rule.Job, Task: rule.Task, Node: a.NodeID}.Machine()
-		if a.CreateIndex >= newest[machine] {
-			newest[machine], into[machine] = a.CreateIndex, allocStanding(a, rule.Task)
+		if of := newest[a.NodeID]; of == nil || a.CreateIndex >= of.CreateIndex {
+			newest[a.NodeID] = a
+			into[machineOn(rule, a.NodeID)] = allocStanding(a, rule.Task)
 		}
 	}
-	return err
+	return newest, err
 }
 
 // allocStanding says why a task does not run, in our words, with the last of Nomad's own.

@@ -5,6 +5,7 @@ import (
 
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
+	"bivouac/edge/protocol"
 	"bivouac/jobs"
 	"bivouac/jobs/workload"
 	"bivouac/server/engine"
@@ -39,6 +40,11 @@ type hosts struct{ watch *jobs.Watch }
 func (h hosts) Standing(machine string) placement.Host {
 	node, task := h.watch.Standing(machine)
 	return placement.Host{Node: placement.Said(node), Task: placement.Said(task), Unknown: placement.Said(h.watch.Unknown())}
+}
+
+// Absent says why a principal has no runner that Nomad should run.
+func (h hosts) Absent(tenant protocol.TenantID, enrolled []string, principal ...string) placement.Said {
+	return placement.Said(h.watch.Absent(tenant, enrolled, principal...))
 }
 
 // allocations are jobs of attempts, for the engine.

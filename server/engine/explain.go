@@ -350,5 +350,8 @@ func (e *Engine) rank(tx *store.Tx, a execution.Attempt, x *Explanation) error {
 		}
 		x.Runners = append(x.Runners, verdict)
 	}
+	if len(r.Candidates) == 0 {
+		return e.explainAbsent(tx, a, fleet, x)
+	}
 	return nil
 }

@@ -67,6 +67,9 @@ type Ledgers interface {
 // runner out of the choice for what is new, and ends nothing. It answers from memory.
 type Hosts interface {
 	Standing(workload string) placement.Host
+	// Absent says why a principal, by its id or name, has no runner beside those that
+	// enrolled, where it is to have more; the zero value: nothing is missing.
+	Absent(tenant protocol.TenantID, enrolled []string, principal ...string) placement.Said
 }
 
 // Allocations starts supervisors of attempts as tasks of the scheduler that runs their

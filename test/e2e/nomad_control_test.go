@@ -214,6 +214,20 @@ func (c *control) tasks(parts ...string) (text string) {
 	return text
 }
 
+// explains waits until explain says all this of a turn.
+func (f *fleet) explains(turn string, words ...string) {
+	f.t.Helper()
+	await(f.t, "explain", func() error {
+		x := f.must("explain", turn)
+		for _, w := range words {
+			if !strings.Contains(x, w) {
+				return fmt.Errorf("%q is not in:\n%s", w, x)
+			}
+		}
+		return nil
+	})
+}
+
 // tenant of who set the deployment up.
 func (f *fleet) tenant() string {
 	f.t.Helper()

@@ -49,11 +49,15 @@ func TestNomadDeploys(t *testing.T) {
 		if !strings.Contains(said, "ANSWER-HELLO") {
 			t.Errorf("chat answers %q", said)
 		}
-		a := f.addNode("alpha")
-		f.runJob()
-		f.runner("alpha", a)
+		// A turn that waits for a runner says what Nomad lacks to run one.
 		dir := f.project("project", map[string]string{"README": "a project\n"})
-		one := f.completed(f.submit("run", "first task", "--agent", "coder", "--workspace", dir).ID)
+		asked := f.submit("run", "first task", "--agent", "coder", "--workspace", dir)
+		f.explains(asked.ID, "Nomad has no job bivouac-runner in namespace agents", "nomad job run")
+		f.runJob()
+		f.explains(asked.ID, "node pool agents, in which Nomad is to run them, has no node", "node_pool")
+		a := f.addNode("alpha")
+		f.runner("alpha", a)
+		one := f.completed(asked.ID)
 		wantAttempts(t, one, "SUCCEEDED on alpha")
 
 		// Another allocation of each opens what the first one made: keyring, sealed

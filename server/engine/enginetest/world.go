@@ -53,6 +53,7 @@ type World struct {
 	replica protocol.ReplicaID
 	meter   engine.Meter
 	bytes   engine.Bytes
+	hosts   engine.Hosts
 	ended   func(protocol.TurnID)
 	commit  func(commit func() error) error
 }
@@ -74,6 +75,9 @@ func WithCommit(f func(commit func() error) error) Option { return func(w *World
 
 // WithBytes gives the world the contents of artifacts, to be swept.
 func WithBytes(b engine.Bytes) Option { return func(w *World) { w.bytes = b } }
+
+// WithHosts gives the world nodes on which another scheduler runs runners.
+func WithHosts(h engine.Hosts) Option { return func(w *World) { w.hosts = h } }
 
 // WithQuotas sets the quotas of tenants, principals and agents.
 func WithQuotas(q policy.Quotas) Option { return func(w *World) { w.quotas = q } }
@@ -180,6 +184,9 @@ func (w *World) config(ops engine.Ops) engine.Config {
 		Replica: w.replica, Thumbprint: Presenter, Elapsed: w.elapsed,
 		Ops: ops, Limits: limits, Quotas: w.quotas, Entropy: rand.Reader, Meter: w.meter, Bytes: w.bytes, EndedFunc: w.ended,
 	}
+	if w.hosts != nil {
+		c.Hosts = w.hosts
+	}
 	if w.Nomad != nil {
 		c.Allocations, c.Hosts = w.Nomad, nodes{}
 	}
@@ -190,6 +197,8 @@ func (w *World) config(ops engine.Ops) engine.Config {
 type nodes struct{}
 
 func (nodes) Standing(string) placement.Host { return placement.Host{} }
+
+func (nodes) Absent(protocol.TenantID, []string, ...string) placement.Said { return placement.Said{} }
 
 // Restart drops the engine, as a crash does, with everything that it held in
 // memory, and makes a new one on the same store. Runners must connect again.

@@ -33,6 +33,8 @@ type ClientConfig struct {
 	Name, Pool string
 	// Volumes are host volumes, by name: folders of the test.
 	Volumes map[string]string
+	// Bare has no driver enabled.
+	Bare bool
 }
 
 // AddClient starts a node and waits until it is ready.
@@ -77,10 +79,10 @@ client {
 %s}
 plugin "raw_exec" {
   config {
-    enabled = true
+    enabled = %t
   }
 }
-`, c.server.tlsBlock(), c.Name, c.server.path(c.Name), c.port, c.server.rpc, pool, volumes)
+`, c.server.tlsBlock(), c.Name, c.server.path(c.Name), c.port, c.server.rpc, pool, volumes, !cfg.Bare)
 }
 
 // Start starts the node, again after a Stop or Kill, and waits until it is ready.
@@ -113,6 +115,16 @@ func (c *Client) Kill(t testing.TB) { t.Helper(); check(t, c.process.Kill()) }
 func (c *Client) PowerOff(t testing.TB) {
 	t.Helper()
 	check(t, errors.Join(c.process.Kill(), endBelow(c.server.path(c.Name))))
+}
+
+// Remove ends the node with all that it started, and makes Nomad forget it.
+func (c *Client) Remove(t testing.TB) {
+	t.Helper()
+	c.PowerOff(t)
+	_, _, err := c.server.Root().Nodes().Purge(c.Node, nil)
+	check(t, err)
+	check(t, unmountBelow(c.server.path(c.Name)))
+	check(t, os.RemoveAll(c.server.path(c.Name)))
 }
 
 // Path below the node's own folder, which has the allocations in alloc.

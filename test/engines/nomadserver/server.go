@@ -191,6 +191,9 @@ func (s *Server) Root() *api.Client { return s.client(s.management) }
 // Client of a token.
 func (s *Server) Client(token string) *api.Client { return s.client(token) }
 
+// Folder of the server and its nodes.
+func (s *Server) Folder() string { return s.dir }
+
 // Management is the admin's token.
 func (s *Server) Management() string { return s.management }
 
