@@ -80,8 +80,10 @@ func TestAuthorityLossFreezes(t *testing.T) {
 			t.Errorf("after the renewal: %v", h)
 		}
 	}
-	r.renew(terms(time.Millisecond, 500*time.Millisecond))
-	<-r.done // by itself
+	r.renew(terms(time.Millisecond, time.Hour))
+	waitFor(t, "the last freeze", func() bool { return r.hello().Frozen })
+	r.renew(terms(0, time.Millisecond)) // no authority, and hardly any time to wait for it
+	<-r.done                            // by itself
 	must(t, r.err)
 	kept, err := openRecords(cfg.journalDir(), "")
 	must(t, err)
