@@ -149,6 +149,18 @@ func (r *Relay) wants(short bool) {
 	r.wantsLocked(short)
 }
 
+// wish asks for another slice where the one in force lacks something: in one step, so
+// that a wish is not uttered after the slice that fulfils it. changed is closed when
+// another comes.
+func (r *Relay) wish(lacks func(now Slice) bool) (now Slice, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if lacks(r.slice) {
+		r.wantsLocked(true)
+	}
+	return r.slice, r.changed
+}
+
 func (r *Relay) wantsLocked(short bool) {
 	changed := r.short != short
 	r.short = short
@@ -242,13 +254,10 @@ func ofAnotherBoot(err error) bool { return protocol.DetailOf(err) == protocol.D
 // the broker, so a call is made again once for each. What comes too late is left to
 // the next try, and is asked for until it comes.
 func (r *Relay) newer(ctx context.Context, used Slice, refusal error) error {
-	r.mu.Lock()
-	now, changed := r.slice, r.changed
-	r.mu.Unlock()
+	now, changed := r.wish(func(now Slice) bool { return now.ID == used.ID })
 	if now.ID != used.ID {
 		return nil
 	}
-	r.wants(true)
 	return r.await(ctx, changed, func() error { return r.newer(ctx, used, refusal) }, refusal)
 }
 
@@ -258,16 +267,14 @@ const largerIn = 10 * time.Second
 // larger waits until another slice has come than the one that was too small. The
 // refusal of a whole one stays. INV-19.
 func (r *Relay) larger(ctx context.Context, used Slice, refusal error) error {
-	r.mu.Lock()
-	now, changed := r.slice, r.changed
-	r.mu.Unlock()
+	same := func(now Slice) bool { return now.ID == used.ID && now.Ceiling == used.Ceiling }
+	now, changed := r.wish(func(now Slice) bool { return same(now) && !now.Whole })
 	switch {
-	case now.ID != used.ID || now.Ceiling != used.Ceiling:
+	case !same(now):
 		return nil
 	case now.Whole:
 		return refusal
 	}
-	r.wants(true)
 	return r.await(ctx, changed, func() error { return r.larger(ctx, used, refusal) }, refusal)
 }
 
