@@ -191,6 +191,16 @@ func (r *Runner) Whole() *Held {
 	return nil
 }
 
+// Turns are all whole turns that it holds.
+func (r *Runner) Turns() (all []*Held) {
+	for _, h := range r.held {
+		if h.Work.GetTurn() != nil && !h.lost {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
 // Step reads mail, renews and reports, once.
 func (r *Runner) Step() bool {
 	if r.epoch == 0 {
