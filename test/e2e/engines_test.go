@@ -26,8 +26,9 @@ type turnKind struct {
 }
 
 var (
-	warmSlot = turnKind{name: "warm slot", agent: "warm", node: true}
-	personal = turnKind{name: "personal turn", agent: "assistant"}
+	warmSlot      = turnKind{name: "warm slot", agent: "warm", node: true}
+	ownAllocation = turnKind{name: "own allocation", agent: "owner", node: true}
+	personal      = turnKind{name: "personal turn", agent: "assistant"}
 )
 
 // enginesAgents are an agent for each kind. On a runner one works on files; the personal
@@ -36,7 +37,7 @@ func enginesAgents() []string {
 	coder := func(name, more string) string {
 		return strings.Replace(strings.Replace(handoverAgent, `"coder"`, fmt.Sprintf("%q", name), 1), `  trust `, more+`  trust `, 1)
 	}
-	return []string{coder(warmSlot.agent, ""),
+	return []string{coder(warmSlot.agent, ""), coder(ownAllocation.agent, "  allocation = \"own\"\n  sandbox {\n    cpu_millis = 300\n    memory     = \"256MiB\"\n    disk       = \"64MiB\"\n  }\n"),
 		strings.ReplaceAll(revokeService, "NAME", personal.agent) + tickTool + "}\n"}
 }
 
@@ -80,7 +81,7 @@ func TestThreeEngines(t *testing.T) {
 		consulserver.Each(t, func(t *testing.T, consul engine.Program) {
 			vaulttest.Each(t, func(t *testing.T, vault engine.Program) {
 				e := newEngines(t, nomad, consul, vault)
-				for _, k := range []turnKind{warmSlot, personal} {
+				for _, k := range []turnKind{warmSlot, ownAllocation, personal} {
 					t.Run(k.name, func(t *testing.T) { e.row(t, k) })
 				}
 			})

@@ -39,14 +39,18 @@ func newFleet(t *testing.T, p engine.Program, cfg stack.Config) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.UseNomad(t.Context(), nomadBlock(f.nomad, token, who.GetPrincipal().GetTenantId())); err != nil {
+	program := s.Path("edge-of-its-node")
+	f.write(program, fmt.Sprintf(edgeOfItsNode, f.Program("bivouac-edge")), 0o755)
+	if err := s.UseNomad(t.Context(), nomadBlock(f.nomad, token, who.GetPrincipal().GetTenantId(),
+		fmt.Sprintf("program = %q", program), fmt.Sprintf("state = %q", f.state))); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// nomadBlock of server.hcl: machines of the pool belong to who set the deployment up.
-func nomadBlock(n *nomadserver.Server, token, tenant string) string {
+// nomadBlock of server.hcl, with more lines of its enrol block: machines of the pool
+// belong to who set the deployment up.
+func nomadBlock(n *nomadserver.Server, token, tenant string, enrol ...string) string {
 	return fmt.Sprintf(`nomad {
   address    = %q
   ca_file    = %q
@@ -59,10 +63,18 @@ func nomadBlock(n *nomadserver.Server, token, tenant string) string {
     node_pool = "agents"
     tenant    = %q
     principal = "me"
+    %s
   }
 }
-`, n.Address(), n.CAFile(), token, tenant)
+`, n.Address(), n.CAFile(), token, tenant, strings.Join(enrol, "\n    "))
 }
+
+// edgeOfItsNode starts the supervisor of an allocation. All nodes are this machine, and
+// the folder of each has the node's name.
+const edgeOfItsNode = `#!/bin/sh
+node=${NOMAD_ALLOC_DIR%%%%/alloc/*}
+exec %s "$1" "$2" "$3" "$4" "$5/${node##*/}"
+`
 
 // addNode starts a node with a folder for its runner's key.
 func (f *fleet) addNode(name string) *nomadserver.Client {
