@@ -136,7 +136,7 @@ func TestAllocationFromOfferToResult(t *testing.T) {
 			t.Fatalf("%d claims before there was a supervisor", n)
 		}
 		waits := m.daemon.Status().Attempts
-		if len(waits) != 1 || waits[0].State != "waiting" || waits[0].Allocation != job || !strings.Contains(waits[0].Reason, "nomad job status "+job) {
+		if len(waits) != 1 || waits[0].State != "waiting" || waits[0].Allocation != job || !strings.Contains(waits[0].Reason, "for Nomad to start") {
 			t.Errorf("status says %+v", waits)
 		}
 		w := m.task(a, job)

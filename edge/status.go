@@ -138,7 +138,7 @@ func (d *Daemon) awaitedStatus() (out []AttemptStatus) {
 		job := w.offer.GetAllocation()
 		if !w.over.Load() && d.table.get(w.id) == nil {
 			out = append(out, AttemptStatus{ID: w.id, Kind: protocol.KindTurn, State: "waiting", Allocation: job,
-				Reason: "for Nomad to start it: nomad job status " + job})
+				Reason: "for Nomad to start its supervisor"})
 		}
 	}
 	return out

@@ -101,6 +101,9 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	line("certificate", "until %s", s.CertificateEnd.Local().Format(time.RFC1123))
 	for _, a := range s.Attempts {
 		line("attempt", "%s %s %s %s", a.ID, a.Kind, a.State, a.Reason)
+		if a.Allocation != "" {
+			line("", "in an allocation of its own: nomad job status %s", a.Allocation)
+		}
 	}
 	if s.LastError != "" {
 		line("last error", "%s (%s)", s.LastError, s.LastErrorAt.Local().Format(time.RFC1123))

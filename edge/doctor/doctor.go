@@ -257,12 +257,19 @@ func mendOf(problem, otherwise string) string {
 	return otherwise
 }
 
+// versionOf a program, which gets nothing of this process's environment.
+func versionOf(ctx context.Context, path string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = []string{}
+	return cmd.Output()
+}
+
 // programs that are run or shown to sandboxed code.
 func (x *exam) programs(ctx context.Context, p owner.Policy) {
 	needs := edge.Needs{Worker: x.Worker, LookFunc: x.LookFunc}
 	if path, err := x.LookFunc("git"); err != nil {
 		x.Bad("git", "git is not found", "workspaces are staged, and patches made, with it: no turn is taken", mendOf(needs.GitMissing(), ""))
-	} else if out, err := exec.CommandContext(ctx, path, "--version").Output(); err != nil {
+	} else if out, err := versionOf(ctx, path); err != nil {
 		x.Bad("git", path+" does not run: "+err.Error(), "workspaces are staged, and patches made, with it", "sudo apt-get install --reinstall git")
 	} else {
 		x.Fine("git", "%s", strings.TrimSpace(string(out)))
@@ -314,6 +321,26 @@ func (x *exam) anew() string {
 	return "what the other findings say; if there are none, end bivouac-edge and start it again: " + x.dir.Command("run")
 }
 
+// allocations are turns whose supervisors Nomad starts.
+func (x *exam) allocations(s edge.Status) {
+	var runs, waits []string
+	for _, a := range s.Attempts {
+		switch {
+		case a.Allocation == "":
+		case a.State == "waiting":
+			waits = append(waits, a.Allocation)
+		default:
+			runs = append(runs, a.Allocation)
+		}
+	}
+	if len(runs) > 0 {
+		x.Fine("allocations", "%d turn(s) run in allocations of their own: %s", len(runs), strings.Join(runs, ", "))
+	}
+	if len(waits) > 0 {
+		x.Fine("allocations.waiting", "%d turn(s) wait for Nomad to start their supervisors, each in a slot of this machine: nomad job status %s", len(waits), strings.Join(waits, "; nomad job status "))
+	}
+}
+
 // daemon asks the running one.
 func (x *exam) daemon(ctx context.Context) {
 	s, err := x.StatusFunc(ctx, x.dir)
@@ -341,6 +368,7 @@ func (x *exam) daemon(ctx context.Context) {
 	default:
 		x.Fine("second_key", "over %s; nothing waits", strings.Join(s.SecondKeys, ", "))
 	}
+	x.allocations(s)
 	if err == nil && s.Transport == link.HTTP2 {
 		x.Warn("daemon.transport", "the link runs over TCP: "+cmp.Or(s.QUICProblem, "UDP was not tried yet"), "one lost packet holds up all streams", x.dir.Command("probe")+"  (tries UDP again now)")
 	}

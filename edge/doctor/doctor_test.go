@@ -336,3 +336,28 @@ func TestClock(t *testing.T) {
 		}
 	}
 }
+
+// Turns in allocations of their own are named by what an operator of Nomad looks them up
+// with; where there is none, nothing is said.
+func TestAllocationsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := healthy(t)
+		b.status.Attempts = []edge.AttemptStatus{{Kind: protocol.KindTurn, State: "running"}}
+		found := func() (said []string) {
+			for _, f := range Examine(t.Context(), b.cfg).All {
+				if strings.HasPrefix(f.Check, "allocations") && f.Level == finding.OK {
+					said = append(said, f.What)
+				}
+			}
+			return said
+		}
+		if said := found(); len(said) > 0 {
+			t.Errorf("of a turn in the runner's own task: %q", said)
+		}
+		b.status.Attempts = append(b.status.Attempts, edge.AttemptStatus{Kind: protocol.KindTurn, State: "running", Allocation: "bivouac-a-1"},
+			edge.AttemptStatus{Kind: protocol.KindTurn, State: "waiting", Allocation: "bivouac-b-1"})
+		if said := strings.Join(found(), "\n"); !strings.Contains(said, "1 turn(s) run in allocations of their own: bivouac-a-1") || !strings.Contains(said, "nomad job status bivouac-b-1") {
+			t.Errorf("said %q", said)
+		}
+	})
+}
