@@ -80,7 +80,7 @@ engines: deps ## adapters against real servers: Vault and Consul (on PATH, or bu
 
 .PHONY: engines-record
 engines-record: ## record what a real Nomad (on PATH) answers into jobs/testdata/recorded, for tests where there is none
-	$(GO) test ./jobs -run '^(TestWatch|TestRoster)$$' -count=1 -v -record
+	$(GO) test ./jobs -run '^(TestWatch|TestRoster|TestAllocation(Life|States))$$' -count=1 -v -record
 
 .PHONY: check
 check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
@@ -89,6 +89,8 @@ check: ## format, vet, staticcheck, layering, generated code, vulnerabilities
 .PHONY: bench
 bench: deps build ## measure against the targets; prints one line a figure
 	$(GO) run ./test/bench -bin $(BIN)
+	@command -v nomad >/dev/null || echo "NOT MEASURED: starts under Nomad: nomad is not on PATH"
+	$(GO) test -count=1 -run TestNomadFigures ./test/e2e -figures 20 -v
 
 .PHONY: generate
 generate: ## protobuf code and the diagrams of ARCHITECTURE.md
