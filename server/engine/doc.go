@@ -47,7 +47,8 @@
 // It ends: deadlines.go when it takes too long, cancel.go when its person says so. usage.go
 // and slice.go settle what it used, cleanup.go removes what it needed, traces.go and meter.go
 // tell who watches, explain.go tells a person why it waits, explain_allocation.go what another scheduler says
-// of that, explain_hosts.go why it runs no runner, explain_ended.go what to try after it.
+// of that, explain_hosts.go why it runs no runner, explain_ended.go what to try after it,
+// explain_refused.go what the broker refused.
 //
 // Authority: principals.go and grants.go give it, grant_reach.go says what one lets its agent do, foundation.go is what stands on it, revoke.go
 // takes it back, rotate.go renews the secret part of a grant, restored.go does so once more after the broker's

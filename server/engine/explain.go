@@ -129,6 +129,9 @@ func (e *Engine) explainTurn(tx *store.Tx, t session.Turn) (Explanation, error) 
 		if x.Remedies, err = remediesOf(tx, t); err == nil {
 			err = explainDenials(tx, t, &x)
 		}
+		if err == nil {
+			err = explainRefused(tx, t, &x)
+		}
 	}
 	return x, err
 }

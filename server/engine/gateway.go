@@ -220,7 +220,7 @@ const refusedUnsent = "refused before sending"
 
 // outcomeOfRefusal is the known outcome of a call that was refused before it left.
 func outcomeOfRefusal(a session.Action, why error) outcome {
-	code, text := protocol.CodeOf(why), "It did not run: "+why.Error()
+	code, text := protocol.CodeOf(why), didNotRun+why.Error()
 	switch code {
 	case protocol.CodeUnauthenticated, protocol.CodePermissionDenied, protocol.CodePolicyDenied, protocol.CodeStaleFence, protocol.CodeLeaseExpired:
 		return outcome{event: session.ActionDeny, result: refuse(a.CallID, statusDenied, code, text), evidence: refusedUnsent}

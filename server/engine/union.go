@@ -74,7 +74,7 @@ func (w *turnTx) withoutGrant(a session.Action, err error) error {
 	case a.State == session.Reconciling && a.Effect != runtimev1.Effect_EFFECT_READ:
 		return w.giveUp(a, u.Error())
 	}
-	text, evidence := "It did not run: ", refusedUnsent
+	text, evidence := didNotRun, refusedUnsent
 	if a.State == session.Reconciling {
 		text, evidence = "No answer came, and it may not be asked again: ", joinEvidence(a.Evidence, u.Error())
 	}

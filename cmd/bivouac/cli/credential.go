@@ -18,6 +18,7 @@ import (
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
 	"bivouac/server/api/client"
+	hidden "bivouac/server/broker/secret"
 )
 
 func (a *app) credentialCommand() *cobra.Command {
@@ -29,10 +30,11 @@ func (a *app) credentialSet() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Store a credential in the broker's keyring",
-		Long: `Asks for the value on the terminal, or reads it from --file; never from an argument.
+		Short: "Store a credential where the broker keeps them: its keyring, Vault or OpenBao",
+		Long: fmt.Sprintf(`Asks for the value on the terminal, or reads it from --file; never from an argument.
 It is sealed here for the broker alone: the server passes on what it cannot read. Where it
-may be sent is in the broker's own file.`,
+may be sent is in the broker's own file. A value has at least %d bytes and at most %d: a
+shorter one could not be taken out of what an upstream answers.`, hidden.MinBytes, hidden.MaxBytes),
 		Example: "  bivouac credential set openai-key\n  pass show weather | bivouac credential set weather-token --file -",
 		Args:    noSecret("a credential's value"),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
@@ -136,16 +138,19 @@ func (a *app) credentialList() *cobra.Command {
 func (a *app) credentialDelete() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Remove a credential from the broker's keyring",
-		Long: `Removes it now: a call that needs it is refused from then on. Whoever issued it does
-not know that; end it there too.`,
+		Short: "Remove a credential from where the broker keeps it",
+		Long: `Removes it now: a call that needs it is refused from then on, until it is set again;
+bivouac tools effective names the tools. Whoever issued it does not know that; end it
+there too.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(func(ctx context.Context, c *client.Client, args []string) error {
 			res, err := c.Credentials.DeleteCredential(ctx, &apiv1.DeleteCredentialRequest{Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return a.print(res, func(w io.Writer) { fmt.Fprintf(w, "%s is gone\n", args[0]) })
+			return a.print(res, func(w io.Writer) {
+				fmt.Fprintf(w, "%s is gone: tools that need it are refused until it is set again (bivouac tools effective --agent NAME)\n", args[0])
+			})
 		}),
 	}
 }

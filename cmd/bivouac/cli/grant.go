@@ -116,6 +116,9 @@ Of one in force whose secret part was renewed, --receipt is of the last time.`,
 			if err := a.keepProof(proof, res); err != nil {
 				return err
 			}
+			if res.GetGrant().GetRevokedAt() == nil {
+				a.noteUnset(ctx, c, res.GetGrant().GetCredentials())
+			}
 			return a.print(res, func(w io.Writer) { showGrant(w, res) })
 		}),
 	}
@@ -180,12 +183,12 @@ func orNothing(names []string) string {
 	return plain(strings.Join(names, " "))
 }
 
-// noteUnset names credentials of a new grant that have no value yet: a grant may
-// come first, and a typing mistake shows.
+// noteUnset names credentials of a grant that have no value: a grant may come first, a
+// typing mistake shows, and so does one that was deleted.
 func (a *app) noteUnset(ctx context.Context, c *client.Client, names []string) {
 	res, err := c.Credentials.ListCredentials(ctx, &apiv1.ListCredentialsRequest{})
 	if err != nil || a.json {
-		return // the grant is made; this was a courtesy
+		return // the grant is made; this is a courtesy
 	}
 	set := map[string]bool{}
 	for _, cr := range res.GetCredentials() {
@@ -193,7 +196,7 @@ func (a *app) noteUnset(ctx context.Context, c *client.Client, names []string) {
 	}
 	for _, name := range names {
 		if !set[name] {
-			fmt.Fprintf(a.err, "note: %s has no value yet: bivouac credential set %s\n", plain(name), plain(name))
+			fmt.Fprintf(a.err, "note: %s has no value, and a tool that needs it is refused: bivouac credential set %s\n", plain(name), plain(name))
 		}
 	}
 }
