@@ -100,7 +100,11 @@ func unplaced(m *api.AllocationMetric) string {
 		why = append(why, "its node has not enough left of: "+strings.Join(slices.Sorted(maps.Keys(m.DimensionExhausted)), ", "))
 	}
 	for _, c := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-		if !strings.Contains(c, pinned) {
+		switch {
+		case strings.Contains(c, pinned):
+		case c == lacksDriver:
+			why = append(why, "raw_exec is not enabled on its node")
+		default:
 			why = append(why, "its node lacks what the job needs: "+c)
 		}
 	}

@@ -233,7 +233,7 @@ func (a *Allocations) Explain(ctx context.Context, machine, job string) (said St
 func (c Config) ruleOf(machine string) (workload.Rule, string, error) {
 	at := strings.LastIndexByte(machine, '/')
 	for _, r := range c.Rules {
-		if at > 0 && (workload.Identity{Namespace: r.Namespace, Job: r.Job, Task: r.Task, Node: machine[at+1:]}).Machine() == machine {
+		if at > 0 && machineOn(r, machine[at+1:]) == machine {
 			return r, machine[at+1:], nil
 		}
 	}

@@ -6,9 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,9 +20,6 @@ import (
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/nomadserver"
 )
-
-// own are two deployments.
-const own, others = "aaaa", "bbbb"
 
 // started are the allocations of a server with its own token, and what they need.
 type started struct {
@@ -44,7 +39,7 @@ func allocating(t *testing.T, p engine.Program) *started {
 	s.client = s.server.AddClient(t, nomadserver.ClientConfig{Name: "alpha", Pool: "agents"})
 	setUp(t, s.server)
 	file, _ := s.server.Token(t, "server", site.ServerRules())
-	s.program = filepath.Join(t.TempDir(), "bivouac-edge")
+	s.program = s.client.Path("..", "bivouac-edge")
 	s.behaves("exec sleep 3600")
 	cfg := admin(t, s.server)
 	cfg.Token, cfg.TokenFile, cfg.MaxAllocations = "", file, 50
@@ -59,11 +54,6 @@ func allocating(t *testing.T, p engine.Program) *started {
 	cfg.Transport = s.kept
 	s.Allocations = of(cfg, own)
 	return s
-}
-
-// of a deployment.
-func of(cfg jobs.Config, deployment string) *jobs.Allocations {
-	return jobs.NewAllocations(cfg, jobs.NewWatch(cfg, slog.New(slog.DiscardHandler)), func() (string, error) { return deployment, nil })
 }
 
 // behaves is what the task's program does from now on.
@@ -137,6 +127,7 @@ func TestAllocationLife(t *testing.T) {
 		t.Logf("bench name=nomad_job_registered value=%d unit=ms", registered.Milliseconds())
 		t.Logf("bench name=nomad_job_running value=%d unit=ms", time.Since(begun).Milliseconds())
 		s.must(s.Start(t.Context(), want)) // the same once more
+		s.says(want.Job, "it runs")
 		running := s.listed("running", want.Job, func(a jobs.Allocated) bool { return !a.Waits && !a.Stopped && !a.Ended })
 		s.kept.save(t, "allocation running", s.client.Path(".."))
 

@@ -37,7 +37,9 @@ func (c Config) Examine(ctx context.Context, r *finding.Report) {
 		return
 	}
 	err := c.Ask(func(n *Nomad) error {
-		n.examine(ctx, r, c.Sites())
+		if n.examine(ctx, r, c.Sites()) {
+			n.examineAllocations(ctx, r, c.Rules, c.MaxAllocations)
+		}
 		return nil
 	})
 	r.Err("nomad.token", err, "nodes cannot be read, so that turns go to nodes that drain", "ls -l "+c.TokenFile)

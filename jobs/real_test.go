@@ -376,6 +376,20 @@ func TestCheck(t *testing.T) {
 				t.Errorf("by the server's token, %s: %+v", check, f)
 			}
 		}
+		own.MaxAllocations = 50
+		if f := levels(func(r *finding.Report) { own.Examine(t.Context(), r) })["nomad.allocations"]; f.Level != finding.OK || f.What == "" {
+			t.Errorf("allocations: %+v", f)
+		}
+		for _, right := range []string{"register-job", "purge-job"} { // the right to purge is also that to end
+			less, _ := s.Token(t, "less", strings.Replace(site.ServerRules(), `, "`+right+`"`, "", 1))
+			own.TokenFile = less
+			if f := levels(func(r *finding.Report) { own.Examine(t.Context(), r) })["nomad.allocations"]; f.Level != finding.Warning || !strings.Contains(f.What, `"`+right+`"`) {
+				t.Errorf("without %s: %+v", right, f)
+			}
+		}
+		if jobs, _, err := s.Root().Jobs().List(&api.QueryOptions{Namespace: "*"}); err != nil || len(jobs) != 0 {
+			t.Errorf("trying has made %v, %v", jobs, err)
+		}
 		weak, _ := s.Token(t, "weak", `namespace "other" { policy = "read" }`)
 		own.TokenFile = weak
 		if all := levels(func(r *finding.Report) { own.Examine(t.Context(), r) }); all["nomad.nodes"].Level != finding.Problem || all["nomad.jobs"].Level != finding.Problem ||
