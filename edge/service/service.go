@@ -173,8 +173,21 @@ func quoted(word string) string {
 func systemctl(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "systemctl", append([]string{"--user", "--no-pager"}, args...)...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"--user", "--no-pager"}, args...)...)
+	cmd.Env = busEnv()
+	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// busEnv is what finds the user's systemd, and nothing else of this process's.
+func busEnv() []string {
+	env := []string{} // not nil: that would be everything
+	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
 }
 
 // reason prefers what systemctl said.

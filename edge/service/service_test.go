@@ -148,3 +148,23 @@ func TestUnitsOfTwoRunners(t *testing.T) {
 		t.Errorf("the default one is %s, the other %s", a.Name(), b.Name())
 	}
 }
+
+// systemctl gets what finds the user's systemd, and no token that its caller keeps in the
+// environment.
+func TestSystemctlInheritsNoToken(t *testing.T) {
+	u := unit(t)
+	tokens := []string{"VAULT_TOKEN", "BAO_TOKEN", "NOMAD_TOKEN", "CONSUL_HTTP_TOKEN"}
+	for _, name := range tokens {
+		t.Setenv(name, "canary-of-"+name)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/4711")
+	seen := filepath.Join(t.TempDir(), "env")
+	systemctl(t, "env > "+seen)
+	if err := u.Available(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(seen)
+	if err != nil || !strings.Contains(string(b), "XDG_RUNTIME_DIR=/run/user/4711\n") || strings.Contains(string(b), "canary") {
+		t.Errorf("%v; systemctl was given\n%s", err, b)
+	}
+}

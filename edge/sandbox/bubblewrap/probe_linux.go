@@ -85,7 +85,9 @@ func (b *Backend) usable(ctx context.Context) error {
 	if _, err := seccomp.Code(); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	version := exec.CommandContext(ctx, path, "--version")
+	version.Env = []string{}
+	out, err := version.Output()
 	if errors.Is(err, os.ErrNotExist) {
 		return protocol.Errorf(protocol.CodeFailedPrecondition, "%s", remedyInstall)
 	}
