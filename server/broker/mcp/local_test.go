@@ -180,10 +180,15 @@ func TestLocalServersThatAreNotCalled(t *testing.T) {
 
 // What goes wrong after a call left is not known, and is never called a failure. INV-5.
 func TestLocalServersThatDoNotAnswer(t *testing.T) {
-	for mode, timeout := range map[string]time.Duration{"dies": time.Minute, "stalls": 3 * time.Second, "garbage": time.Minute} {
+	for mode, timeout := range map[string]time.Duration{"dies": time.Minute, "stalls": time.Second, "garbage": time.Minute} {
+		s, err := local(t, nil, mode).Open(t.Context(), Access{})
+		if err != nil {
+			t.Fatalf("%s: %v", mode, err)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		a, err := callOnce(ctx, local(t, nil, mode), Access{})
+		a, err := s.Call(ctx, Call{Tool: "search", Digest: digest, Arguments: []byte(`{"query":"x"}`)})
 		cancel()
+		s.Close(t.Context())
 		if protocol.CodeOf(err) != protocol.CodeOutcomeUnknown || errors.As(err, new(*gateway.NotSent)) {
 			t.Errorf("%s: %s, %v", mode, body(a), err)
 		}
