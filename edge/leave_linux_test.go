@@ -70,7 +70,7 @@ func TestForcedLeaveEndsADaemonWithoutASocket(t *testing.T) {
 			m := enrolled(t, f)
 			wait := holding(t, m.dir, env)
 			p := LeaveParams{State: m.dir, Network: m.cfg.Network, Supervisors: m.cfg.Supervisors}
-			limit, cancel := context.WithTimeout(t.Context(), time.Second)
+			limit, cancel := context.WithTimeout(t.Context(), 3*time.Second) // the server is told within it
 			defer cancel()
 			if _, err := Leave(limit, p); err == nil || !strings.Contains(err.Error(), "another bivouac-edge runs") || !m.dir.Joined() || !m.dir.HasKey() {
 				t.Fatalf("without force: %v", err)
