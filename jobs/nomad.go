@@ -63,10 +63,10 @@ func (n *Nomad) failed(what, right string, err error) error {
 	}
 	said := legible.Line(strings.TrimSpace(answer.Body()))
 	switch status := answer.StatusCode(); {
+	case strings.Contains(said, "token expired"): // it says so with 403 or, of itself, with 500
+		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: the token has expired at Nomad (%s): make another with `nomad acl token create` and write it into the token file", what, said)
 	case status == http.StatusForbidden && n.stranger(), status == http.StatusUnauthorized:
 		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: Nomad at %s knows this token no more (%s): make another with `nomad acl token create` and write it into the token file", what, n.address, said)
-	case status == http.StatusForbidden && strings.Contains(said, "expired"):
-		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: the token has expired at Nomad (%s): make another with `nomad acl token create` and write it into the token file", what, said)
 	case status == http.StatusForbidden && right == management:
 		return protocol.Errorf(protocol.CodePermissionDenied, "%s: the token lacks management rights: use a management token, in NOMAD_TOKEN", what)
 	case status == http.StatusForbidden:

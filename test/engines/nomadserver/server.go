@@ -51,6 +51,41 @@ const serverName, clientName = "server.global.nomad", "client.global.nomad"
 // Start starts a server for this test, with access control, and waits for its leader.
 func Start(t testing.TB, p engine.Program) *Server {
 	t.Helper()
+	s := newServer(t, p, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), startIn)
+	defer cancel()
+	check(t, s.up(ctx))
+	check(t, await(ctx, s.process, "management token", func(context.Context) error {
+		made, _, err := s.client("").ACLTokens().Bootstrap(nil)
+		if err == nil {
+			s.management = made.SecretID
+		}
+		return err
+	}))
+	return s
+}
+
+// StartLeaderless starts one of three servers, which has no leader and gets none.
+func StartLeaderless(t testing.TB, p engine.Program) *Server {
+	t.Helper()
+	s := newServer(t, p, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), startIn)
+	defer cancel()
+	check(t, s.process.Start())
+	check(t, await(ctx, s.process, "answer", func(context.Context) error {
+		_, err := s.client("").Status().Leader()
+		var answer api.UnexpectedResponseError
+		if errors.As(err, &answer) && answer.HasStatusCode() {
+			err = nil
+		}
+		return err
+	}))
+	return s
+}
+
+// newServer of so many is not started.
+func newServer(t testing.TB, p engine.Program, servers int) *Server {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "bivouac-nomad-") // short: sockets lie below it
 	check(t, err)
 	s := &Server{Program: p, dir: dir}
@@ -66,18 +101,8 @@ func Start(t testing.TB, p engine.Program) *Server {
 		*port, err = process.FreePort()
 		check(t, err)
 	}
-	check(t, os.WriteFile(s.path("server.hcl"), []byte(s.config()), 0o600))
+	check(t, os.WriteFile(s.path("server.hcl"), []byte(s.config(servers)), 0o600))
 	s.process = process.New(p.Name+" server", s.path("server.log"), func() *exec.Cmd { return s.agent("server") })
-	ctx, cancel := context.WithTimeout(t.Context(), startIn)
-	defer cancel()
-	check(t, s.up(ctx))
-	check(t, await(ctx, s.process, "management token", func(context.Context) error {
-		made, _, err := s.client("").ACLTokens().Bootstrap(nil)
-		if err == nil {
-			s.management = made.SecretID
-		}
-		return err
-	}))
 	return s
 }
 
@@ -104,7 +129,8 @@ func (s *Server) tlsBlock() string {
   verify_https_client    = false
 }
 acl {
-  enabled = true
+  enabled                  = true
+  token_min_expiration_ttl = "1s"
 }
 advertise {
   http = "127.0.0.1"
@@ -116,7 +142,7 @@ bind_addr            = %q
 `, s.CAFile(), s.path(loopback.CertFile), s.path(loopback.KeyFile), loopback.Host)
 }
 
-func (s *Server) config() string {
+func (s *Server) config(servers int) string {
 	return fmt.Sprintf(`%sname     = "server"
 data_dir = %q
 ports {
@@ -126,11 +152,11 @@ ports {
 }
 server {
   enabled           = true
-  bootstrap_expect  = 1
+  bootstrap_expect  = %d
   heartbeat_grace   = "2s"
   min_heartbeat_ttl = "2s"
 }
-`, s.tlsBlock(), s.path("server"), s.http, s.rpc, s.serf)
+`, s.tlsBlock(), s.path("server"), s.http, s.rpc, s.serf, servers)
 }
 
 // up starts the server and waits until it has a leader.
