@@ -83,7 +83,9 @@ job "bivouac-runner" {
       driver = "raw_exec"
 
       # Ends turns when it is stopped, so that they go on elsewhere from their
-      # checkpoints at once and not after their leases.
+      # checkpoints at once and not after their leases. Turns in allocations of
+      # their own (allocation = "own") are jobs of the server's, with the same
+      # program and state, and Nomad's to end.
       kill_signal  = "SIGTERM"
       kill_timeout = "30s"
 
