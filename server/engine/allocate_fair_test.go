@@ -16,7 +16,7 @@ import (
 
 // crowd is how many turns of ten tenants are queued at once: one has more than half of
 // them, and came first. A thousand take minutes, since each step of a world looks at all.
-var crowd = flag.Int("crowd", 60, "turns that TestCrowd queues at once")
+var crowd = flag.Int("crowd", 40, "turns that TestCrowd queues at once")
 
 // crowdWork is how long each turn takes, crowdStep how often somebody looks.
 const crowdTenants, crowdWork, crowdStep = 10, 10 * time.Second, time.Second

@@ -283,6 +283,15 @@ func TestWaitingForRoom(t *testing.T) {
 		n.Room = 2
 		goesOn(t, w, r, turn)
 		goesOn(t, w, r, second)
+		n.Room = 0
+		third := w.Submit(w.Session("coder"), "and that")
+		w.Sleep(3 * time.Minute)
+		if got := wantState(t, w, third.ID, session.Failed, "not_placed"); !strings.Contains(got.Message, "of its allocation Nomad said: the node has no memory left") {
+			t.Errorf("%q", got.Message)
+		}
+		if jobs := n.Jobs(); len(jobs) != 0 {
+			t.Errorf("what is left of it: %v", jobs)
+		}
 	})
 }
 

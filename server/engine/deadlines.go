@@ -63,7 +63,7 @@ func (w *turnTx) pastDeadline() error {
 func (w *turnTx) notPlaced(a execution.Attempt) error {
 	why := a.DeferReason
 	if why == "" {
-		why = "no runner took it in time"
+		why = "no runner took it in time" + w.e.allocated.says(a.Allocation)
 	}
 	if err := w.endAttempt(a, execution.AttemptFail, reasonNotPlaced, why); err != nil {
 		return err
