@@ -14,7 +14,7 @@ import (
 func (d Diff) Apply(ctx context.Context, c *client.Client, done func(Difference)) error {
 	for _, x := range d {
 		if x.State == InTheWay {
-			return protocol.Errorf(protocol.CodeConflict, "%s is there, says %q, and is not changed: somebody decided so. %s", x.Title(), x.Have, wayOut[x.Kind])
+			return protocol.Errorf(protocol.CodeConflict, "%s", x.Refusal())
 		}
 	}
 	for _, x := range d {

@@ -70,6 +70,8 @@ func (i Item) comparePolicy(ctx context.Context, c *client.Client) (*Difference,
 		return nil, err
 	case have.Rules == i.Want:
 		return nil, nil
+	case len(foreign(have.Rules, i.Want)) > 0:
+		return &Difference{Item: i, State: InTheWay, Have: have.Rules, id: have.ID}, nil
 	}
 	return &Difference{Item: i, State: Differs, Have: have.Rules, id: have.ID}, nil
 }

@@ -56,6 +56,10 @@ func TestPrint(t *testing.T) {
 	if err := d.Apply(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "somebody decided so") || !strings.Contains(err.Error(), "consul intention delete '*' '*'") {
 		t.Errorf("what stands in the way was written over: %v", err)
 	}
+	d[0].State = InTheWay
+	if err := d.Apply(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "policy b is there, is about climate too") || !strings.Contains(err.Error(), "--name NAME") {
+		t.Errorf("another broker's policy was written over: %v", err)
+	}
 }
 
 // The script says everything that Apply would make from nothing.

@@ -14,6 +14,7 @@ import (
 
 	"bivouac/consul/client"
 	"bivouac/consul/plan"
+	"bivouac/edge/protocol"
 	"bivouac/server/broker/secret"
 	"bivouac/test/engines/consulserver"
 	"bivouac/test/engines/engine"
@@ -126,6 +127,37 @@ func TestDrift(t *testing.T) {
 		}
 		if err := d.Apply(t.Context(), admin, nil); err == nil || len(diff(t, more, admin)) != 2 {
 			t.Errorf("it was touched: %v", err)
+		}
+	})
+}
+
+// Two brokers in one Consul: the second that asks for the name of the first is refused,
+// and gets its own by another; neither changes what the other has.
+func TestTwoBrokers(t *testing.T) {
+	consulserver.Each(t, func(t *testing.T, p engine.Program) {
+		at := consulserver.StartDev(t, p)
+		admin := asker(t, at, at.Management())
+		apply := func(p plan.Plan) error { return diff(t, p, admin).Apply(t.Context(), admin, nil) }
+		first := plan.New(plan.DefaultName, []string{"weather"})
+		if err := apply(first); err != nil {
+			t.Fatal(err)
+		}
+		if err := apply(plan.New(plan.DefaultName, []string{"tickets"})); protocol.CodeOf(err) != protocol.CodeConflict || !strings.Contains(err.Error(), "is about weather too") {
+			t.Errorf("the first one's policy: %v", err)
+		}
+		if d := diff(t, first, admin); len(d) != 0 {
+			t.Errorf("what the first one has was changed:\n%s", d)
+		}
+		second := plan.New("second-broker", []string{"tickets"})
+		if err := apply(second); err != nil {
+			t.Error(err)
+		}
+		if d := append(diff(t, first, admin), diff(t, second, admin)...); len(d) != 0 {
+			t.Errorf("side by side:\n%s", d)
+		}
+		// One that asks about more than the policy has is the same one, grown.
+		if err := apply(plan.New("second-broker", []string{"tickets", "mail"})); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -82,7 +82,11 @@ func compareConsul(ctx context.Context, r *finding.Report, admin *client.Client,
 		case plan.Missing:
 			r.Bad("consul.plan", x.Title()+" is missing", x.For, setUpConsul)
 		case plan.InTheWay:
-			r.Bad("consul.plan", fmt.Sprintf("%s says %q, and not %q", x.Title(), x.Have, x.Want), x.For, "bivouac consul setup --apply  (says what to do; it changes nothing that somebody decided)")
+			what := fmt.Sprintf("%s says %q, and not %q", x.Title(), x.Have, x.Want)
+			if x.Kind == plan.Policy {
+				what = x.Refusal()
+			}
+			r.Bad("consul.plan", what, x.For, "bivouac consul setup --apply  (says what to do; it changes nothing that somebody decided)")
 		default:
 			r.Bad("consul.plan", x.Title()+" differs", x.For, "bivouac consul setup  (shows how), then "+setUpConsul)
 		}
