@@ -39,6 +39,8 @@ func (c Config) Examine(ctx context.Context, r *finding.Report) {
 	err := c.Ask(func(n *Nomad) error {
 		if n.examine(ctx, r, c.Sites()) {
 			n.examineAllocations(ctx, r, c.Rules, c.MaxAllocations)
+			c.examineOpen(ctx, r, c.Sites())
+			n.examineRPC(ctx, r)
 		}
 		return nil
 	})
@@ -55,6 +57,7 @@ func (c Config) ExamineAll(ctx context.Context, r *finding.Report, s Site) {
 	err := c.Ask(func(n *Nomad) error {
 		if n.examine(ctx, r, []Site{s}) {
 			n.examineSite(ctx, r, s)
+			c.examineOpen(ctx, r, []Site{s})
 		}
 		return nil
 	})
@@ -117,6 +120,7 @@ func (c Config) examineServer(ctx context.Context, r *finding.Report) bool {
 	if strings.HasPrefix(c.Address, "http://") {
 		r.Warn("nomad.tls", c.Address+" is not HTTPS", "tokens and keys are in the clear on this machine", "tls { http = true … } in Nomad's configuration, and https:// in the nomad block")
 	}
+	examineCertificate(r, res.TLS)
 	if seen, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		r.Clock("Nomad at "+c.Address, seen, asked.Add(round/2), round+time.Second)
 	}

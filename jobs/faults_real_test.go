@@ -84,20 +84,6 @@ func nodeSays(t *testing.T, w *jobs.Watch, node, words string) {
 	})
 }
 
-// findings are the server's own, each check's worst.
-func findings(t *testing.T, c jobs.Config) map[string]finding.Finding {
-	t.Helper()
-	r := finding.From("server")
-	c.Examine(t.Context(), r)
-	all := map[string]finding.Finding{}
-	for _, f := range r.All {
-		if all[f.Check].Level != finding.Problem {
-			all[f.Check] = f
-		}
-	}
-	return all
-}
-
 // The token's file is read anew for each question: a token that is wrong, has expired or
 // lacks a right is told apart, with what mends it, and one that is put in its place counts
 // without a start of the server.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -51,7 +52,22 @@ const serverName, clientName = "server.global.nomad", "client.global.nomad"
 // Start starts a server for this test, with access control, and waits for its leader.
 func Start(t testing.TB, p engine.Program) *Server {
 	t.Helper()
+	return start(t, newServer(t, p, 1))
+}
+
+// StartBareRPC starts one whose agents speak to each other without TLS.
+func StartBareRPC(t testing.TB, p engine.Program) *Server {
+	t.Helper()
 	s := newServer(t, p, 1)
+	b, err := os.ReadFile(s.path("server.hcl"))
+	check(t, err)
+	bare := regexp.MustCompile(`(rpc|verify_server_hostname) +=.*true`).ReplaceAll(b, []byte("$1 = false"))
+	check(t, os.WriteFile(s.path("server.hcl"), bare, 0o600))
+	return start(t, s)
+}
+
+func start(t testing.TB, s *Server) *Server {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startIn)
 	defer cancel()
 	check(t, s.up(ctx))
