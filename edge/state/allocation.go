@@ -113,9 +113,13 @@ func (a Attempt) Take(job, alloc string) (Mark, error) {
 	if err := expects(root, job); err != nil {
 		return Mark{}, err
 	}
+	self := Self()
+	if !self.Alive() { // nobody could tell whether it still is, or end it
+		return Mark{}, protocol.Errorf(protocol.CodeFailedPrecondition, "this system does not show this task its own process: mount /proc where tasks run")
+	}
 	var b [16]byte
 	rand.Read(b[:])
-	m := Mark{BootNonce: hex.EncodeToString(b[:]), Alloc: alloc, Process: Self(), At: time.Now()}
+	m := Mark{BootNonce: hex.EncodeToString(b[:]), Alloc: alloc, Process: self, At: time.Now()}
 	if err := mark(root, m); errors.Is(err, fs.ErrExist) {
 		before, _, err := a.Mark()
 		return before, errors.Join(ErrTaken, err)
