@@ -82,8 +82,30 @@ type Difference struct {
 // Title names it.
 func (d Difference) Title() string { return d.Kind + " " + d.Name }
 
+// Differences of a Nomad.
+type Differences []Difference
+
+// String shows them: + is made, ~ is changed.
+func (all Differences) String() string {
+	if len(all) == 0 {
+		return "nothing differs\n"
+	}
+	var b strings.Builder
+	for _, d := range all {
+		sign := "~"
+		if d.Missing {
+			sign = "+"
+		}
+		fmt.Fprintf(&b, "%s %s\n", sign, d.Title())
+		for _, line := range d.Changes {
+			fmt.Fprintf(&b, "    %s\n", line)
+		}
+	}
+	return b.String()
+}
+
 // Diff is what setup would make.
-func (n *Nomad) Diff(ctx context.Context, s Site) (all []Difference, err error) {
+func (n *Nomad) Diff(ctx context.Context, s Site) (all Differences, err error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -201,7 +223,7 @@ func lineDiff(have, want string) (out []string) {
 }
 
 // Apply makes what differs, one after the other, and tells of each.
-func (n *Nomad) Apply(ctx context.Context, all []Difference, told func(Difference)) error {
+func (n *Nomad) Apply(ctx context.Context, all Differences, told func(Difference)) error {
 	for _, d := range all {
 		if err := d.apply(ctx, n); err != nil {
 			return err

@@ -2,14 +2,11 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"bivouac/edge/finding"
-	"bivouac/edge/legible"
-	"bivouac/edge/protocol"
 	"bivouac/jobs"
 )
 
@@ -72,47 +69,17 @@ func (a *app) setUpNomad(ctx context.Context, address string, n *jobs.Nomad, s j
 		return err
 	}
 	items := []nomadItem{}
-	if !a.json {
-		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n", address)
-	}
 	for _, d := range all {
-		sign, state := "~", "differs"
+		state := "differs"
 		if d.Missing {
-			sign, state = "+", "missing"
+			state = "missing"
 		}
 		items = append(items, nomadItem{d.Kind, d.Name, state, d.Changes, d.Without})
-		if a.json || apply {
-			continue
-		}
-		fmt.Fprintf(legible.Writer{W: a.out}, "%s %s\n", sign, d.Title())
-		for _, line := range d.Changes {
-			fmt.Fprintf(legible.Writer{W: a.out}, "    %s\n", line)
-		}
 	}
-	if apply {
-		err = n.Apply(ctx, all, func(d jobs.Difference) {
-			if !a.json {
-				fmt.Fprintf(legible.Writer{W: a.out}, "%s %s\n", map[bool]string{true: "made", false: "changed"}[d.Missing], d.Title())
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if a.json {
-		if err := a.printJSON(map[string]any{"server": address, "applied": apply, "items": items}); err != nil {
-			return err
-		}
-	} else if len(all) == 0 {
-		fmt.Fprintln(a.out, "nothing differs")
-	}
-	if len(all) == 0 || apply {
-		return nil
-	}
-	if !a.json {
-		fmt.Fprintf(a.err, "%d item(s) differ; bivouac nomad setup --apply makes them\n", len(all))
-	}
-	return exitError{protocol.ExitDiffers}
+	return a.settle(settling{engine: "nomad", address: address, differ: len(all), shown: all, items: items,
+		apply: func(told func(string, bool)) error {
+			return n.Apply(ctx, all, func(d jobs.Difference) { told(d.Title(), d.Missing) })
+		}}, apply)
 }
 
 func (a *app) nomadCheck() *cobra.Command {

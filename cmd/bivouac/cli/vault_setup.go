@@ -82,53 +82,24 @@ func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan
 	if err != nil {
 		return admin.explain(ctx, p, false, err)
 	}
-	if !apply {
-		return a.showDiff(admin.Address(), d)
-	}
-	if !a.json {
-		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n", admin.Address())
-	}
-	err = d.Apply(ctx, admin.Client, admin.token, func(x plan.Difference) {
-		if !a.json {
-			fmt.Fprintf(legible.Writer{W: a.out}, "%s %s\n", map[bool]string{true: "made", false: "changed"}[x.Missing], x.Title())
-		}
-	})
-	if err != nil {
-		return admin.explain(ctx, d.Plan(), true, err)
-	}
-	if a.json {
-		return a.printJSON(map[string]any{"server": admin.Address(), "applied": true, "items": differing(d)})
-	}
-	if len(d) == 0 {
-		fmt.Fprintln(a.out, "nothing differs")
-	}
-	if fetch := file.Fetch(); fetch != "" && slices.ContainsFunc(d, isLogin) {
-		fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\nthen: bivouac vault check\n", fetch)
-	}
-	return nil
+	return a.settle(settling{engine: "vault", address: admin.Address(), differ: len(d), shown: d, items: differing(d),
+		apply: func(told func(string, bool)) error {
+			err := d.Apply(ctx, admin.Client, admin.token, func(x plan.Difference) { told(x.Title(), x.Missing) })
+			if err != nil {
+				return admin.explain(ctx, d.Plan(), true, err)
+			}
+			return nil
+		},
+		next: func() {
+			if fetch := file.Fetch(); fetch != "" && slices.ContainsFunc(d, isLogin) {
+				fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\nthen: bivouac vault check\n", fetch)
+			}
+		}}, apply)
 }
 
 // isLogin reports a role that the broker logs in with, and that was not there.
 func isLogin(d plan.Difference) bool {
 	return d.Missing && (d.Kind == "login role" || d.Kind == "token role" && strings.HasSuffix(d.Name, "-broker"))
-}
-
-// showDiff ends with 0 where nothing differs.
-func (a *app) showDiff(server string, d plan.Diff) error {
-	if a.json {
-		if err := a.printJSON(map[string]any{"server": server, "applied": false, "items": differing(d)}); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n%s", server, d)
-	}
-	if len(d) == 0 {
-		return nil
-	}
-	if !a.json {
-		fmt.Fprintf(a.err, "%d item(s) differ; bivouac vault setup --apply makes them\n", len(d))
-	}
-	return exitError{protocol.ExitDiffers}
 }
 
 // plannedItem is one thing that a server must have, as a program reads it.
