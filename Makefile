@@ -58,7 +58,7 @@ RACE := -race -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.or
 
 .PHONY: race
 race: deps ## the race detector over pure packages, engine, link, broker and edge
-	$(GO) test $(RACE) -short -shuffle=on -timeout 15m ./edge/... ./server/... ./consul/...
+	$(GO) test $(RACE) -short -shuffle=on -timeout 25m ./edge/... ./server/... ./consul/...
 
 .PHONY: sim
 sim: ## the seeded simulation: make sim SEEDS=200 FIRST=1
