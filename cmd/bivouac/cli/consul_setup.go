@@ -7,10 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac/consul/client"
 	"bivouac/consul/intentions"
 	"bivouac/consul/plan"
-	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 )
 
@@ -70,49 +68,21 @@ func (a *app) setUpConsul(ctx context.Context, file intentions.File, p plan.Plan
 	if open {
 		fmt.Fprintln(a.err, "note: access control of Consul is off: no policy and no role can be made, and whoever reaches it may open every path")
 	}
-	if !apply {
-		return a.showConsulDiff(admin, d)
-	}
-	if !a.json {
-		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n", admin.Address())
-	}
-	err = d.Apply(ctx, admin, func(x plan.Difference) {
-		if !a.json {
-			fmt.Fprintf(legible.Writer{W: a.out}, "%s %s\n", map[bool]string{true: "made", false: "changed"}[x.State == plan.Missing], x.Title())
-		}
-	})
-	switch {
-	case err != nil:
-		return explainConsul(err)
-	case a.json:
-		return a.printJSON(map[string]any{"server": admin.Address(), "applied": true, "items": consulItems(d)})
-	case len(d) == 0:
-		fmt.Fprintln(a.out, "nothing differs")
-	}
-	for _, x := range d {
-		if x.Kind == plan.Role && x.State == plan.Missing {
-			fmt.Fprintf(a.err, "\nnext, the broker's token, into the file that token_file names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul.token)\nthen: bivouac consul check\n", name)
-		}
-	}
-	return nil
-}
-
-// showConsulDiff ends with 0 where nothing differs.
-func (a *app) showConsulDiff(admin *client.Client, d plan.Diff) error {
-	if a.json {
-		if err := a.printJSON(map[string]any{"server": admin.Address(), "applied": false, "items": consulItems(d)}); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintf(legible.Writer{W: a.out}, "%s\n%s", admin.Address(), d)
-	}
-	if len(d) == 0 {
-		return nil
-	}
-	if !a.json {
-		fmt.Fprintf(a.err, "%d item(s) differ; bivouac consul setup --apply makes them\n", len(d))
-	}
-	return exitError{protocol.ExitDiffers}
+	return a.settle(settling{engine: "consul", address: admin.Address(), differ: len(d), shown: d, items: consulItems(d),
+		apply: func(told func(string, bool)) error {
+			err := d.Apply(ctx, admin, func(x plan.Difference) { told(x.Title(), x.State == plan.Missing) })
+			if err != nil {
+				return explainConsul(err)
+			}
+			return nil
+		},
+		next: func() {
+			for _, x := range d {
+				if x.Kind == plan.Role && x.State == plan.Missing {
+					fmt.Fprintf(a.err, "\nnext, the broker's token, into the file that token_file names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul.token)\nthen: bivouac consul check\n", name)
+				}
+			}
+		}}, apply)
 }
 
 // consulItem is one thing that Consul must have, as a program reads it.
