@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -159,6 +160,44 @@ func TestAllocationLife(t *testing.T) {
 			return err
 		})
 		s.must(s.Stop(t.Context(), ended)) // it is gone already
+	})
+}
+
+// What becomes of a job is told without being asked for, by the watch.
+func TestAllocationHints(t *testing.T) {
+	nomadserver.Each(t, func(t *testing.T, p engine.Program) {
+		s := allocating(t, p)
+		w := jobs.NewWatch(s.cfg, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		a := jobs.NewAllocations(s.cfg, w, func() (string, error) { return own, nil })
+		until(t, "the first list", func() error {
+			if said := w.Unknown(); said.Text != "" {
+				return fmt.Errorf("%s", said.Text)
+			}
+			return nil
+		})
+		want := s.job()
+		before := a.Hints()
+		s.must(a.Start(t.Context(), want))
+		begun := time.Now()
+		until(t, "a hint", func() error {
+			if a.Hints() == before {
+				return fmt.Errorf("nothing is told")
+			}
+			return nil
+		})
+		t.Logf("bench name=nomad_hint value=%d unit=ms", time.Since(begun).Milliseconds())
+		until(t, "the bell", func() error {
+			select {
+			case <-a.Bell():
+				return nil
+			default:
+				return fmt.Errorf("it was not rung")
+			}
+		})
 	})
 }
 

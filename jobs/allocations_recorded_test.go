@@ -1,10 +1,14 @@
 package jobs_test
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/jobs"
@@ -94,4 +98,41 @@ func TestRecordedConflict(t *testing.T) {
 	if _, err := a.List(t.Context()); protocol.CodeOf(err) != protocol.CodeUnavailable {
 		t.Errorf("Nomad is away: %v", err)
 	}
+}
+
+// hanging answers nothing for as long as it is asked.
+type hanging struct{}
+
+func (hanging) RoundTrip(q *http.Request) (*http.Response, error) {
+	<-q.Context().Done()
+	return nil, q.Context().Err()
+}
+
+// A Nomad that is slow is not known to have taken or ended anything; what it was not asked
+// for yet is refused, so that it can be asked for under another id.
+func TestSlowAllocations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := of(jobs.Config{Address: "https://nomad.example.org:4646", Token: "t", Rules: rules, Transport: hanging{}}, own)
+		machine := machineOf("00000000-0000-0000-0000-000000000000")
+		for name, c := range map[string]struct {
+			ask  func(context.Context) error
+			code protocol.Code
+		}{
+			"list": {func(ctx context.Context) error { _, err := a.List(ctx); return err }, protocol.CodeUnavailable},
+			"stop": {func(ctx context.Context) error {
+				return a.Stop(ctx, jobs.Allocated{Job: "bivouac-x-1", Namespace: "agents"})
+			}, protocol.CodeUnavailable},
+			"explain": {func(ctx context.Context) error { _, err := a.Explain(ctx, machine, "bivouac-x-1"); return err }, protocol.CodeUnavailable},
+			"start": {func(ctx context.Context) error {
+				return a.Start(ctx, jobs.Allocation{Job: "bivouac-x-1", Machine: machine})
+			}, protocol.CodeFailedPrecondition},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			begun := time.Now()
+			if err := c.ask(ctx); protocol.CodeOf(err) != c.code || time.Since(begun) != time.Second {
+				t.Errorf("%s after %s: %v", name, time.Since(begun), err)
+			}
+			cancel()
+		}
+	})
 }
