@@ -179,7 +179,7 @@ func (d *Daemon) deaf(ctx context.Context, w *awaited, mark state.Mark) (over bo
 	if mark.Alive() && now-w.dead < deafFor {
 		return false, nil
 	}
-	return d.giveUp(ctx, w, &runnerv1.DeclineRequest{Reason: fmt.Sprintf("the supervisor of job %s ended before the turn was claimed: `nomad alloc status %s` says why", w.offer.GetAllocation(), mark.Alloc)})
+	return d.giveUp(ctx, w, &runnerv1.DeclineRequest{Reason: fmt.Sprintf("the supervisor of job %s ended before the turn was claimed: `nomad alloc status -namespace '*' %s` says why", w.offer.GetAllocation(), mark.Alloc)})
 }
 
 // giveUp ends the wait: nobody can take the directory any more, who had is ended, and the

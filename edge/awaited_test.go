@@ -202,7 +202,7 @@ func TestAllocationIsGivenUp(t *testing.T) {
 		"its supervisor ended first": {func(m *machine, a state.Attempt, job string) {
 			m.takes(a, job)
 			m.dies(a)
-		}, "nomad alloc status " + testAlloc},
+		}, "nomad alloc status -namespace '*' " + testAlloc},
 		"its supervisor is deaf": {func(m *machine, a state.Attempt, job string) {
 			m.takes(a, job)
 		}, "ended before the turn was claimed"},

@@ -22,6 +22,10 @@ type Spawner interface {
 	Reap()
 }
 
+// JobStatus is the command that shows an operator of Nomad the job of an attempt,
+// whatever namespace it is in.
+func JobStatus(job string) string { return "nomad job status -namespace '*' " + job }
+
 // supervisorOf is the supervisor's contract over its socket.
 func supervisorOf(s Spawner, a state.Attempt) supervisev1connect.SuperviseServiceClient {
 	return supervisev1connect.NewSuperviseServiceClient(s.Client(a), "http://supervisor")

@@ -102,7 +102,7 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	for _, a := range s.Attempts {
 		line("attempt", "%s %s %s %s", a.ID, a.Kind, a.State, a.Reason)
 		if a.Allocation != "" {
-			line("", "in an allocation of its own: nomad job status %s", a.Allocation)
+			line("", "in an allocation of its own: %s", edge.JobStatus(a.Allocation))
 		}
 	}
 	if s.LastError != "" {

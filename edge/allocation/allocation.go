@@ -124,7 +124,7 @@ func nobody(dir *state.Dir, wait time.Duration) string {
 	if pid, runs := dir.Holder(); runs {
 		return fmt.Sprintf("bivouac-edge (process %d) had no offer of this attempt within %s, or it is over: `bivouac explain` of the turn says where it is", pid, wait)
 	}
-	return fmt.Sprintf("no bivouac-edge runs on %s, and none came within %s: Nomad's job bivouac-runner starts it; see `nomad job status bivouac-runner` and `%s`", dir.Path(), wait, dir.Command("doctor"))
+	return fmt.Sprintf("no bivouac-edge runs on %s, and none came within %s: Nomad's job bivouac-runner starts it; see `nomad job status -namespace '*' bivouac-runner` and `%s`", dir.Path(), wait, dir.Command("doctor"))
 }
 
 // nothing ends a task that has nothing to do: it says so where people look, in its own

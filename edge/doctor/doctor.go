@@ -328,7 +328,7 @@ func (x *exam) allocations(s edge.Status) {
 		switch {
 		case a.Allocation == "":
 		case a.State == "waiting":
-			waits = append(waits, a.Allocation)
+			waits = append(waits, edge.JobStatus(a.Allocation))
 		default:
 			runs = append(runs, a.Allocation)
 		}
@@ -337,7 +337,7 @@ func (x *exam) allocations(s edge.Status) {
 		x.Fine("allocations", "%d turn(s) run in allocations of their own: %s", len(runs), strings.Join(runs, ", "))
 	}
 	if len(waits) > 0 {
-		x.Fine("allocations.waiting", "%d turn(s) wait for Nomad to start their supervisors, each in a slot of this machine: nomad job status %s", len(waits), strings.Join(waits, "; nomad job status "))
+		x.Fine("allocations.waiting", "%d turn(s) wait for Nomad to start their supervisors, each in a slot of this machine: %s", len(waits), strings.Join(waits, "; "))
 	}
 }
 

@@ -356,7 +356,7 @@ func TestAllocationsAreNamed(t *testing.T) {
 		}
 		b.status.Attempts = append(b.status.Attempts, edge.AttemptStatus{Kind: protocol.KindTurn, State: "running", Allocation: "bivouac-a-1"},
 			edge.AttemptStatus{Kind: protocol.KindTurn, State: "waiting", Allocation: "bivouac-b-1"})
-		if said := strings.Join(found(), "\n"); !strings.Contains(said, "1 turn(s) run in allocations of their own: bivouac-a-1") || !strings.Contains(said, "nomad job status bivouac-b-1") {
+		if said := strings.Join(found(), "\n"); !strings.Contains(said, "1 turn(s) run in allocations of their own: bivouac-a-1") || !strings.Contains(said, "nomad job status -namespace '*' bivouac-b-1") {
 			t.Errorf("said %q", said)
 		}
 	})
