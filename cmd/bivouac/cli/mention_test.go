@@ -114,7 +114,7 @@ func mentions(where, text string) (all []mention) {
 }
 
 func documented(t *testing.T) (all []mention) {
-	for _, name := range []string{"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "vaultpolicy/README.md"} {
+	for _, name := range []string{"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "vaultpolicy/README.md", "jobs/README.md", "consul/README.md"} {
 		b, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
