@@ -184,11 +184,18 @@ func TestEgressCredential(t *testing.T) {
 			fmt.Fprintf(out, "you sent %s, and here it is in two halves: %s", r.Header.Get("Authorization"), toolKey[:9])
 			out.(http.Flusher).Flush()
 			fmt.Fprint(out, toolKey[9:])
+			written := "" // with escapes, in two halves too
+			for _, c := range []byte(toolKey) {
+				written += fmt.Sprintf("&#%d;", c)
+			}
+			fmt.Fprint(out, " or "+written[:33])
+			out.(http.Flusher).Flush()
+			fmt.Fprint(out, written[33:]+" the end")
 		})
 		res := w.packages(t.Context(), w.runnerCert, ask{w.sandboxed(nil, "forge"), "forge", "POST", "/r/git-upload-pack",
 			http.Header{"Authorization": {"Bearer mine"}, "Cookie": {"a=b"}, "Accept-Encoding": {"gzip"}, "Content-Type": {"application/x-git-upload-pack-request"}, "Git-Protocol": {"version=2"}}, "0000"})
 		code, text, err := answer(res)
-		if code != "" || err != nil || strings.Contains(text, toolKey) || strings.Count(text, "[redacted]") != 2 || !strings.HasPrefix(text, "you sent Bearer ") {
+		if code != "" || err != nil || strings.Contains(text, toolKey) || strings.Count(text, "[redacted]") != 3 || !strings.HasPrefix(text, "you sent Bearer ") || !strings.HasSuffix(text, "[redacted] or [redacted] the end") {
 			t.Errorf("%s %q %v", code, text, err)
 		}
 		if res.Header.Get("Etag") != `"[redacted]"` || res.Header.Get("Set-Cookie") != "" {

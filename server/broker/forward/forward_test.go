@@ -117,3 +117,16 @@ func FuzzTarget(f *testing.F) {
 		}
 	})
 }
+
+// What is no text is not read for escapes; all else is, also where nobody says what it is.
+func TestKindsOfBodies(t *testing.T) {
+	for kind, want := range map[string]bool{
+		"application/octet-stream": true, "application/gzip": true, "image/png": true, "application/x-tar; charset=binary": true,
+		"application/vnd.oci.image.layer.v1.tar+gzip": true, "application/vnd.docker.image.rootfs.diff.tar.gzip": true, "application/x-git-upload-pack-result": true,
+		"application/json": false, "text/html; charset=utf-8": false, "application/vnd.npm.install-v1+json": false, "application/vnd.oci.image.manifest.v1+json": false, "": false, "gzip": false, "application/gzip2": false,
+	} {
+		if isBytes(kind) != want {
+			t.Errorf("%q: %v", kind, !want)
+		}
+	}
+}

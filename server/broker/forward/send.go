@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -127,6 +129,9 @@ func (r *Request) body(ctx context.Context, w http.ResponseWriter, in io.Reader,
 		return err
 	}
 	s := redactor.Stream()
+	if isBytes(w.Header().Get("Content-Type")) {
+		s = redactor.Bytes()
+	}
 	piece := make([]byte, pieceBytes)
 	for {
 		n, err := in.Read(piece)
@@ -144,6 +149,16 @@ func (r *Request) body(ctx context.Context, w http.ResponseWriter, in io.Reader,
 			return r.failed(ctx, err)
 		}
 	}
+}
+
+// kinds of answers that are no text.
+var kinds = regexp.MustCompile(`^(image|audio|video|font)/|^(application|binary)/(octet-stream|gzip|zip|zstd|wasm|java-archive|x-(gzip|gtar|tar|xz|bzip2|lzma|zip-compressed|rpm|debian-package|git-upload-pack-result)|vnd\.(oci\.image\.layer|docker\.image\.rootfs)\.[a-z0-9.+]+)$`)
+
+// isBytes reports a Content-Type of which nothing is written with escapes; what is not
+// known is text.
+func isBytes(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && kinds.MatchString(kind)
 }
 
 // failed prefers what ended the transfer to what its end looked like. What a

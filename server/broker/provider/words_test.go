@@ -36,3 +36,35 @@ func TestWordsHoldNoKey(t *testing.T) {
 		}
 	}
 }
+
+// INV-17: the text that a model writes, delta by delta, holds no key, however it is written
+// and wherever it is divided; what is no key goes out as soon as it comes.
+func TestDeltasHoldNoKey(t *testing.T) {
+	key, err := secret.New("sk-c2VjcmV0+value/of+the+broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := secret.NewRedactor(key)
+	for name, written := range map[string]string{
+		"plain": key.Reveal(), "as .NET": strings.ReplaceAll(key.Reveal(), "+", `\u002B`), "HTML": strings.ReplaceAll(key.Reveal(), "+", "&#43;"),
+	} {
+		text := "it is " + written + ", I think"
+		for at := range len(text) {
+			var deltas []string
+			b := &builder{redactor: r, stream: r.Stream(), onDelta: func(d string) error { deltas = append(deltas, d); return nil }, stop: runtimev1.StopReason_STOP_REASON_END}
+			for _, piece := range []string{"100% ", text[:at], text[at:]} {
+				if err := b.addText(piece); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a, err := b.answer()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "100% it is " + secret.Mark + ", I think"
+			if got := a.Message.Blocks[0].GetText(); got != want || strings.Join(deltas, "") != want || deltas[0] != "100% " {
+				t.Fatalf("%s, divided at %d: %q in %q", name, at, got, deltas)
+			}
+		}
+	}
+}

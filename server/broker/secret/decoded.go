@@ -30,6 +30,12 @@ func (r *Redactor) hidden(text string, cut bool) string {
 		return text
 	}
 	w := &reading{r: r, cut: cut, end: len(text), seen: map[uint64]int{}}
+	w.read(text)
+	return masked(text[:w.end], w.found)
+}
+
+// read a text, and every layer of it.
+func (w *reading) read(text string) {
 	written := &layer{text: text, sure: len(text)}
 	w.look(written)
 	for l, depth := w.next(written, mixed), 1; l != nil; l, depth = w.next(l, mixed), depth+1 {
@@ -39,7 +45,6 @@ func (r *Redactor) hidden(text string, cut bool) string {
 		}
 	}
 	w.deeper(written, ordered)
-	return masked(text[:w.end], w.found)
 }
 
 // reading of a text: once with all escapes of a layer at a time, which finds what is
@@ -102,14 +107,15 @@ type span struct{ from, to int }
 
 // find adds where values stand in a layer.
 func (r *Redactor) find(found []span, l *layer) []span {
-	for _, p := range r.patterns {
-		for at := 0; ; {
-			i := strings.Index(l.text[at:], p)
-			if i < 0 {
-				break
+	for i := 0; i+1 < len(l.text); i++ {
+		if !r.pairs.has(l.text[i], l.text[i+1]) {
+			continue
+		}
+		for _, p := range r.begins[l.text[i]] {
+			if strings.HasPrefix(l.text[i:], p) {
+				found = append(found, span{l.place(i), l.after(i + len(p))})
+				break // the longest comes first
 			}
-			found = append(found, span{l.place(at + i), l.after(at + i + len(p))})
-			at += i + len(p)
 		}
 	}
 	for _, t := range l.tails {
@@ -198,11 +204,21 @@ func (l *layer) next(r *Redactor, kinds string) *layer {
 	n := &layer{at: make([]uint32, 0, len(s)+1), sure: -1}
 	out := make([]byte, 0, len(s))
 	read := false
+	var begins [256]bool
+	for i := range len(kinds) {
+		begins[kinds[i]] = true
+	}
 	for i := 0; i < len(s); {
-		from, took, open := len(out), 0, false
-		if strings.IndexByte(kinds, s[i]) >= 0 {
-			out, took, open = unescape(out, s[i:], len(kinds) > 1)
+		plain := i
+		for i < len(s) && !begins[s[i]] {
+			n.at = append(n.at, uint32(l.place(i)))
+			i++
 		}
+		if out = append(out, s[plain:i]...); i == len(s) {
+			break
+		}
+		from, took, open := len(out), 0, false
+		out, took, open = unescape(out, s[i:], len(kinds) > 1)
 		if open && n.sure < 0 {
 			n.sure = from
 		}

@@ -18,7 +18,8 @@ const Mark = "[redacted]"
 // Redactor removes values, in every encoding it knows, from text.
 type Redactor struct {
 	patterns []string      // longest first, so that no pattern hides a longer one
-	begins   [256][]string // patterns by their first byte
+	begins   [256][]string // patterns by their first byte, longest first
+	pairs    pairs         // the first two bytes of each
 	longest  int
 }
 
@@ -40,9 +41,17 @@ func NewRedactor(values ...Value) *Redactor {
 	for _, p := range r.patterns {
 		r.longest = max(r.longest, len(p))
 		r.begins[p[0]] = append(r.begins[p[0]], p)
+		r.pairs.add(p[0], p[1])
 	}
 	return r
 }
+
+// pairs of bytes. A look at each place of a text asks them first, so that it costs the
+// same for many patterns as for one.
+type pairs [1 << 10]uint64
+
+func (x *pairs) add(a, b byte)      { x[int(a)<<2|int(b)>>6] |= 1 << (b & 63) }
+func (x *pairs) has(a, b byte) bool { return x[int(a)<<2|int(b)>>6]&(1<<(b&63)) != 0 }
 
 // Longest is the length of the longest encoding of a known value.
 func (r *Redactor) Longest() int { return r.longest }
@@ -58,31 +67,6 @@ func (r *Redactor) Text(s string) string {
 // Found reports whether s contains a known value.
 func (r *Redactor) Found(s string) bool {
 	return slices.ContainsFunc(r.patterns, func(p string) bool { return strings.Contains(s, p) })
-}
-
-// Stream redacts text that comes in pieces. It holds back only an end that may
-// be the beginning of a value, so ordinary text is never delayed.
-type Stream struct {
-	r    *Redactor
-	held string
-}
-
-// Stream begins a new text.
-func (r *Redactor) Stream() *Stream { return &Stream{r: r} }
-
-// Next returns what may go out after piece came in.
-func (s *Stream) Next(piece string) string {
-	text := s.r.Text(s.held + piece)
-	keep := s.r.partial(text)
-	s.held = text[len(text)-keep:]
-	return text[:len(text)-keep]
-}
-
-// Rest returns what was held back, when the text has ended.
-func (s *Stream) Rest() string {
-	rest := s.held
-	s.held = ""
-	return rest
 }
 
 // partial is the length of the longest end of text that begins a pattern.

@@ -2,8 +2,8 @@
 // memory of the broker.
 //
 // It guarantees that a Value prints as REDACTED whatever prints it, and that a
-// Redactor removes a value from text in every encoding it knows (INV-17). It
-// refuses values that are too short to be recognised. Test it with go test alone.
+// Redactor removes a value from text in every encoding it knows, also where the text comes
+// in pieces (INV-17). It refuses values that are too short to be recognised. Test it with go test alone.
 package secret
 
 import (
