@@ -8,6 +8,7 @@ import (
 	"bivouac/consul/client"
 	"bivouac/consul/mesh"
 	"bivouac/consul/settings"
+	"bivouac/edge/finding"
 	"bivouac/edge/link"
 )
 
@@ -76,4 +77,12 @@ func (r *readiness) err(ctx context.Context) error {
 		return nil
 	}
 	return unready(strings.Join(missing, "\n"))
+}
+
+// examineConsul adds what is seen of Consul from here.
+func examineConsul(ctx context.Context, c Config, r *finding.Report) *finding.Report {
+	if c.Consul != nil {
+		catalog.ExamineServer(ctx, r, *c.Consul)
+	}
+	return r
 }

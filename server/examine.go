@@ -66,7 +66,7 @@ func Examine(ctx context.Context, c Config) *finding.Report {
 	examineDatabase(ctx, r, c)
 	running := examinePorts(ctx, r, c)
 	examineTrust(ctx, r, c, running)
-	return examineNomad(ctx, c.Nomad, r)
+	return examineConsul(ctx, c, examineNomad(ctx, c.Nomad, r))
 }
 
 func examineData(r *finding.Report, c Config) bool {

@@ -220,7 +220,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) (err error) {
 		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
 		RunnerAddress: advertised, BrokerAddress: p.cfg.advertisedBroker(), Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
 		ExamineFunc: func(ctx context.Context) *finding.Report {
-			return examineNomad(ctx, p.cfg.Nomad, doctor.Examine(ctx, p.patient(st, advertised)))
+			return examineConsul(ctx, p.cfg, examineNomad(ctx, p.cfg.Nomad, doctor.Examine(ctx, p.patient(st, advertised))))
 		},
 		TenantsFunc: func(ctx context.Context, named []*brokerv1.NamedTenant) *finding.Report {
 			r := finding.From("server")

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"bivouac/consul"
+	"bivouac/consul/catalog"
 	"bivouac/consul/client"
+	"bivouac/consul/refused"
+	"bivouac/consul/settings"
 	"bivouac/edge/finding"
 )
 
@@ -51,7 +54,30 @@ func (f File) ExamineBroker(ctx context.Context, r *finding.Report) {
 	defer cancel()
 	if f.examineToken(ctx, r, c) {
 		f.examineRights(ctx, r, c)
+		f.examineOwn(ctx, r, c)
+		catalog.Examine(ctx, r, settings.Broker, f.Config)
 	}
+}
+
+// examineOwn asks whether the server may call the broker, where that is said in Consul.
+func (f File) examineOwn(ctx context.Context, r *finding.Report, c *client.Client) {
+	s := f.Service
+	if s == nil {
+		return
+	}
+	a, err := c.Match(ctx, s.Name, 0, 0)
+	if err != nil {
+		return // it is among the rights
+	}
+	set, err := setOf(s.Name, a.Body)
+	if err != nil {
+		return
+	}
+	if d := set.Silent(silent).Decide(s.Peer, s.Name, nil); !d.Allowed {
+		r.Bad("consul.own", refused.Sentence(s.Peer, s.Name, d.Reason), "every call of the server is refused", refused.Open(s.Peer, s.Name, d.Reason))
+		return
+	}
+	r.Fine("consul.own", "%s may reach %s", s.Peer, s.Name)
 }
 
 // Examine is what a running broker says: what it knows, and what Consul says now.

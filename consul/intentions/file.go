@@ -18,7 +18,7 @@ import (
 )
 
 // File is what broker.hcl says of Consul: its consul block, and the names under which
-// paths govern the rest of it.
+// paths govern the rest of it, and the broker itself where it is a service.
 type File struct {
 	settings.Config
 	Destinations []string
@@ -84,6 +84,9 @@ func ReadFile(path string, getenv func(string) string) (File, error) {
 	}
 	for _, d := range b.Destinations {
 		f.Destinations = append(f.Destinations, d.Name)
+	}
+	if c.Service != nil {
+		f.Destinations = append(f.Destinations, c.Service.Name)
 	}
 	slices.Sort(f.Destinations)
 	f.Destinations = slices.Compact(f.Destinations)

@@ -39,15 +39,31 @@ type Plan struct{ Items []Item }
 // everything is the name of the deny under everything.
 const everything = "* => *"
 
+// Services are broker and server as Consul knows them.
+type Services struct{ Broker, Server string }
+
 // New makes the plan of a broker that asks about these destinations. name is that of its
-// policy and role.
-func New(name string, destinations []string) Plan {
-	names := slices.Compact(slices.Sorted(slices.Values(destinations)))
+// policy and role. services, where there are some, are what it and its server are in
+// Consul; the server's policy and role have the name of its service.
+func New(name string, destinations []string, services ...Services) Plan {
+	names := slices.Sorted(slices.Values(destinations))
+	own := ""
+	for _, s := range services {
+		own = s.Broker
+		names = append(slices.DeleteFunc(names, func(n string) bool { return n == own }), own)
+	}
+	names = slices.Compact(names)
 	p := Plan{Items: []Item{
-		{Policy, name, "the broker may not read who may reach what, and nothing begins", Rules(names)},
+		{Policy, name, "the broker may not read who may reach what, and nothing begins", RulesOf(names, own)},
 		{Role, name, "no token of the broker's can be made with the policy", name},
-		{DefaultDeny, everything, "what no intention names may be reached by all in the mesh, where access control allows by default or is off; Bivouac itself denies it in any case", "deny"},
 	}}
+	for _, s := range services {
+		p.Items = append(p.Items,
+			Item{Policy, s.Server, "the server is in no catalog, and with a mesh block it has no identity and does not reach the broker", ServerRules(s.Server)},
+			Item{Role, s.Server, "no token of the server's can be made with the policy", s.Server})
+	}
+	p.Items = append(p.Items,
+		Item{DefaultDeny, everything, "what no intention names may be reached by all in the mesh, where access control allows by default or is off; Bivouac itself denies it in any case", "deny"})
 	for _, d := range names {
 		p.Items = append(p.Items, Item{Protocol, d, "Consul takes no permissions about single requests to " + d, "http"})
 	}
@@ -62,15 +78,31 @@ func (p Plan) FromNothing() (d Diff) {
 	return d
 }
 
-// Rules of the broker's policy: to read intentions, of what it asks about and of nothing
-// else. It needs no right to write.
-func Rules(destinations []string) string {
+// Rules of the policy of a broker that is no service itself.
+func Rules(destinations []string) string { return RulesOf(destinations, "") }
+
+// RulesOf the broker's policy: to read intentions, of what it asks about and of nothing
+// else. It writes no intention; own is the one service that it registers, and whose leaf it
+// has; empty: none.
+func RulesOf(destinations []string, own string) string {
 	var b strings.Builder
 	b.WriteString("# What Bivouac's broker may do in Consul: read who may reach its destinations.\n")
+	if own != "" {
+		fmt.Fprintf(&b, "service %q {\n  policy     = \"write\"\n  intentions = \"read\"\n}\n", own)
+	}
 	for _, d := range destinations {
+		if d == own {
+			continue
+		}
 		fmt.Fprintf(&b, "service %q {\n  policy     = \"read\"\n  intentions = \"read\"\n}\n", d)
 	}
 	return b.String()
+}
+
+// ServerRules are those of the server's policy: to register its service, and to have its
+// leaf. It reads no intention of others, and writes none.
+func ServerRules(own string) string {
+	return fmt.Sprintf("# What Bivouac's server may do in Consul: be the service.\nservice %q {\n  policy     = \"write\"\n  intentions = \"read\"\n}\n", own)
 }
 
 // State of an item in Consul.

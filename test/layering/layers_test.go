@@ -97,9 +97,9 @@ var layers = []layer{
 	{"consul/client", []string{"edge/filemode", "edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/consul/api"}, "the one place that reads Consul's answers"},
 	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{}, "what Consul must have is data"},
 	{"consul/settings", []string{"consul", "consul/client", "edge/filemode", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2"}, "a block is read, and nobody asked"},
-	{"consul/catalog", []string{"consul/client", "consul/settings", "edge/legible", "edge/op", "edge/protocol", "server/broker/secret"}, []string{}, "an entry of the catalog decides nothing"},
+	{"consul/catalog", []string{"consul/client", "consul/settings", "edge/finding", "edge/legible", "edge/op", "edge/protocol", "server/broker/secret"}, []string{}, "an entry of the catalog decides nothing"},
 	{"consul/mesh", []string{"consul/client", "consul/settings", "edge/identity", "edge/link", "edge/op", "edge/protocol"}, []string{"golang.org/x/sync"}, "an identity of Consul's knows no path"},
-	{"consul/intentions", []string{"consul", "consul/client", "consul/refused", "consul/settings", "edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
+	{"consul/intentions", []string{"consul", "consul/catalog", "consul/client", "consul/refused", "consul/settings", "edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
 	// command line and tests link it

@@ -54,6 +54,12 @@ func (a *app) consulPlan(f consulFlags) (intentions.File, plan.Plan, error) {
 	if !validName(f.name) {
 		return file, plan.Plan{}, protocol.Errorf(protocol.CodeInvalidArgument, "--name %q: letters, digits and hyphens", f.name)
 	}
+	if s := file.Service; s != nil {
+		if s.Peer == f.name {
+			return file, plan.Plan{}, protocol.Errorf(protocol.CodeInvalidArgument, "--name %q is the name of the server's policy, after its service: give the broker's another", f.name)
+		}
+		return file, plan.New(f.name, file.Destinations, plan.Services{Broker: s.Name, Server: s.Peer}), nil
+	}
 	return file, plan.New(f.name, file.Destinations), nil
 }
 

@@ -23,7 +23,8 @@ func (a *app) consulCheck() *cobra.Command {
 		Long: `Reads the whole of broker.hcl by the rules of a broker that starts. Compares Consul with what
 the broker needs, by your token; and where the broker's token file can be read from here,
 asks with it about every destination, and holds Consul's own verdict about a stranger
-against what follows from the intentions. It changes and deletes nothing.
+against what follows from the intentions. Where the broker is a service it also asks
+whether the server may call it, and tries the right to its leaf. It changes and deletes nothing.
 It ends with 0 unless something does not work; with --strict also a warning counts. On the
 broker's own machine bivouac-broker doctor sees the same without your token.` + asConsulAdmin,
 		Example: "  bivouac consul check\n  bivouac consul check --broker-config /etc/bivouac/broker.hcl --json",

@@ -23,7 +23,9 @@ func (a *app) consulSetup() *cobra.Command {
 it read the intentions of its destinations and nothing else, and a role with it; beside
 that there is the intention * => * deny, so that what nothing names is closed also where
 Consul's own default is open, and the protocol http of the destinations, without which
-Consul takes no permissions about single requests. Nothing is deleted. Without --apply
+Consul takes no permissions about single requests. Where the consul block has service {},
+the broker may also write its own service, and the server gets a policy and a role of its
+own, with the name of its service. Nothing is deleted. Without --apply
 nothing is changed; it then ends with 0 where nothing differs, and with 22 where something
 does. No token is made: the command that makes the broker's is printed.
 
@@ -77,12 +79,31 @@ func (a *app) setUpConsul(ctx context.Context, file intentions.File, p plan.Plan
 			return nil
 		},
 		next: func() {
-			for _, x := range d {
-				if x.Kind == plan.Role && x.State == plan.Missing {
-					fmt.Fprintf(a.err, "\nnext, the broker's token, into the file that token_file names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul.token)\nthen: bivouac consul check\n", name)
-				}
-			}
+			a.sayNext(file, d, name)
 		}}, apply)
+}
+
+// sayNext prints what is left for a person: tokens, and the word that the server may call
+// the broker.
+func (a *app) sayNext(file intentions.File, d plan.Diff, name string) {
+	any := false
+	for _, x := range d {
+		if x.Kind != plan.Role || x.State != plan.Missing {
+			continue
+		}
+		whose := "broker"
+		if x.Name != name {
+			whose = "server"
+		}
+		any = true
+		fmt.Fprintf(a.err, "\nnext, the %s's token, into the file that token_file of %s.hcl names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul.token)\n", whose, whose, x.Name)
+	}
+	if s := file.Service; any && s != nil {
+		fmt.Fprintf(a.err, "\nand the intention with which the server reaches the broker, which nobody makes but you:\n  consul intention create -allow %s %s\n", s.Peer, s.Name)
+	}
+	if any {
+		fmt.Fprintln(a.err, "then: bivouac consul check")
+	}
 }
 
 // consulItem is one thing that Consul must have, as a program reads it.
