@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -57,15 +58,21 @@ func (e *Engine) tickAllocate(ctx context.Context) (bool, error) {
 	e.endAllocations(own, seen)
 	worked, err := each(own, func(a execution.Attempt) (bool, error) {
 		if a.State != execution.AttemptOffered {
+			e.allocated.begins(a.Runner)
 			return false, nil // who holds it is judged by its lease alone
 		}
 		if a.AllocationAskedAt.IsZero() {
 			return e.allocate(ctx, a)
 		}
-		if why := lostAllocation(a, seen, listed); why != "" {
-			return true, e.withdraw(ctx, a, why)
+		why := lostAllocation(a, seen, listed)
+		if why == "" {
+			return false, nil
 		}
-		return false, nil
+		if err := e.withdraw(ctx, a, why); err != nil {
+			return false, err
+		}
+		e.allocated.spoils(a.Runner, time.Now(), why)
+		return true, nil
 	})
 	return listing || worked, err
 }
@@ -255,7 +262,7 @@ func (e *Engine) allocations(tx *store.Tx) (out placement.Allocations, err error
 	}
 	out.Held = e.allocated.held(tx.Now)
 	out.Taken += e.allocated.besides(own)
-	out.Full = e.allocated.full(own)
+	out.Full = e.allocated.full(own, tx.Now)
 	return out, nil
 }
 
@@ -263,5 +270,14 @@ func (e *Engine) allocations(tx *store.Tx) (out placement.Allocations, err error
 // made of the same fleet.
 func (e *Engine) mayAllocate(tx *store.Tx, runner protocol.RunnerID) (bool, error) {
 	all, err := e.allocations(tx)
-	return all.Held.Text == "" && all.Full[runner].Text == "" && all.Taken < all.Most, err
+	if err != nil || all.Held.Text != "" || all.Full[runner].Text != "" || all.Taken >= all.Most {
+		return false, err
+	}
+	r, err := tx.Runner(runner)
+	if err != nil {
+		return false, err
+	}
+	there, err := tx.AttemptsOfRunner(runner)
+	there = slices.DeleteFunc(there, func(a execution.Attempt) bool { return a.SubjectKind != execution.SubjectTurn })
+	return len(there) < r.Facts.Slots, err
 }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -291,6 +292,34 @@ func TestWaitingForRoom(t *testing.T) {
 		}
 		if jobs := n.Jobs(); len(jobs) != 0 {
 			t.Errorf("what is left of it: %v", jobs)
+		}
+	})
+}
+
+// Where every allocation ends before it begins, as where the program is missing, turns try
+// ever more seldom, together, and go on once it is mended.
+func TestNodeThatRunsNothing(t *testing.T) {
+	inHostedWorld(t, func(w *et.World, n *et.Nomad, r *et.Runner) {
+		n.Slow = true
+		var turns []session.Turn
+		for i := range 8 {
+			turns = append(turns, w.Submit(w.Session("coder"), fmt.Sprint("fix ", i)))
+		}
+		for range 60 {
+			time.Sleep(time.Second)
+			w.Settle()
+			for job := range n.Jobs() {
+				n.End(job, "no such program")
+			}
+		}
+		if len(n.Registered) > 20 {
+			t.Errorf("%d jobs were made in a minute", len(n.Registered))
+		}
+		wantWaiting(t, w, turns[7].ID, "no such program")
+		n.Slow = false
+		w.Sleep(time.Minute)
+		if len(r.Turns()) != 2 {
+			t.Errorf("mended: %d turns began", len(r.Turns()))
 		}
 	})
 }

@@ -24,6 +24,8 @@ type allocated struct {
 	inHand map[string]bool      // jobs that are being ended since the last list
 	// Why none is asked for: lists fail, requests do, or too many wait.
 	failing, refusing, waiting brake
+	// spoiled are runners on whose nodes allocations end before they begin.
+	spoiled map[protocol.RunnerID]brake
 }
 
 // brake holds something for a while, which grows with each time.
@@ -57,7 +59,7 @@ const (
 )
 
 func newAllocated(most int) *allocated {
-	return &allocated{most: most, asks: map[string]time.Time{}, inHand: map[string]bool{}}
+	return &allocated{most: most, asks: map[string]time.Time{}, inHand: map[string]bool{}, spoiled: map[protocol.RunnerID]brake{}}
 }
 
 // due reports that a list is due.
@@ -220,11 +222,36 @@ func (a *allocated) says(job string) string {
 	return ""
 }
 
-// full says for which runners Nomad has no room: one of their jobs waits.
-func (a *allocated) full(own []execution.Attempt) map[protocol.RunnerID]placement.Said {
+// spoils: an allocation on the node of a runner ended before it began. However many turns
+// wait, they try such a node one after the other, and ever more seldom.
+func (a *allocated) spoils(r protocol.RunnerID, now time.Time, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := a.spoiled[r]
+	if !b.holds(now) {
+		b.on(now, placement.Said{Text: why, Remedy: "nomad job status JOB, with the job of that sentence"}, minBrake, maxBrake)
+	}
+	a.spoiled[r] = b
+}
+
+// begins: an allocation there did begin.
+func (a *allocated) begins(r protocol.RunnerID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.spoiled, r)
+}
+
+// full says for which runners there is none now: one of their jobs waits for room, or
+// ended before it began.
+func (a *allocated) full(own []execution.Attempt, now time.Time) map[protocol.RunnerID]placement.Said {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[protocol.RunnerID]placement.Said{}
+	for r, b := range a.spoiled {
+		if b.holds(now) {
+			out[r] = b.said
+		}
+	}
 	for _, s := range a.seen {
 		for _, o := range own {
 			if s.Waits && o.Allocation == s.Job {
