@@ -74,7 +74,8 @@ type Config struct {
 	Address           string // URL without a path
 	CAFile            string // empty: the system's
 	CertFile, KeyFile string // for a Nomad that asks for client certificates
-	// TokenFile, or a Token of the environment, to read nodes; neither: nodes are not read.
+	// TokenFile, or a Token of the environment, to read nodes and make jobs of attempts;
+	// neither: neither is done.
 	TokenFile string
 	Token     Secret
 	Rules     []workload.Rule

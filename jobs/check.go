@@ -32,7 +32,7 @@ func (c Config) Examine(ctx context.Context, r *finding.Report) {
 		return
 	}
 	if c.TokenFile == "" && c.Token == "" {
-		r.Warn("nomad.token", "there is none, so nodes are not read", "turns go to nodes that drain, and bivouac explain cannot say what Nomad waits for",
+		r.Warn("nomad.token", "there is none, so nodes are not read, and no allocations are made", "turns go to nodes that drain, bivouac explain cannot say what Nomad waits for, and agents with allocation = \"own\" wait",
 			"nomad acl token create -policy "+ServerPolicy+"; name its file in the nomad block: token_file")
 		return
 	}
