@@ -67,15 +67,7 @@ func (s *Stack) moveToConsul(ctx context.Context) error {
 	if _, err := process.Output(ctx, setup); err != nil {
 		return err
 	}
-	out, err := c.Admin(ctx, "acl", "token", "create", "-role-name", "bivouac-broker", "-format", "json")
-	if err != nil {
-		return err
-	}
-	var made struct{ SecretID string }
-	if err := json.Unmarshal([]byte(out), &made); err != nil {
-		return err
-	}
-	if err := os.WriteFile(s.Path("broker", "consul.token"), []byte(made.SecretID+"\n"), 0o600); err != nil {
+	if err := c.makeToken(ctx, "bivouac-broker", s.Path("broker", "consul.token")); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(s.Path("broker", "paths", "*.hcl"))
@@ -88,4 +80,51 @@ func (s *Stack) moveToConsul(ctx context.Context) error {
 		}
 	}
 	return s.restartBroker(ctx)
+}
+
+// UseMesh makes server and broker services of the stack's Consul, with an identity of its
+// mesh each, as the guide says: the blocks, setup, the server's token, the intention
+// between the two, and a restart of both.
+func (s *Stack) UseMesh(ctx context.Context) error {
+	c, file := s.cfg.Consul, s.Path("broker", "broker.hcl")
+	const member = "  service {\n    ttl = \"3s\"\n  }\n  mesh {}\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	const token = "  token_file = \"consul.token\"\n"
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), token, token+member, 1)), 0o600); err != nil {
+		return err
+	}
+	setup := s.command(s.cfg.Control, "bivouac", "consul", "setup", "--apply", "--broker-config", file)
+	setup.Env = append(setup.Env, c.environment()...)
+	if _, err := process.Output(ctx, setup); err != nil {
+		return err
+	}
+	if err := c.makeToken(ctx, "bivouac-server", s.Path("server.token")); err != nil {
+		return err
+	}
+	if _, err := c.Admin(ctx, "intention", "create", "-allow", "bivouac-server", "bivouac-broker"); err != nil {
+		return err
+	}
+	if err := s.Broker.End(); err != nil {
+		return err
+	}
+	if err := s.Broker.Start(); err != nil {
+		return err
+	}
+	return s.useFile(ctx, fmt.Sprintf("consul {\n  address    = %q\n  ca_file    = %q\n  token_file = \"server.token\"\n%s}\n", c.Address, c.CAFile, member))
+}
+
+// makeToken of a role, into a file.
+func (c *Consul) makeToken(ctx context.Context, role, file string) error {
+	out, err := c.Admin(ctx, "acl", "token", "create", "-role-name", role, "-format", "json")
+	if err != nil {
+		return err
+	}
+	var made struct{ SecretID string }
+	if err := json.Unmarshal([]byte(out), &made); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(made.SecretID+"\n"), 0o600)
 }

@@ -18,7 +18,10 @@ type Jobs interface {
 }
 
 // UseNomad restarts the server with a nomad block in its file.
-func (s *Stack) UseNomad(ctx context.Context, block string) error {
+func (s *Stack) UseNomad(ctx context.Context, block string) error { return s.useFile(ctx, block) }
+
+// useFile restarts the server with a file of its own.
+func (s *Stack) useFile(ctx context.Context, block string) error {
 	file := s.Path("server.hcl")
 	if err := os.WriteFile(file, []byte(block), 0o600); err != nil {
 		return err
