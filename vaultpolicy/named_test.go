@@ -2,9 +2,11 @@ package vaultpolicy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,9 +23,13 @@ const quickly = 100 * time.Millisecond
 
 // newAudited is a world whose broker reads the server's audit.
 func newAudited(t *testing.T) *world {
-	w := newWorld(t)
-	from := source{written: newAccessors()}
-	w.follow(from)
+	from := source{written: newAccessors(), follow: func(ctx context.Context, _ func(audit.Change)) error {
+		<-ctx.Done() // the lines come below
+		return nil
+	}}
+	f, c := newFake(t)
+	w := &world{fake: f, log: slog.New(slog.DiscardHandler), audits: []source{from}}
+	w.restart(t, c)
 	reader := audit.Reader{Grants: w.names.Grants}
 	w.fake.with(func() {
 		w.fake.audit = func(line string) { w.audited(from.written, reader.Read([]byte(line))) }

@@ -24,9 +24,10 @@ type world struct {
 	fake *fake
 	log  *slog.Logger
 
-	mu    sync.Mutex
-	ended []authority.Ended
-	stop  func()
+	mu     sync.Mutex
+	ended  []authority.Ended
+	stop   func()
+	audits []source // that the broker reads
 }
 
 func config(t testing.TB) Config {
@@ -57,6 +58,7 @@ func (w *world) restart(t *testing.T, c *client.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	v.follow(w.audits...)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
 	go func() {
