@@ -38,7 +38,7 @@ func (n *Nomad) word(ctx context.Context, namespace, job string) (Standing, erro
 // ownStanding of an allocation of an attempt's own. Pending, unknown and lost are three
 // things: not begun, out of reach, and given up by Nomad.
 func ownStanding(a *api.AllocationListStub) Standing {
-	status := "nomad alloc status " + short(a.ID)
+	status := allocStatus(a)
 	if a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun {
 		return Standing{"it runs", status}
 	}

@@ -53,7 +53,7 @@ func TestRecordedAllocations(t *testing.T) {
 		}
 		if !slices.ContainsFunc(all, func(is jobs.Allocated) bool {
 			said, err := a.Explain(t.Context(), machineOf("00000000-0000-0000-0000-000000000000"), is.Job)
-			return err == nil && c.is(is) && strings.Contains(said.Text, c.says) && said.Remedy != ""
+			return err == nil && c.is(is) && strings.Contains(said.Text, c.says) && strings.Contains(said.Remedy, "-namespace agents")
 		}) {
 			t.Errorf("%s: %+v", c.name, all)
 		}

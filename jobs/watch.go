@@ -205,7 +205,7 @@ func (n *Nomad) listAllocations(ctx context.Context, rule workload.Rule, into ma
 
 // allocStanding says why a task does not run, in our words, with the last of Nomad's own.
 func allocStanding(a *api.AllocationListStub, task string) Standing {
-	status := "nomad alloc status " + short(a.ID)
+	status := allocStatus(a)
 	last := ""
 	if s := a.TaskStates[task]; s != nil {
 		for _, e := range s.Events {
@@ -224,7 +224,13 @@ func allocStanding(a *api.AllocationListStub, task string) Standing {
 	case api.AllocClientStatusUnknown:
 		return Standing{"Nomad does not know whether it runs: its node is out of reach", status}
 	case api.AllocClientStatusComplete:
-		return Standing{"Nomad has stopped it", "nomad job status"}
+		return Standing{"Nomad has stopped it", "nomad job status -namespace " + a.Namespace}
 	}
 	return Standing{}
+}
+
+// allocStatus is the command that shows more of an allocation: without its namespace Nomad
+// does not find it.
+func allocStatus(a *api.AllocationListStub) string {
+	return "nomad alloc status -namespace " + a.Namespace + " " + short(a.ID)
 }
