@@ -132,7 +132,12 @@ func (w *turnTx) flush() error {
 	if !w.dirty {
 		return nil
 	}
-	if w.loop != nil {
+	switch {
+	case w.turn.State.Terminal():
+		// It holds the conversation so far, and nobody goes on from it: kept, a session
+		// would have all of that once more with each of its turns.
+		w.turn.Loop = nil
+	case w.loop != nil:
 		b, err := deterministic.Marshal(w.loop)
 		if err != nil {
 			return err
