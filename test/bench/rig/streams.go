@@ -25,8 +25,22 @@ type Held struct {
 	stop    context.CancelFunc
 
 	mu   sync.Mutex // guards below
+	all  bool       // are open: from now on an end is an end
 	ends map[protocol.Code]int
 	last error // that ended one
+}
+
+// again is when a stream is asked for once more that was refused for now.
+const again = 500 * time.Millisecond
+
+// early notes why a stream did not open, and says whether it is asked for once more: a
+// machine that has much else to do lets the broker's feed grow old, and whoever asks for
+// real repeats what is unavailable, too.
+func (h *Held) early(ctx context.Context, err error) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = err
+	return !h.all && ctx.Err() == nil && protocol.CodeOf(err) == protocol.CodeUnavailable
 }
 
 // Hold opens n streams and returns when the upstream serves all of them.
@@ -35,6 +49,11 @@ func (r *Rig) Hold(ctx context.Context, n int, name string, w Work, caller func(
 	ctx, h.stop = context.WithCancel(ctx)
 	for i := range n {
 		if i%perCaller == 0 {
+			// One caller's streams are open before the next caller's begin: all at once
+			// would be a measure of the crowd at the door.
+			if err := h.opened(ctx, i); err != nil {
+				return nil, err
+			}
 			c, err := caller()
 			if err != nil {
 				return nil, errors.Join(err, h.Close())
@@ -44,17 +63,32 @@ func (r *Rig) Hold(ctx context.Context, n int, name string, w Work, caller func(
 		c := h.callers[len(h.callers)-1]
 		h.streams.Go(func() error {
 			_, err := c.Call(ctx, w, h.prompt, nil)
+			for h.early(ctx, err) {
+				time.Sleep(again)
+				_, err = c.Call(ctx, w, h.prompt, nil)
+			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.ends[protocol.CodeOf(err)]++
-			h.last = err
 			return nil
 		})
 	}
-	if err := until(ctx, func() bool { return r.Upstream.Open(h.prompt) == n }); err != nil {
-		return nil, errors.Join(fmt.Errorf("%d of %d streams opened: %w; one that did not: %v", r.Upstream.Open(h.prompt), n, err, h.Lost()), h.Close())
+	if err := h.opened(ctx, n); err != nil {
+		return nil, err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all, h.last = true, nil
 	return h, nil
+}
+
+// opened waits until the upstream serves n streams.
+func (h *Held) opened(ctx context.Context, n int) error {
+	err := until(ctx, func() bool { return h.Open() == n })
+	if err == nil {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("%d of %d streams opened: %w; one that did not: %v", h.Open(), n, err, h.Lost()), h.Close())
 }
 
 // until something holds, for a minute at most.
@@ -190,7 +224,7 @@ func (r *Rig) ask(ctx context.Context, name string, w Work) (wait func() error) 
 			}
 			defer c.Close() // its work is over
 			for ctx.Err() == nil {
-				if _, err := c.Call(ctx, w, "quick "+name, nil); err != nil && ctx.Err() == nil && !refused(err) {
+				if _, err := c.Call(ctx, w, "quick "+name, nil); err != nil && ctx.Err() == nil && !refused(err) && protocol.CodeOf(err) != protocol.CodeUnavailable {
 					return err
 				}
 			}
@@ -235,7 +269,7 @@ func (r *Rig) reopened(ctx context.Context) error {
 	var last error
 	open := until(ctx, func() bool {
 		_, last = c.Call(ctx, Work{Agent: Agent}, "quick reopened", nil)
-		return !refused(last)
+		return !refused(last) && protocol.CodeOf(last) != protocol.CodeUnavailable
 	})
 	return errors.Join(open, last)
 }
