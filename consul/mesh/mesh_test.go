@@ -170,10 +170,11 @@ func TestAway(t *testing.T) {
 		server := newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-server")), listed(ca))
 		broker := newAgent(ca.leaf(1000*time.Hour, nil, spiffe("bivouac-broker")), listed(ca))
 		s, b := pair(t, server, broker)
-		if err := s.Ready(); protocol.CodeOf(err) != protocol.CodeUnavailable {
+		unasked := New(s.p) // nobody runs it
+		if err := unasked.Ready(); protocol.CodeOf(err) != protocol.CodeUnavailable {
 			t.Errorf("ready before Consul was asked: %v", err)
 		}
-		if _, err := s.Show(dialled); protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "no mesh identity to bivouac-server yet") {
+		if _, err := unasked.Show(dialled); protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "no mesh identity to bivouac-server yet") {
 			t.Errorf("shown before there is anything: %v", err)
 		}
 		synctest.Wait()
