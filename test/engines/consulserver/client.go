@@ -105,7 +105,7 @@ func WriteToken(t testing.TB, file, secret string) {
 // came since never was.
 func (s *Server) Snapshot(t testing.TB) (restore func()) {
 	t.Helper()
-	s.own(t, "put back")
+	s.Own(t, "put back")
 	stream, _, err := s.Root(t).Snapshot().Save(nil)
 	check(t, err)
 	defer stream.Close()

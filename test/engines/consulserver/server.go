@@ -15,10 +15,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
+	"bivouac/test/engines/child"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/loopback"
 	"bivouac/test/process"
@@ -37,21 +37,20 @@ const (
 
 // Server is one Consul server. Its address stays the same over stops and starts.
 type Server struct {
+	*child.Child
 	Program engine.Program
 
 	dir        string
 	storage    storage
-	shared     bool
 	authority  *loopback.Authority
 	port       int // HTTPS
-	process    *process.Process
 	management string
 	prefixes   atomic.Int64
 }
 
 // start starts a server in dir, waits for its leader and bootstraps access control.
 func start(p engine.Program, dir string, kept storage, authority *loopback.Authority) (*Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startIn)
+	ctx, cancel := context.WithTimeout(context.Background(), child.StartIn)
 	defer cancel()
 	s := &Server{Program: p, dir: dir, storage: kept, authority: authority}
 	if s.authority == nil {
@@ -63,13 +62,13 @@ func start(p engine.Program, dir string, kept storage, authority *loopback.Autho
 	if err := s.authority.Certify(dir); err != nil {
 		return nil, err
 	}
-	s.process = process.New(p.Name, s.path("server.log"), s.command)
+	s.Child = &child.Child{Process: process.New(p.Name, s.path("server.log"), s.command)}
 	err := s.listen(ctx)
 	if err == nil && kept != leaderless {
 		err = s.bootstrap(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting %s: %w", p.Name, err), s.process.Kill())
+		return nil, errors.Join(fmt.Errorf("starting %s: %w", p.Name, err), s.Process.Kill())
 	}
 	return s, nil
 }
@@ -142,7 +141,7 @@ func (s *Server) configure() error {
 
 // up starts the program and waits until it answers; with a leader, if it is to have one.
 func (s *Server) up(ctx context.Context) error {
-	if err := s.process.Start(); err != nil {
+	if err := s.Process.Start(); err != nil {
 		return err
 	}
 	c, err := s.client(s.Address(), "")
@@ -150,32 +149,13 @@ func (s *Server) up(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
-	return s.await(ctx, "its first answer", func(ctx context.Context) bool {
+	return s.Await(ctx, "its first answer", func(ctx context.Context) bool {
 		leader, err := c.Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
 		if s.storage == leaderless {
 			return err == nil || strings.Contains(err.Error(), "No cluster leader")
 		}
 		return err == nil && leader != ""
 	})
-}
-
-// again is how often a server is asked whether it is as far.
-const again = 20 * time.Millisecond
-
-// await asks until is, or the program is gone, or ctx ends.
-func (s *Server) await(ctx context.Context, what string, is func(context.Context) bool) error {
-	tick := time.NewTicker(again)
-	defer tick.Stop()
-	for !is(ctx) {
-		select {
-		case <-tick.C:
-		case <-s.process.Gone():
-			return fmt.Errorf("%s ended before %s\n%s", s.Program.Name, what, s.process.Tail())
-		case <-ctx.Done():
-			return fmt.Errorf("%s: no %s: %w\n%s", s.Program.Name, what, context.Cause(ctx), s.process.Tail())
-		}
-	}
-	return nil
 }
 
 // bootstrap makes the management token, which this process alone holds. A leader that
@@ -187,7 +167,7 @@ func (s *Server) bootstrap(ctx context.Context) error {
 	}
 	defer c.close()
 	var made *api.ACLToken
-	err = s.await(ctx, "management token", func(context.Context) bool {
+	err = s.Await(ctx, "management token", func(context.Context) bool {
 		made, _, err = c.ACL().Bootstrap()
 		return err == nil
 	})
@@ -205,42 +185,17 @@ func (s *Server) ready(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
-	return s.await(ctx, "answer to its management token", func(ctx context.Context) bool {
+	return s.Await(ctx, "answer to its management token", func(ctx context.Context) bool {
 		_, _, err := c.ConfigEntries().List(api.ServiceIntentions, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 		return err == nil
 	})
-}
-
-// own refuses a fault on a server that other tests use.
-func (s *Server) own(t testing.TB, fault string) context.Context {
-	t.Helper()
-	if s.shared {
-		t.Fatalf("%s: other tests use this server; take one from Start", fault)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startIn)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// Stop asks the server to end and waits until it is gone.
-func (s *Server) Stop(t testing.TB) {
-	t.Helper()
-	s.own(t, "stop")
-	check(t, s.process.End())
-}
-
-// Kill ends the server as a power failure would.
-func (s *Server) Kill(t testing.TB) {
-	t.Helper()
-	s.own(t, "kill")
-	check(t, s.process.Kill())
 }
 
 // Start starts the server again on the same address. What was kept in memory is gone: it
 // has a new management token then, and its counters begin anew.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	ctx := s.own(t, "start")
+	ctx := s.Own(t, "start")
 	check(t, s.up(ctx))
 	if s.storage == inMemory {
 		check(t, s.bootstrap(ctx))
@@ -256,9 +211,6 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// PID of the server's process.
-func (s *Server) PID() int { return s.process.PID() }
-
 // HostPort is where the server listens, for a proxy before it.
 func (s *Server) HostPort() string { return net.JoinHostPort(loopback.Host, strconv.Itoa(s.port)) }
 
@@ -267,9 +219,3 @@ func (s *Server) Address() string { return "https://" + s.HostPort() }
 
 // CAFile has the authority under which the server's certificate is.
 func (s *Server) CAFile() string { return s.path(loopback.CAFile) }
-
-// Log is the end of what the server said.
-func (s *Server) Log() string { return s.process.Tail() }
-
-// Close ends the server. Its folder stays.
-func (s *Server) Close() error { return s.process.End() }

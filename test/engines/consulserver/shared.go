@@ -3,18 +3,11 @@
 package consulserver
 
 import (
-	"errors"
-	"fmt"
-	"os"
-	"sync"
 	"testing"
-	"time"
 
+	"bivouac/test/engines/child"
 	"bivouac/test/engines/engine"
 )
-
-// startIn bounds a start, also on a machine that has much else to do.
-const startIn = 2 * time.Minute
 
 // Each runs test on Consul, as a subtest of its name. Where it is not here the test is
 // skipped with a word about what brings it, or fails if this run must have it.
@@ -23,51 +16,17 @@ func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
 	engine.Each(t, test, engine.Consul)
 }
 
-// common is the server that the tests of this binary share, from the first that opens
-// it to the end of Main.
-var common struct {
-	sync.Mutex
-	main   bool
-	server *Server
-}
+// common is the server that tests share.
+var common child.Shared[*Server]
 
 // Main runs the tests of a package, then ends the server that they shared.
-func Main(m *testing.M) int {
-	common.Lock()
-	common.main = true
-	common.Unlock()
-	code := m.Run()
-	common.Lock()
-	defer common.Unlock()
-	if s := common.server; s != nil {
-		if err := errors.Join(s.process.End(), os.RemoveAll(s.dir)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	return code
-}
+func Main(m *testing.M) int { return common.Main(m) }
 
 // Open returns the server that the tests of this binary share, with its storage in
 // memory. Whoever needs faults takes one of its own from Start.
 func Open(t testing.TB, p engine.Program) *Server {
 	t.Helper()
-	common.Lock()
-	defer common.Unlock()
-	if !common.main {
-		t.Fatal("a package that opens a shared server needs a TestMain that calls consulserver.Main")
-	}
-	if common.server != nil {
-		return common.server
-	}
-	dir, err := os.MkdirTemp("", "bivouac-"+p.Name+"-")
-	check(t, err)
-	s, err := start(p, dir, inMemory, nil)
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	s.shared, common.server = true, s
-	return s
+	return common.Open(t, p.Name, func(dir string) (*Server, error) { return start(p, dir, inMemory, nil) })
 }
 
 // Start starts a server for this test alone, with its storage in files: what was written

@@ -16,10 +16,10 @@ import (
 // open a new one. It returns where the old one is.
 func (s *Server) RotateAudit(t testing.TB) (old string) {
 	t.Helper()
-	ctx := s.own(t, "rotate the audit file")
+	ctx := s.Own(t, "rotate the audit file")
 	old = s.moveAudit(t)
 	s.reopenAudit(t)
-	check(t, s.await(ctx, "new audit file", func(context.Context) bool {
+	check(t, s.Await(ctx, "new audit file", func(context.Context) bool {
 		_, err := os.Stat(s.AuditFile())
 		return err == nil
 	}))
@@ -31,11 +31,11 @@ func (s *Server) RotateAudit(t testing.TB) (old string) {
 // returned function makes the device work again.
 func (s *Server) FailAudit(t testing.TB) (mend func()) {
 	t.Helper()
-	ctx := s.own(t, "fail the audit device")
+	ctx := s.Own(t, "fail the audit device")
 	s.moveAudit(t)
 	check(t, os.Mkdir(s.AuditFile(), 0o700)) // no file can be opened here, also not by root
 	s.reopenAudit(t)
-	check(t, s.await(ctx, "refusal without audit", func(ctx context.Context) bool { return !s.serves(ctx) }))
+	check(t, s.Await(ctx, "refusal without audit", func(ctx context.Context) bool { return !s.serves(ctx) }))
 	return func() {
 		t.Helper()
 		check(t, os.Remove(s.AuditFile()))
@@ -47,7 +47,7 @@ func (s *Server) FailAudit(t testing.TB) (mend func()) {
 // collector behind it: requests hang. The returned function lets them go on.
 func (s *Server) BlockAudit(t testing.TB) (mend func()) {
 	t.Helper()
-	ctx := s.own(t, "block the audit device")
+	ctx := s.Own(t, "block the audit device")
 	s.moveAudit(t)
 	check(t, syscall.Mkfifo(s.AuditFile(), 0o600))
 	// Open for both, so that neither end waits for the other, and read by nobody.
@@ -55,7 +55,7 @@ func (s *Server) BlockAudit(t testing.TB) (mend func()) {
 	check(t, err)
 	t.Cleanup(func() { pipe.Close() }) // a second time, when it was mended
 	s.reopenAudit(t)
-	check(t, s.await(ctx, "hanging request", func(ctx context.Context) bool { return !s.serves(ctx) }))
+	check(t, s.Await(ctx, "hanging request", func(ctx context.Context) bool { return !s.serves(ctx) }))
 	return func() {
 		t.Helper()
 		read := make(chan error, 1)
@@ -89,7 +89,7 @@ func (s *Server) reopenAudit(t testing.TB) {
 func (s *Server) mended(t testing.TB) {
 	t.Helper()
 	s.reopenAudit(t)
-	check(t, s.await(s.own(t, "mend the audit device"), "audited answer", s.serves))
+	check(t, s.Await(s.Own(t, "mend the audit device"), "audited answer", s.serves))
 }
 
 // hangs is how long a request may take until the server counts as hanging: on a busy

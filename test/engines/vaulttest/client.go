@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/vault/api"
+
+	"bivouac/test/engines/child"
 )
 
 // answerIn bounds one request of a test, also on a machine that has much else to do.
@@ -67,10 +69,10 @@ func (s *Server) Prefix() string { return fmt.Sprintf("t%d-", s.prefixes.Add(1))
 // waits until it takes secrets: a new one first makes itself ready beside the answer.
 func (s *Server) MountKV(t testing.TB, c *api.Client, mount string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startIn)
+	ctx, cancel := context.WithTimeout(t.Context(), child.StartIn)
 	defer cancel()
 	check(t, c.Sys().MountWithContext(ctx, mount, &api.MountInput{Type: "kv", Options: map[string]string{"version": "2"}}))
-	check(t, s.await(ctx, "store at "+mount, func(ctx context.Context) bool {
+	check(t, s.Await(ctx, "store at "+mount, func(ctx context.Context) bool {
 		_, err := c.Logical().ReadWithContext(ctx, mount+"/config")
 		return err == nil
 	}))

@@ -15,10 +15,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/vault/api"
 
+	"bivouac/test/engines/child"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/loopback"
 	"bivouac/test/process"
@@ -37,14 +37,13 @@ const (
 // Server is one server of an engine. Its address stays the same over stops and
 // starts.
 type Server struct {
+	*child.Child
 	Program engine.Program
 
 	dir       string
 	storage   storage
-	shared    bool
 	authority *x509.CertPool
 	port      int
-	process   *process.Process
 	key       string // the one share that unseals
 	root      string
 	control   *api.Client // with the root token
@@ -53,7 +52,7 @@ type Server struct {
 
 // start starts, initializes and unseals a server in dir, and turns its audit on.
 func start(p engine.Program, dir string, kept storage) (*Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startIn)
+	ctx, cancel := context.WithTimeout(context.Background(), child.StartIn)
 	defer cancel()
 	s := &Server{Program: p, dir: dir, storage: kept}
 	authority, err := loopback.NewAuthority()
@@ -64,12 +63,12 @@ func start(p engine.Program, dir string, kept storage) (*Server, error) {
 		return nil, err
 	}
 	s.authority = authority.Pool()
-	s.process = process.New(p.Name, s.path("server.log"), s.command)
+	s.Child = &child.Child{Process: process.New(p.Name, s.path("server.log"), s.command)}
 	if err = s.listen(ctx); err == nil {
 		err = s.initialize(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting %s: %w", p.Name, err), s.process.Kill())
+		return nil, errors.Join(fmt.Errorf("starting %s: %w", p.Name, err), s.Process.Kill())
 	}
 	return s, nil
 }
@@ -134,32 +133,13 @@ listener "tcp" {
 
 // up starts the program and waits until it answers, sealed or not.
 func (s *Server) up(ctx context.Context) error {
-	if err := s.process.Start(); err != nil {
+	if err := s.Process.Start(); err != nil {
 		return err
 	}
-	return s.await(ctx, "its first answer", func(ctx context.Context) bool {
+	return s.Await(ctx, "its first answer", func(ctx context.Context) bool {
 		_, err := s.control.Sys().SealStatusWithContext(ctx)
 		return err == nil
 	})
-}
-
-// again is how often a server is asked whether it is as far.
-const again = 20 * time.Millisecond
-
-// await asks until is, or the program is gone, or ctx ends.
-func (s *Server) await(ctx context.Context, what string, is func(context.Context) bool) error {
-	tick := time.NewTicker(again)
-	defer tick.Stop()
-	for !is(ctx) {
-		select {
-		case <-tick.C:
-		case <-s.process.Gone():
-			return fmt.Errorf("%s ended before %s\n%s", s.Program.Name, what, s.process.Tail())
-		case <-ctx.Done():
-			return fmt.Errorf("%s: no %s: %w\n%s", s.Program.Name, what, context.Cause(ctx), s.process.Tail())
-		}
-	}
-	return nil
 }
 
 // initialize makes the one key share and the root token, both for this process
@@ -183,53 +163,28 @@ func (s *Server) unseal(ctx context.Context) error {
 	if _, err := s.control.Sys().UnsealWithContext(ctx, s.key); err != nil {
 		return err
 	}
-	return s.await(ctx, "unsealed answer", func(ctx context.Context) bool {
+	return s.Await(ctx, "unsealed answer", func(ctx context.Context) bool {
 		h, err := s.control.Sys().HealthWithContext(ctx)
 		return err == nil && h.Initialized && !h.Sealed && !h.Standby
 	})
 }
 
-// own refuses a fault on a server that other tests use.
-func (s *Server) own(t testing.TB, fault string) context.Context {
-	t.Helper()
-	if s.shared {
-		t.Fatalf("%s: other tests use this server; take one from Start", fault)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), startIn)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// Stop asks the server to end and waits until it is gone.
-func (s *Server) Stop(t testing.TB) {
-	t.Helper()
-	s.own(t, "stop")
-	check(t, s.process.End())
-}
-
-// Kill ends the server as a power failure would.
-func (s *Server) Kill(t testing.TB) {
-	t.Helper()
-	s.own(t, "kill")
-	check(t, s.process.Kill())
-}
-
 // Start starts the server again on the same storage and address. It is sealed then.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	check(t, s.up(s.own(t, "start")))
+	check(t, s.up(s.Own(t, "start")))
 }
 
 // Seal makes the server forget its storage key. It refuses everything from then on.
 func (s *Server) Seal(t testing.TB) {
 	t.Helper()
-	check(t, s.control.Sys().SealWithContext(s.own(t, "seal")))
+	check(t, s.control.Sys().SealWithContext(s.Own(t, "seal")))
 }
 
 // Unseal gives the server its storage key again, and waits until it serves.
 func (s *Server) Unseal(t testing.TB) {
 	t.Helper()
-	check(t, s.unseal(s.own(t, "unseal")))
+	check(t, s.unseal(s.Own(t, "unseal")))
 }
 
 func check(t testing.TB, err error) {
@@ -238,9 +193,6 @@ func check(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
-
-// PID of the server's process.
-func (s *Server) PID() int { return s.process.PID() }
 
 // HostPort is where the server listens, for a proxy before it.
 func (s *Server) HostPort() string { return net.JoinHostPort(host, strconv.Itoa(s.port)) }
@@ -253,6 +205,3 @@ func (s *Server) CAFile() string { return s.path(loopback.CAFile) }
 
 // AuditFile is where the server writes what is asked of it.
 func (s *Server) AuditFile() string { return s.path("audit.log") }
-
-// Log is the end of what the server said.
-func (s *Server) Log() string { return s.process.Tail() }

@@ -3,13 +3,9 @@
 package vaulttest
 
 import (
-	"errors"
-	"fmt"
-	"os"
-	"sync"
 	"testing"
-	"time"
 
+	"bivouac/test/engines/child"
 	"bivouac/test/engines/engine"
 )
 
@@ -20,57 +16,17 @@ func Each(t *testing.T, test func(t *testing.T, p engine.Program)) {
 	engine.Each(t, test, engine.Vaults()...)
 }
 
-// servers that tests share, one for each engine, from the first test that opens it
-// to the end of Main.
-var servers struct {
-	sync.Mutex
-	main   bool
-	opened map[string]*Server
-}
+// servers that tests share, one for each engine.
+var servers child.Shared[*Server]
 
 // Main runs the tests of a package, then ends the servers that they shared.
-func Main(m *testing.M) int {
-	servers.Lock()
-	servers.main, servers.opened = true, map[string]*Server{}
-	servers.Unlock()
-	code := m.Run()
-	servers.Lock()
-	defer servers.Unlock()
-	for _, s := range servers.opened {
-		if err := errors.Join(s.process.End(), os.RemoveAll(s.dir)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
-	}
-	return code
-}
-
-// startIn bounds a start, also on a machine that has much else to do.
-const startIn = 2 * time.Minute
+func Main(m *testing.M) int { return servers.Main(m) }
 
 // Open returns the server that the tests of this binary share: unsealed, with its
 // storage in memory. Whoever needs faults takes one of its own from Start.
 func Open(t testing.TB, p engine.Program) *Server {
 	t.Helper()
-	servers.Lock()
-	defer servers.Unlock()
-	if !servers.main {
-		t.Fatal("a package that opens a shared server needs a TestMain that calls vaulttest.Main")
-	}
-	if s := servers.opened[p.Name]; s != nil {
-		return s
-	}
-	dir, err := os.MkdirTemp("", "bivouac-"+p.Name+"-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := start(p, dir, inMemory)
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	s.shared = true
-	servers.opened[p.Name] = s
-	return s
+	return servers.Open(t, p.Name, func(dir string) (*Server, error) { return start(p, dir, inMemory) })
 }
 
 // Start starts a server for this test alone, with its storage in files: what was
@@ -91,6 +47,3 @@ func Start(t testing.TB, p engine.Program) *Server {
 
 // StartIn starts a server like Start's in a folder, for a measurement, which is no test.
 func StartIn(p engine.Program, dir string) (*Server, error) { return start(p, dir, inFiles) }
-
-// Close ends the server. Its folder stays.
-func (s *Server) Close() error { return s.process.End() }

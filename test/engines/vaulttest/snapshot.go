@@ -12,7 +12,7 @@ import (
 // was. Around both the server stops and is unsealed again.
 func (s *Server) Snapshot(t testing.TB) (restore func()) {
 	t.Helper()
-	s.own(t, "put back")
+	s.Own(t, "put back")
 	if s.storage != inFiles {
 		t.Fatal("put back: this server keeps nothing")
 	}
