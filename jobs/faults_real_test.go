@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -191,14 +193,20 @@ func TestNomadAway(t *testing.T) {
 			}
 			return nil
 		})
-		eligible(t, s, node, false)
+		until(t, "its leader's readiness", func() error {
+			_, err := s.Root().Nodes().ToggleEligibility(node.Node, false, nil)
+			return err
+		})
 		nodeSays(t, w, node.Node, "ineligible")
 		s.Kill(t)
 		if n, _ := w.Standing(machineOf(node.Node)); !strings.Contains(n.Text, "ineligible") {
 			t.Errorf("down in the middle: %+v", n)
 		}
 		s.Start(t)
-		eligible(t, s, node, true)
+		until(t, "its leader's readiness", func() error {
+			_, err := s.Root().Nodes().ToggleEligibility(node.Node, true, nil)
+			return err
+		})
 		nodeSays(t, w, node.Node, "")
 	})
 }
@@ -224,8 +232,8 @@ func TestNoLeader(t *testing.T) {
 }
 
 // Nomad's events are cut off after so many, and the newest may be lost: the list is what
-// counts. A node that is purged is gone, and a task that was given to one that is lost is
-// pending and then lost.
+// counts. A task that never begins is pending, and lost with its node; a node that is purged
+// is gone.
 func TestEventsAndLosses(t *testing.T) {
 	nomadserver.Each(t, func(t *testing.T, p engine.Program) {
 		s := nomadserver.Start(t, p)
@@ -242,9 +250,10 @@ func TestEventsAndLosses(t *testing.T) {
 
 		job := holder("/bin/sleep")
 		job.TaskGroups[0].Disconnect = nil
-		node.Kill(t)
+		job.TaskGroups[0].Tasks[0].Artifacts = []*api.TaskArtifact{{GetterSource: new(neverServed(t))}}
 		register(t, s, job)
-		for _, words := range []string{"has not started it on its node yet", "lost it with its node"} {
+		taskSays := func(words string) {
+			t.Helper()
 			until(t, words, func() error {
 				if _, task := w.Standing(machineOf(node.Node)); !strings.Contains(task.Text, words) || task.Remedy == "" {
 					return fmt.Errorf("%+v", task)
@@ -252,10 +261,30 @@ func TestEventsAndLosses(t *testing.T) {
 				return nil
 			})
 		}
+		taskSays("has not started it on its node yet: Client is downloading artifacts")
+		if bad := saidOf(w.Absent(tenant, nil, "ops"), "is on Nomad's node alpha: Nomad has not started it on its node yet", "nomad alloc status"); bad != "" {
+			t.Error(bad)
+		}
+		node.Kill(t)
+		taskSays("lost it with its node")
 		nodeSays(t, w, node.Node, "is down")
 		node.Remove(t)
 		nodeSays(t, w, node.Node, "purged")
 	})
+}
+
+// neverServed is a file that is asked for and never comes.
+func neverServed(t *testing.T) string {
+	t.Helper()
+	end := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-end:
+		}
+	}))
+	t.Cleanup(func() { close(end); s.Close() })
+	return s.URL + "/file"
 }
 
 // Two servers share a namespace, each with a job, an audience and a tenant of its own:

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -64,7 +65,10 @@ func newDeployed(t *testing.T, p engine.Program, cfg stack.Config) (*fleet, *con
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Log(c.node.TaskLog("*", "broker"), c.node.TaskLog("*", "server"))
+			for _, part := range []string{"broker", "server"} {
+				t.Log(c.node.TaskLog("*", part), c.state("bivouac-"+part))
+			}
+			t.Log(c.node.Log())
 		}
 	})
 	return &fleet{person: first(t, s), nomad: c.nomad, state: s.Path("nodes")}, c
@@ -110,7 +114,11 @@ func (c *control) Broker(_ context.Context, s *stack.Stack) error {
 	if err != nil {
 		return err
 	}
-	return c.job("broker", map[string]string{"program": s.Program("bivouac-broker"), "data": s.Path("broker"), "address": host, "port": port})
+	err = c.job("broker", map[string]string{"program": s.Program("bivouac-broker"), "data": s.Path("broker"), "address": host, "port": port})
+	if err == nil {
+		c.begun("broker")
+	}
+	return err
 }
 
 // Server runs the server as a job, with a nomad block from its first start on: bootstrap
@@ -131,31 +139,56 @@ func (c *control) Server(_ context.Context, s *stack.Stack, bootstrap string) er
 		}
 		vars[name] = port
 	}
-	return c.job("server", vars)
+	err := c.job("server", vars)
+	if err == nil {
+		c.begun("server")
+	}
+	return err
 }
 
-// running is the allocation of a job that runs, and when its task began.
-func (c *control) running(job string) (id, began string, err error) {
+// begun waits until a part runs.
+func (c *control) begun(part string) {
+	c.t.Helper()
+	await(c.t, "an allocation of "+part+" that runs", func() error {
+		_, err := c.running("bivouac-" + part)
+		return err
+	})
+}
+
+// running is the allocation of a job that runs.
+func (c *control) running(job string) (id string, err error) {
 	all, _, err := c.nomad.Root().Jobs().Allocations(job, false, &api.QueryOptions{Namespace: "agents"})
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	i := slices.IndexFunc(all, func(a *api.AllocationListStub) bool {
 		return a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun
 	})
 	if i < 0 {
-		return "", "", fmt.Errorf("no allocation of %s runs", job)
+		return "", fmt.Errorf("no allocation of %s runs", job)
 	}
-	for _, task := range all[i].TaskStates {
-		began = task.StartedAt.String()
+	return all[i].ID, nil
+}
+
+// state of a job and of its newest allocation, in Nomad's words.
+func (c *control) state(job string) string {
+	all, _, err := c.nomad.Root().Jobs().Allocations(job, false, &api.QueryOptions{Namespace: "agents"})
+	text := fmt.Sprintln(job, err)
+	for _, a := range all {
+		text += fmt.Sprintf("%s %s/%s\n", a.ID, a.DesiredStatus, a.ClientStatus)
+		for _, task := range a.TaskStates {
+			for _, e := range task.Events {
+				text += fmt.Sprintln("  ", time.Unix(0, e.Time).UTC().Format(time.StampMilli), e.Type, e.DisplayMessage)
+			}
+		}
 	}
-	return all[i].ID, began, nil
+	return text
 }
 
 // anew stops a job and runs it again, and waits for another allocation of it.
 func (c *control) anew(s *stack.Stack, part string, run func() error) {
 	c.t.Helper()
-	before, _, err := c.running("bivouac-" + part)
+	before, err := c.running("bivouac-" + part)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -163,7 +196,7 @@ func (c *control) anew(s *stack.Stack, part string, run func() error) {
 		c.t.Fatalf("%v\n%s", err, out)
 	}
 	await(c.t, "the end of the allocation of "+part, func() error {
-		if id, _, err := c.running("bivouac-" + part); err == nil {
+		if id, err := c.running("bivouac-" + part); err == nil {
 			return fmt.Errorf("%s runs", id)
 		}
 		return nil
@@ -178,7 +211,7 @@ func (c *control) anew(s *stack.Stack, part string, run func() error) {
 func (c *control) back(s *stack.Stack, part, before string) {
 	c.t.Helper()
 	await(c.t, "another allocation of "+part, func() error {
-		id, _, err := c.running("bivouac-" + part)
+		id, err := c.running("bivouac-" + part)
 		if err == nil && id == before {
 			err = fmt.Errorf("it is still %s", id)
 		}
@@ -190,28 +223,29 @@ func (c *control) back(s *stack.Stack, part, before string) {
 // answers waits until the server is ready, and reaches the broker.
 func (c *control) answers(s *stack.Stack) {
 	c.t.Helper()
-	if err := s.Ready(c.t.Context()); err != nil {
-		c.t.Fatal(err)
-	}
+	c.begun("server")
+	await(c.t, "the server", func() error { return s.Ready(c.t.Context()) })
 	await(c.t, "the broker", func() error {
 		_, err := s.API.Credentials.GetSealRecipient(c.t.Context(), &apiv1.GetSealRecipientRequest{})
 		return err
 	})
 }
 
-// tasks that run for parts of the deployment: allocations, and when each began.
-func (c *control) tasks(parts ...string) (text string) {
-	c.t.Helper()
-	for _, part := range parts {
-		await(c.t, "Nomad's word on "+part, func() error {
-			id, began, err := c.running("bivouac-" + part)
-			if err == nil {
-				text += fmt.Sprintf("%s %s since %s\n", part, id, began)
-			}
-			return err
-		})
+// processes of parts of the deployment, each by what tells it from every other.
+func (f *fleet) processes(roles ...string) string {
+	f.t.Helper()
+	all, err := f.Running()
+	if err != nil {
+		f.t.Fatal(err)
 	}
-	return text
+	var found []string
+	for _, r := range all {
+		if slices.Contains(roles, r.Role) {
+			found = append(found, fmt.Sprintf("%s %d of %d", r.Role, r.PID, r.Started))
+		}
+	}
+	slices.Sort(found)
+	return strings.Join(found, ", ")
 }
 
 // explains waits until explain says all this of a turn.
