@@ -8,3 +8,8 @@ service "model-default" {
   policy     = "read"
   intentions = "read"
 }
+# Its own service, where broker.hcl has service {}: to be it, and to have its leaf.
+service "bivouac-broker" {
+  policy     = "write"
+  intentions = "read"
+}
