@@ -200,7 +200,7 @@ func TestExamplesAreAccepted(t *testing.T) {
 			}
 			args := []string{"config", "write", abs}
 			if strings.Contains(name, "policy") {
-				args = []string{"acl", "policy", "create", "-name", "example", "-rules", "@" + abs}
+				args = []string{"acl", "policy", "create", "-name", strings.TrimSuffix(filepath.Base(name), ".hcl"), "-rules", "@" + abs}
 			}
 			if said, err := at.Run(t, args...); err != nil {
 				t.Errorf("%s: %v\n%s", name, err, said)
