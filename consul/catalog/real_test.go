@@ -74,7 +74,7 @@ func run(t *testing.T, e *catalog.Entry) (stop func()) {
 // sees waits until the catalog says it of a service's one instance; "" is that none is there.
 func sees(t *testing.T, c *api.Client, name, status string) *api.ServiceEntry {
 	t.Helper()
-	const patience = time.Minute
+	const patience = 3 * time.Minute // a machine may have much else to do
 	var last []*api.ServiceEntry
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); {

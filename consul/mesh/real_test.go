@@ -64,7 +64,7 @@ func writes(t *testing.T, at *consulserver.Server, service string) string {
 // within waits until a condition is, and fails with what it last said.
 func within(t *testing.T, what string, is func() error) {
 	t.Helper()
-	const patience = time.Minute
+	const patience = 3 * time.Minute // a machine may have much else to do
 	var last error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if last = is(); last == nil {
