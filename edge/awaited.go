@@ -42,16 +42,29 @@ const (
 	deafFor = 30 * time.Second
 )
 
+// waiting finds awaited turns by attempt.
+type waiting struct{ byAttempt[*awaited] }
+
+// end removes w, and not what is waited for in its place.
+func (a *waiting) end(w *awaited) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.by[w.id] == w {
+		delete(a.by, w.id)
+	}
+}
+
 func awaitOp(id protocol.AttemptID) string { return "await " + id.String() }
 
 // await makes the directory of an offered turn and waits for who takes it, beside the
 // other work. The offer is on the disk when await returns: a next daemon waits on.
 func (d *Daemon) await(ctx context.Context, c *connection, id protocol.AttemptID, o *runnerv1.Offer) error {
 	if of, _, err := protocol.ParseAllocationJob(o.GetAllocation()); err != nil || of != id {
-		return d.decline(ctx, c, id, &runnerv1.DeclineRequest{Reason: fmt.Sprintf("the offer names the allocation %.80q, which is not one of this attempt", o.GetAllocation())})
+		return d.decline(ctx, c, o, &runnerv1.DeclineRequest{Reason: fmt.Sprintf("the offer names the allocation %.80q, which is not one of this attempt", o.GetAllocation())})
 	}
 	dir := d.cfg.State.Attempt(id)
-	if have, ok := dir.Allocation(); dir.Exists() && (!ok || have.Job != o.GetAllocation()) {
+	have, ok := dir.Allocation()
+	if other := dir.Exists() && (!ok || have.Job != o.GetAllocation()); other || d.awaits(id) {
 		if err := d.forgetAwaited(ctx, id); err != nil || d.table.get(id) != nil {
 			return err
 		}
@@ -66,14 +79,14 @@ func (d *Daemon) await(ctx context.Context, c *connection, id protocol.AttemptID
 	if err := dir.Expect(o.GetAllocation(), raw); err != nil {
 		return err
 	}
-	d.startAwait(id, o, dir)
-	return nil
+	return d.startAwait(ctx, id, o, dir)
 }
 
 var errAwaitedAnew = protocol.Errorf(protocol.CodeConflict, "the turn was offered in another way")
 
-// forgetAwaited ends what an attempt waited for that is offered in another way now. It
-// returns when nothing is left of it, or the turn was claimed meanwhile.
+// forgetAwaited ends what an attempt waited for that is offered in another way now, and
+// what was to be told of it. It returns when nothing is left of it, or the turn was
+// claimed meanwhile.
 func (d *Daemon) forgetAwaited(ctx context.Context, id protocol.AttemptID) error {
 	d.ops.Stop(awaitOp(id), errAwaitedAnew)
 	for d.ops.Running(awaitOp(id)) {
@@ -88,12 +101,25 @@ func (d *Daemon) forgetAwaited(ctx context.Context, id protocol.AttemptID) error
 	return d.discard(ctx, d.cfg.State.Attempt(id))
 }
 
-// startAwait waits for the supervisor of a directory.
-func (d *Daemon) startAwait(id protocol.AttemptID, o *runnerv1.Offer, dir state.Attempt) {
+// awaits reports what is waited for, or is over and not told yet.
+func (d *Daemon) awaits(id protocol.AttemptID) bool {
+	return d.awaiting.get(id) != nil || d.ops.Running(awaitOp(id))
+}
+
+// startAwait waits for the supervisor of a directory. It is refused where something is
+// waited for already, and by a daemon that ends: the next one waits on.
+func (d *Daemon) startAwait(ctx context.Context, id protocol.AttemptID, o *runnerv1.Offer, dir state.Attempt) error {
 	wait := max(minAwait, min(maxAwait, time.UnixMicro(o.GetDeadlineUs()).Sub(d.cfg.State.Now())))
 	w := &awaited{id: id, offer: o, dir: dir, until: d.cfg.Elapsed() + wait}
 	d.awaiting.put(id, w)
-	d.ops.Start(awaitOp(id), func(ctx context.Context) { d.runAwait(ctx, w) })
+	if !d.ops.Start(awaitOp(id), func(ctx context.Context) { d.runAwait(ctx, w) }) {
+		d.awaiting.end(w)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return protocol.Errorf(protocol.CodeUnavailable, "attempt %s is waited for already", id)
+	}
+	return nil
 }
 
 // runAwait repeats stepAwait until the turn is claimed or not wanted any more.
@@ -103,7 +129,7 @@ func (d *Daemon) runAwait(ctx context.Context, w *awaited) {
 		over, err := d.stepAwait(ctx, w)
 		switch {
 		case over:
-			d.awaiting.remove(w.id)
+			d.awaiting.end(w)
 			d.problems.note("allocation", nil)
 			return
 		case err == nil:
@@ -199,7 +225,7 @@ func (d *Daemon) tell(ctx context.Context, w *awaited) (over bool, err error) {
 	if w.told == nil || c == nil {
 		return w.told == nil, nil
 	}
-	if err := d.decline(ctx, c, w.id, w.told); err != nil {
+	if err := d.decline(ctx, c, w.offer, w.told); err != nil {
 		if isStaleEpoch(err) {
 			d.line.drop(c, err)
 		}
@@ -230,7 +256,7 @@ func (d *Daemon) recoverAwaited(ctx context.Context, dir state.Attempt) {
 		err = proto.Unmarshal(raw, o)
 	}
 	if err == nil {
-		d.startAwait(dir.ID, o, dir)
+		d.problems.note("allocation", d.startAwait(ctx, dir.ID, o, dir))
 		return
 	}
 	d.log.WarnContext(ctx, "an offer with an allocation cannot be read, and is waited for again when it comes again", "attempt", dir.ID, "error", err)

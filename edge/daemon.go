@@ -42,7 +42,7 @@ type Daemon struct {
 	// turnKeys are those of turns, which are not claimed before.
 	turnKeys byAttempt[*turnKey]
 	turns    turns
-	awaiting byAttempt[*awaited]
+	awaiting waiting
 	ops      op.Runner
 
 	ready      atomic.Bool // recovery is done

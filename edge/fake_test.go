@@ -64,14 +64,16 @@ type fakeServer struct {
 	work      map[string][]byte // of attempts that may be claimed
 	claims    map[string]*fakeClaim
 	declined  map[string]string
-	reports   map[string][]*runnerv1.Record
-	evidence  bool
-	renewals  []time.Time
-	blobs     map[string][]byte
-	log       []string // order of what came
-	certs     int
-	refused   map[string]protocol.Code // claims, by attempt
-	mute      bool                     // reports get no answer
+	// Jobs of the offers that were claimed and declined.
+	claimed, declinedJob map[string]string
+	reports              map[string][]*runnerv1.Record
+	evidence             bool
+	renewals             []time.Time
+	blobs                map[string][]byte
+	log                  []string // order of what came
+	certs                int
+	refused              map[string]protocol.Code // claims, by attempt
+	mute                 bool                     // reports get no answer
 
 	lostLeaves int // answers to Leave that do not arrive, though it is done
 }
@@ -92,7 +94,7 @@ func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{
 		t: t, net: linktest.New(5 * time.Millisecond), root: identitytest.NewRoot(), wake: make(chan struct{}),
 		codes: map[string]*fakeCode{}, work: map[string][]byte{}, claims: map[string]*fakeClaim{},
-		declined: map[string]string{}, reports: map[string][]*runnerv1.Record{}, blobs: map[string][]byte{},
+		declined: map[string]string{}, claimed: map[string]string{}, declinedJob: map[string]string{}, reports: map[string][]*runnerv1.Record{}, blobs: map[string][]byte{},
 	}
 	f.tls = f.root.Certify(identitytest.NewKey(), identity.RoleServer, "rep_1", "", time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour))
 	f.listen()
@@ -359,6 +361,7 @@ func (f *fakeServer) Claim(_ context.Context, r *runnerv1.ClaimRequest) (*runner
 	case c == nil:
 		c = &fakeClaim{nonce: r.GetBootNonce(), fence: 1<<32 | int64(len(f.claims)+1)}
 		f.claims[r.GetAttemptId()] = c
+		f.claimed[r.GetAttemptId()] = r.GetAllocation()
 	}
 	return &runnerv1.ClaimResponse{Terms: f.terms(c.fence), Work: work, SpecDigest: canonical.Digest(work)}, nil
 }
@@ -366,7 +369,7 @@ func (f *fakeServer) Claim(_ context.Context, r *runnerv1.ClaimRequest) (*runner
 func (f *fakeServer) Decline(_ context.Context, r *runnerv1.DeclineRequest) (*runnerv1.DeclineResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.declined[r.GetAttemptId()] = r.GetReason()
+	f.declined[r.GetAttemptId()], f.declinedJob[r.GetAttemptId()] = r.GetReason(), r.GetAllocation()
 	return &runnerv1.DeclineResponse{}, nil
 }
 

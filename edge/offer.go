@@ -31,7 +31,7 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 		return nil // waited for; the delivery came again
 	}
 	if reason := d.refusal(o); reason != "" {
-		return d.decline(ctx, c, id, &runnerv1.DeclineRequest{Reason: reason})
+		return d.decline(ctx, c, o, &runnerv1.DeclineRequest{Reason: reason})
 	}
 	if o.GetSubjectKind() == protocol.KindTurn {
 		no, err := d.turnRefused(o)
@@ -39,7 +39,7 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 			return err
 		}
 		if no != nil {
-			return d.decline(ctx, c, id, no)
+			return d.decline(ctx, c, o, no)
 		}
 		if o.GetAllocation() != "" {
 			return d.await(ctx, c, id, o)
@@ -49,10 +49,11 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 	return d.claimAction(ctx, c, id)
 }
 
-// decline sends an offer elsewhere, with the reason.
-func (d *Daemon) decline(ctx context.Context, c *connection, id protocol.AttemptID, no *runnerv1.DeclineRequest) error {
-	d.log.InfoContext(ctx, "offer declined", "attempt", id, "reason", no.GetReason())
-	no.AttemptId, no.Epoch = id.String(), c.epoch
+// decline sends an offer elsewhere, with the reason. It is of that offer alone: the
+// server may have made the attempt another one meanwhile.
+func (d *Daemon) decline(ctx context.Context, c *connection, o *runnerv1.Offer, no *runnerv1.DeclineRequest) error {
+	d.log.InfoContext(ctx, "offer declined", "attempt", o.GetAttemptId(), "reason", no.GetReason())
+	no.AttemptId, no.Allocation, no.Epoch = o.GetAttemptId(), o.GetAllocation(), c.epoch
 	_, err := call(ctx, d.client.Decline, no)
 	return onlyTransient(err)
 }
@@ -109,11 +110,11 @@ func (d *Daemon) diskFull() string {
 		free>>20, leastFree>>20, d.cfg.State.Path())
 }
 
-// claim asks for the lease under a stored boot nonce.
-func (d *Daemon) claim(ctx context.Context, c *connection, id protocol.AttemptID, kind, nonce string) (a *attempt, res *runnerv1.ClaimResponse, err error) {
+// claim asks for the lease under a stored boot nonce, of the offer that named the job.
+func (d *Daemon) claim(ctx context.Context, c *connection, id protocol.AttemptID, kind, nonce, job string) (a *attempt, res *runnerv1.ClaimResponse, err error) {
 	a = &attempt{id: id, kind: kind, lease: lease.NewLease(d.cfg.Elapsed)}
 	sent := a.lease.Now()
-	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: c.epoch, BootNonce: nonce,
+	res, err = call(ctx, d.client.Claim, &runnerv1.ClaimRequest{AttemptId: id.String(), Epoch: c.epoch, BootNonce: nonce, Allocation: job,
 		OwnerDecided: d.actions.entry(id).decided})
 	if err != nil {
 		return nil, nil, err
@@ -140,7 +141,7 @@ func onlyTransient(err error) error {
 // claimTurn stores a boot nonce and claims under it.
 func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.AttemptID) error {
 	dir := d.cfg.State.Attempt(id)
-	if _, awaits := dir.Allocation(); awaits {
+	if awaits(dir) || d.awaits(id) {
 		if err := d.forgetAwaited(ctx, id); err != nil || d.table.get(id) != nil {
 			return err
 		}
@@ -156,13 +157,14 @@ func (d *Daemon) claimTurn(ctx context.Context, c *connection, id protocol.Attem
 // over to the turn's op. A turn that is not to be had leaves nothing.
 func (d *Daemon) claimAs(ctx context.Context, c *connection, dir state.Attempt, nonce string) error {
 	id := dir.ID
-	a, res, err := d.claim(ctx, c, id, protocol.KindTurn, nonce)
+	of, awaited := dir.Allocation()
+	a, res, err := d.claim(ctx, c, id, protocol.KindTurn, nonce, of.Job)
 	if err != nil {
 		if onlyTransient(err) != nil {
 			return err // the same nonce claims again
 		}
 		d.log.InfoContext(ctx, "claim refused", "attempt", id, "error", err)
-		if _, awaited := dir.Allocation(); awaited {
+		if awaited {
 			return d.discard(ctx, dir)
 		}
 		_ = dir.Remove()
@@ -191,7 +193,7 @@ func (d *Daemon) claimAction(ctx context.Context, c *connection, id protocol.Att
 	if err != nil {
 		return err
 	}
-	a, res, err := d.claim(ctx, c, id, protocol.KindAction, nonce)
+	a, res, err := d.claim(ctx, c, id, protocol.KindAction, nonce, "")
 	if err != nil {
 		if onlyTransient(err) != nil {
 			return err

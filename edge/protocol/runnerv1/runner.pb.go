@@ -1784,9 +1784,12 @@ func (x *WorkOrigin) GetAgent() string {
 
 // Stop ends one attempt: cancelled, revoked or replaced.
 type Stop struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AttemptId     string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	AttemptId string                 `protobuf:"bytes,1,opt,name=attempt_id,json=attemptId,proto3" json:"attempt_id,omitempty"`
+	Reason    string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Job of the offer that is taken back, where that alone ends: nobody has claimed it,
+	// and the attempt may be offered again. Empty: the attempt ends, whatever it waits for.
+	Allocation    string `protobuf:"bytes,3,opt,name=allocation,proto3" json:"allocation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1831,6 +1834,13 @@ func (x *Stop) GetAttemptId() string {
 func (x *Stop) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Stop) GetAllocation() string {
+	if x != nil {
+		return x.Allocation
 	}
 	return ""
 }
@@ -2047,7 +2057,9 @@ type ClaimRequest struct {
 	// one is refused.
 	BootNonce string `protobuf:"bytes,3,opt,name=boot_nonce,json=bootNonce,proto3" json:"boot_nonce,omitempty"`
 	// What the owner of the machine decided before a turn was claimed.
-	OwnerDecided  *OwnerDecided `protobuf:"bytes,4,opt,name=owner_decided,json=ownerDecided,proto3" json:"owner_decided,omitempty"`
+	OwnerDecided *OwnerDecided `protobuf:"bytes,4,opt,name=owner_decided,json=ownerDecided,proto3" json:"owner_decided,omitempty"`
+	// Job that the claimed offer named: no offer but that one is claimed.
+	Allocation    string `protobuf:"bytes,5,opt,name=allocation,proto3" json:"allocation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2108,6 +2120,13 @@ func (x *ClaimRequest) GetOwnerDecided() *OwnerDecided {
 		return x.OwnerDecided
 	}
 	return nil
+}
+
+func (x *ClaimRequest) GetAllocation() string {
+	if x != nil {
+		return x.Allocation
+	}
+	return ""
 }
 
 type ClaimResponse struct {
@@ -2649,7 +2668,9 @@ type DeclineRequest struct {
 	// that; wait_ms is what is left of the time.
 	OwnerAsked *OwnerAsked `protobuf:"bytes,4,opt,name=owner_asked,json=ownerAsked,proto3" json:"owner_asked,omitempty"`
 	// What the owner answered, or that nobody did in time, if that is the reason.
-	OwnerDecided  *OwnerDecided `protobuf:"bytes,5,opt,name=owner_decided,json=ownerDecided,proto3" json:"owner_decided,omitempty"`
+	OwnerDecided *OwnerDecided `protobuf:"bytes,5,opt,name=owner_decided,json=ownerDecided,proto3" json:"owner_decided,omitempty"`
+	// Job that the declined offer named: no offer but that one is taken back.
+	Allocation    string `protobuf:"bytes,6,opt,name=allocation,proto3" json:"allocation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2717,6 +2738,13 @@ func (x *DeclineRequest) GetOwnerDecided() *OwnerDecided {
 		return x.OwnerDecided
 	}
 	return nil
+}
+
+func (x *DeclineRequest) GetAllocation() string {
+	if x != nil {
+		return x.Allocation
+	}
+	return ""
 }
 
 type DeclineResponse struct {
@@ -4344,11 +4372,14 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x17\n" +
 	"\aturn_id\x18\x02 \x01(\tR\x06turnId\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x14\n" +
-	"\x05agent\x18\x04 \x01(\tR\x05agent\"=\n" +
+	"\x05agent\x18\x04 \x01(\tR\x05agent\"]\n" +
 	"\x04Stop\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\" \n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1e\n" +
+	"\n" +
+	"allocation\x18\x03 \x01(\tR\n" +
+	"allocation\" \n" +
 	"\x06Fenced\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"p\n" +
 	"\n" +
@@ -4361,14 +4392,17 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x12AcknowledgeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\"\x15\n" +
-	"\x13AcknowledgeResponse\"\xa8\x01\n" +
+	"\x13AcknowledgeResponse\"\xc8\x01\n" +
 	"\fClaimRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x1d\n" +
 	"\n" +
 	"boot_nonce\x18\x03 \x01(\tR\tbootNonce\x12D\n" +
-	"\rowner_decided\x18\x04 \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedR\fownerDecided\"y\n" +
+	"\rowner_decided\x18\x04 \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedR\fownerDecided\x12\x1e\n" +
+	"\n" +
+	"allocation\x18\x05 \x01(\tR\n" +
+	"allocation\"y\n" +
 	"\rClaimResponse\x123\n" +
 	"\x05terms\x18\x01 \x01(\v2\x1d.bivouac.runner.v1.LeaseTermsR\x05terms\x12\x12\n" +
 	"\x04work\x18\x02 \x01(\fR\x04work\x12\x1f\n" +
@@ -4415,7 +4449,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\vapproved_by\x18\t \x01(\tR\n" +
 	"approvedBy\x12)\n" +
 	"\x11max_owner_wait_ms\x18\n" +
-	" \x01(\x03R\x0emaxOwnerWaitMs\"\xe3\x01\n" +
+	" \x01(\x03R\x0emaxOwnerWaitMs\"\x83\x02\n" +
 	"\x0eDeclineRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -4423,7 +4457,10 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12>\n" +
 	"\vowner_asked\x18\x04 \x01(\v2\x1d.bivouac.runner.v1.OwnerAskedR\n" +
 	"ownerAsked\x12D\n" +
-	"\rowner_decided\x18\x05 \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedR\fownerDecided\"\x11\n" +
+	"\rowner_decided\x18\x05 \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedR\fownerDecided\x12\x1e\n" +
+	"\n" +
+	"allocation\x18\x06 \x01(\tR\n" +
+	"allocation\"\x11\n" +
 	"\x0fDeclineResponse\"Z\n" +
 	"\fRenewRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x124\n" +
