@@ -1,0 +1,276 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"bivouac/edge/protocol"
+	"bivouac/edge/state"
+	"bivouac/server/api/apiv1"
+	"bivouac/test/e2e/stack"
+	"bivouac/test/engines/engine"
+	"bivouac/test/engines/nomadserver"
+)
+
+const allocationAgent = `
+agent "coder" {
+  profile       = "coding"
+  placement     = "runner"
+  allocation    = "own"
+  data_boundary = "internal"
+  trust         = "trusted"
+  instructions  = "You change files."
+  model { route = "scripted" }
+  sandbox_tools = ["shell"]
+  sandbox {
+    cpu_millis = 300
+    memory     = "256MiB"
+    disk       = "64MiB"
+  }
+  lease {
+    authority_ttl = "5s"
+    retention     = "40s"
+  }
+}
+`
+
+// A turn appends a line, which is a checkpoint, waits until the test lets it go on, and
+// appends another one.
+const allocationScript = `
+rule "append" {
+  when {
+    user_contains = "append two lines"
+    results       = 0
+  }
+  call "shell" { arguments = { command = "echo once >> log.txt" } }
+}
+rule "wait" {
+  when {
+    user_contains = "append two lines"
+    results       = 1
+  }
+  call "shell" { arguments = { command = "touch waits; while ! test -e go; do sleep 0.1; done; rm -f go waits; echo twice >> log.txt" } }
+}
+rule "done" {
+  when {
+    user_contains = "append two lines"
+    results       = 2
+  }
+  text = "ANSWER: both lines are there."
+}
+`
+
+// allocations is a fleet of one node, alpha, on which each turn has an allocation of its own.
+type allocations struct {
+	*fleet
+	node    *nomadserver.Client
+	dir     *state.Dir // of the node's runner
+	project string
+}
+
+func newAllocations(t *testing.T, p engine.Program) *allocations {
+	t.Helper()
+	s := newStack(t, stack.Config{Script: allocationScript, Agents: []string{allocationAgent}})
+	f := &fleet{person: first(t, s), nomad: nomadserver.Start(t, p), state: s.Path("nodes")}
+	setUpNomad(t, f.nomad, filepath.Dir(f.Program("bivouac")), f.home)
+	token := filepath.Join(t.TempDir(), "token")
+	out, err := f.nomad.Run(t, "acl", "token", "create", "-name", "server", "-policy", "bivouac-server", "-t", "{{.SecretID}}")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := errors.Join(os.Chmod(filepath.Dir(token), 0o700), os.WriteFile(token, []byte(strings.TrimSpace(out)+"\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	block := nomadBlock(f.nomad, token, f.tenant())
+	on := fmt.Sprintf("principal = \"me\"\n    program   = %q\n    state     = %q", f.Program("bivouac-edge"), filepath.Join(f.state, "alpha"))
+	if err := s.UseNomad(t.Context(), strings.Replace(block, `principal = "me"`, on, 1)); err != nil {
+		t.Fatal(err)
+	}
+	a := &allocations{fleet: f, node: f.addNode("alpha")}
+	f.runJob()
+	f.runner("alpha", a.node)
+	if a.dir, err = state.Open(filepath.Join(f.state, "alpha")); err != nil {
+		t.Fatal(err)
+	}
+	a.project = f.project("project", map[string]string{"README": "a project\n"})
+	return a
+}
+
+// begun is a turn whose second command waits, and who supervises it.
+func (a *allocations) begun() (turn string, of state.Attempt, by state.Mark) {
+	a.t.Helper()
+	turn = a.submit("run", "append two lines", "--agent", "coder", "--workspace", a.project).ID
+	return turn, of, a.waits(turn, &of)
+}
+
+// waits until the second command of a turn waits somewhere.
+func (a *allocations) waits(turn string, of *state.Attempt) (by state.Mark) {
+	a.t.Helper()
+	await(a.t, "the second command of turn "+turn, func() error {
+		for _, one := range a.runs(turn) {
+			if _, err := os.Lstat(one.file("waits")); err == nil {
+				*of, by = one.Attempt, one.mark
+				return nil
+			}
+		}
+		return fmt.Errorf("it is %s\n%s", a.must("explain", turn), a.logs())
+	})
+	return by
+}
+
+// running is an attempt on the node, and the process that has it.
+type running struct {
+	state.Attempt
+	mark state.Mark
+}
+
+// file of its workspace, as its supervisor sees it: the volume is that one's alone.
+func (r running) file(name string) string {
+	return filepath.Join("/proc", strconv.Itoa(r.mark.PID), "root", r.Path(), "work", "files", "workspace", name)
+}
+
+// runs are the attempts of a turn that somebody has.
+func (a *allocations) runs(turn string) (all []running) {
+	for _, at := range a.turn(turn).GetAttempts() {
+		d := a.dir.Attempt(protocol.AttemptID(at.GetId()))
+		if m, ok, err := d.Mark(); err == nil && ok && m.Alive() {
+			all = append(all, running{d, m})
+		}
+	}
+	return all
+}
+
+// goesOn lets whatever waits go on until the turn is completed.
+func (a *allocations) goesOn(turn string) *apiv1.Turn {
+	a.t.Helper()
+	await(a.t, "the end of turn "+turn, func() error {
+		if a.turn(turn).GetEndedAt() != nil {
+			return nil
+		}
+		for _, one := range a.runs(turn) {
+			if _, err := os.Lstat(one.file("waits")); err == nil {
+				_ = os.WriteFile(one.file("go"), nil, 0o666) // it may end just now
+			}
+		}
+		return fmt.Errorf("it is %s\n%s", a.must("explain", turn), a.logs())
+	})
+	return a.completed(turn)
+}
+
+// logs of everything on the node.
+func (a *allocations) logs() string {
+	text := a.node.Log() + a.node.TaskLog("*", "edge")
+	dirs, _ := a.dir.Attempts() // for a message
+	for _, d := range dirs {
+		b, _ := os.ReadFile(d.Log())
+		text += d.ID.String() + ":\n" + string(b)
+	}
+	return text
+}
+
+// once holds a turn to what was promised: it was claimed once an attempt, each step was
+// asked for once a checkpoint, and its change is made once. INV-14.
+func (a *allocations) once(turn *apiv1.Turn, asked int) {
+	a.t.Helper()
+	said := a.node.TaskLog("*", "edge")
+	for _, at := range turn.GetAttempts() {
+		if n := strings.Count(said, `msg="an allocation has its supervisor" attempt=`+at.GetId()); n != 1 {
+			a.t.Errorf("attempt %s was claimed %d times", at.GetId(), n)
+		}
+	}
+	if n := len(receivedBy(a.Stack, "append")) - asked; n != 1 {
+		a.t.Errorf("the first step was asked for %d times", n)
+	}
+	out := filepath.Join(a.home, turn.GetId())
+	if err := os.CopyFS(out, os.DirFS(a.project)); err != nil {
+		a.t.Fatal(err)
+	}
+	a.must("apply", turn.GetId(), "--workspace", out)
+	wantFile(a.t, filepath.Join(out, "log.txt"), "once\ntwice\n")
+}
+
+// jobsOf the turns of this deployment, by what Nomad has started of them.
+func (a *allocations) allocsOf(of protocol.AttemptID) (all []*api.AllocationListStub) {
+	a.t.Helper()
+	for n := 1; n < 10; n++ {
+		some, _, err := a.nomad.Root().Jobs().Allocations(protocol.AllocationJob(of, n), true, &api.QueryOptions{Namespace: "agents"})
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		all = append(all, some...)
+	}
+	return all
+}
+
+// A turn of an agent with allocation = "own" is a job of Nomad, on the runner's node, with
+// the definition's limits: its one task is the supervisor, and the runner's daemon is found
+// again by it, and finds it.
+func TestNomadAllocation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the binaries, and runs a real Nomad")
+	}
+	nomadserver.Each(t, func(t *testing.T, p engine.Program) {
+		a := newAllocations(t, p)
+		asked := time.Now()
+		turn, of, by := a.begun()
+		t.Logf("bench name=nomad_allocation_submit_to_second_command value=%d unit=ms", time.Since(asked).Milliseconds())
+		allocs := a.allocsOf(of.ID)
+		if len(allocs) != 1 || allocs[0].ID != by.Alloc || allocs[0].ClientStatus != api.AllocClientStatusRunning || allocs[0].NodeID != a.node.Node {
+			t.Errorf("Nomad has %v, and allocation %s runs", allocs, by.Alloc)
+		}
+		alloc, _, err := a.nomad.Root().Allocations().Info(by.Alloc, &api.QueryOptions{Namespace: "agents"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, err := json.Marshal(alloc.Job)
+		if task := alloc.Job.TaskGroups[0].Tasks[0]; err != nil || *task.Resources.MemoryMB < 256 || !*task.LogConfig.Disabled || strings.Contains(string(spec), "srv_") {
+			t.Errorf("the task is %+v, %v", task, err)
+		}
+		if s := a.edgeStatus(); !strings.Contains(s, "running") || !strings.Contains(s, allocs[0].JobID) {
+			t.Errorf("the owner of the machine is told %s", s)
+		}
+
+		// The runner's own task is replaced: the turn runs on, and is found again.
+		a.replace(a.node)
+		a.runner("alpha", a.node)
+		if now, _, err := of.Mark(); err != nil || now.BootNonce != by.BootNonce || !by.Alive() {
+			t.Errorf("after the runner was replaced its supervisor is %+v, %v; was %+v", now, err, by)
+		}
+		done := a.goesOn(turn)
+		wantAttempts(t, done, "SUCCEEDED on alpha")
+		a.once(done, 0)
+		await(t, "the end of the task", func() error {
+			all := a.allocsOf(of.ID)
+			if i := slices.IndexFunc(all, func(s *api.AllocationListStub) bool { return s.ClientStatus != api.AllocClientStatusComplete }); i >= 0 {
+				return fmt.Errorf("allocation %s is %s", all[i].ID, all[i].ClientStatus)
+			}
+			return nil
+		})
+		if of.Exists() {
+			t.Error("its directory is left (INV-18)")
+		}
+	})
+}
+
+// edgeStatus is what the machine's owner sees.
+func (a *allocations) edgeStatus() string {
+	a.t.Helper()
+	out, err := exec.Command(a.Program("bivouac-edge"), "status", "--state", a.dir.Path()).CombinedOutput()
+	if err != nil {
+		a.t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
