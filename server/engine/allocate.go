@@ -43,6 +43,7 @@ func (e *Engine) tickAllocate(ctx context.Context) (bool, error) {
 	if e.cfg.Allocations == nil {
 		return false, nil
 	}
+	seen, listed := e.allocated.last()
 	var own []execution.Attempt
 	if err := e.cfg.Store.View(ctx, store.AsLoop("allocate"), func(tx *store.Tx) (err error) {
 		own, err = tx.AllocatedAttempts()
@@ -51,14 +52,14 @@ func (e *Engine) tickAllocate(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	listing := e.listAllocations(own)
-	seen, listed := e.allocated.last()
 	if listed.IsZero() {
 		return listing, nil
 	}
+	e.allocated.forget(time.Now())
 	e.endAllocations(own, seen)
 	worked, err := each(own, func(a execution.Attempt) (bool, error) {
 		if a.State != execution.AttemptOffered {
-			e.allocated.begins(a.Runner)
+			e.allocated.begins(a.Runner, a.ClaimedAt)
 			return false, nil // who holds it is judged by its lease alone
 		}
 		if a.AllocationAskedAt.IsZero() {
@@ -93,8 +94,9 @@ func (e *Engine) listAllocations(own []execution.Attempt) bool {
 		ctx, cancel := context.WithTimeout(ctx, askIn)
 		defer cancel()
 		begun := time.Now()
+		e.allocated.lists(begun, hints)
 		seen, err := e.cfg.Allocations.List(ctx)
-		e.allocated.listed(begun, hints, seen, err)
+		e.allocated.listed(begun, seen, err)
 		if err != nil {
 			e.cfg.Log.Warn("allocations could not be listed: none is asked for until they are", "error", err)
 		}
@@ -132,6 +134,9 @@ func (e *Engine) endAllocations(own []execution.Attempt, seen []Allocated) {
 			continue // its node may be out of reach
 		}
 		if !e.cfg.Ops.Start(stopOp(s.Job), func(ctx context.Context) {
+			if e.replicas.leading() == 0 {
+				return // another may have asked for it since
+			}
 			ctx, cancel := context.WithTimeout(ctx, askIn)
 			defer cancel()
 			if err := e.cfg.Allocations.Stop(ctx, s); err != nil { // the next list shows it again

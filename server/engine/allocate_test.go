@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/runnerv1"
 	"bivouac/server/engine"
 	et "bivouac/server/engine/enginetest"
 	"bivouac/server/execution"
@@ -338,4 +339,69 @@ func TestNoAllocations(t *testing.T) {
 		}
 		wantWaiting(t, w, turn.ID, "it was not started by Nomad")
 	})
+}
+
+// A machine that declines each offer costs few jobs, however long it does.
+func TestDeclinedOffersMakeFewJobs(t *testing.T) {
+	inHostedWorld(t, func(w *et.World, n *et.Nomad, r *et.Runner) {
+		r.Claims = false
+		last := ""
+		w.Submit(w.Session("coder"), "fix it")
+		w.Settle()
+		for range 100 {
+			if r.Offered != nil && r.Offered.Allocation != last {
+				last = r.Offered.Allocation
+				if err := w.Engine.Decline(ctx(), r.Caller(), &runnerv1.DeclineRequest{AttemptId: r.Offered.AttemptId, Epoch: r.Epoch(), Allocation: last, Reason: "it has no room"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Sleep(time.Second)
+		}
+		if made := len(n.Registered); made < 2 || made > 6 {
+			t.Errorf("%d jobs were made in 100 s for a turn that its machine does not take", made)
+		}
+	})
+}
+
+// With the limits as they come, a turn for which no task comes is offered again.
+func TestAllocationThatNeverComesIsOfferedAgain(t *testing.T) {
+	inHostedWorld(t, func(w *et.World, n *et.Nomad, r *et.Runner) {
+		n.Slow = true
+		turn, _ := waits(t, w)
+		w.Sleep(5*time.Minute + 10*time.Second)
+		if now := attemptOf(t, w, turn.ID); now.Allocations < 2 {
+			t.Errorf("it was not offered again: attempt %s after %d offers", now.State, now.Allocations)
+		}
+	})
+}
+
+// A node on which allocations end before they begin is tried ever more seldom, also beside
+// one that has run there for long.
+func TestSpoiledNodeBesideOneThatRuns(t *testing.T) {
+	tried := map[bool]int{}
+	for _, beside := range []bool{false, true} {
+		inHostedWorld(t, func(w *et.World, n *et.Nomad, r *et.Runner) {
+			if beside {
+				w.Submit(w.Session("coder"), "a long one")
+				for r.Whole() == nil {
+					w.Sleep(2 * time.Second)
+				}
+				r.Turn().Begin()
+				w.Settle()
+			}
+			n.Room = map[bool]int{true: 1}[beside] // none for another
+			before := len(n.Registered)
+			turn, _ := waits(t, w)
+			for range 100 {
+				if a := attemptOf(t, w, turn.ID); a.Allocation != "" {
+					n.End(a.Allocation, "its task failed")
+				}
+				w.Sleep(time.Second)
+			}
+			tried[beside] = len(n.Registered) - before
+		})
+	}
+	if tried[true] == 0 || tried[true] > 2*tried[false] {
+		t.Errorf("%d jobs beside one that runs, %d without it", tried[true], tried[false])
+	}
 }

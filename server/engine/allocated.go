@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -19,13 +20,19 @@ type allocated struct {
 	begun  time.Time            // of the last list that was answered; zero: none was
 	tried  time.Time            // of the last list
 	hints  uint64               // before the last list
-	again  bool                 // something was changed since
+	again  bool                 // something was changed since it began
 	asks   map[string]time.Time // jobs that were asked for lately
 	inHand map[string]bool      // jobs that are being ended since the last list
 	// Why none is asked for: lists fail, requests do, or too many wait.
 	failing, refusing, waiting brake
 	// spoiled are runners on whose nodes allocations end before they begin.
-	spoiled map[protocol.RunnerID]brake
+	spoiled map[protocol.RunnerID]spoil
+}
+
+// spoil holds a node back on which an allocation ended before it began.
+type spoil struct {
+	brake
+	last time.Time
 }
 
 // brake holds something for a while, which grows with each time.
@@ -50,6 +57,8 @@ func (b *brake) holds(now time.Time) bool { return b.tries > 0 && now.Before(b.u
 const (
 	// knownFor is how long a list counts.
 	knownFor = 2 * time.Minute
+	// forgetAfter is how long the last bad end on a node is remembered.
+	forgetAfter = time.Hour
 	// fewWaiting may always wait for room at the other scheduler; more are a quarter of
 	// what may be there at all.
 	fewWaiting = 5
@@ -59,7 +68,7 @@ const (
 )
 
 func newAllocated(most int) *allocated {
-	return &allocated{most: most, asks: map[string]time.Time{}, inHand: map[string]bool{}, spoiled: map[protocol.RunnerID]brake{}}
+	return &allocated{most: most, asks: map[string]time.Time{}, inHand: map[string]bool{}, spoiled: map[protocol.RunnerID]spoil{}}
 }
 
 // due reports that a list is due.
@@ -78,11 +87,17 @@ func (a *allocated) due(hints uint64, every time.Duration, now time.Time) bool {
 	}
 }
 
-// listed takes a list in.
-func (a *allocated) listed(begun time.Time, hints uint64, seen []Allocated, failure error) {
+// lists: one begins. What is changed from now on may not be in it.
+func (a *allocated) lists(begun time.Time, hints uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.tried, a.hints, a.again = begun, hints, false
+}
+
+// listed takes in the list that was begun then.
+func (a *allocated) listed(begun time.Time, seen []Allocated, failure error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if failure != nil {
 		a.failing.on(begun, placement.Said{Text: failure.Error(), Remedy: "bivouac doctor"}, minBrake, maxBrake)
 		return
@@ -228,17 +243,28 @@ func (a *allocated) spoils(r protocol.RunnerID, now time.Time, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	b := a.spoiled[r]
+	b.last = now
 	if !b.holds(now) {
 		b.on(now, placement.Said{Text: why, Remedy: "nomad job status JOB, with the job of that sentence"}, minBrake, maxBrake)
 	}
 	a.spoiled[r] = b
 }
 
-// begins: an allocation there did begin.
-func (a *allocated) begins(r protocol.RunnerID) {
+// begins: an allocation there began at a time. One that has run since before the last that
+// did not says nothing about the node now.
+func (a *allocated) begins(r protocol.RunnerID, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.spoiled, r)
+	if b, ok := a.spoiled[r]; ok && at.After(b.last) {
+		delete(a.spoiled, r)
+	}
+}
+
+// forget the nodes that nothing ended on for long: their runners may be gone.
+func (a *allocated) forget(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.spoiled, func(_ protocol.RunnerID, b spoil) bool { return now.Sub(b.last) > forgetAfter })
 }
 
 // full says for which runners there is none now: one of their jobs waits for room, or

@@ -162,9 +162,13 @@ func offeredTo(a protocol.AttemptID, r protocol.RunnerID) string {
 // How long that pause is the first time, and at most.
 const minOffered, maxOffered = 100 * time.Millisecond, 5 * time.Second
 
+// With an allocation each offer is a job for another scheduler, and the pause is longer.
+const minAllocated, maxAllocated = 5 * time.Second, 2 * time.Minute
+
 // offer invites one runner to claim, by its mailbox: a command to a machine is
 // never lost on the way. Without a runner the reason is kept for explain.
 func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error) {
+	own := false
 	err = e.cfg.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
 		worked = false
 		if err := e.guardLead(tx); err != nil {
@@ -186,7 +190,7 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 		if err != nil {
 			return err
 		}
-		if a.Requirements.Allocation {
+		if own = a.Requirements.Allocation; own {
 			if more, err := e.mayAllocate(tx, d.Runner); err != nil || !more {
 				return err
 			}
@@ -207,13 +211,18 @@ func (e *Engine) offer(ctx context.Context, d Decision) (worked bool, err error)
 			DeadlineUs: tx.Now.Add(e.cfg.Limits.offerTTL(next.Allocation != "")).UnixMicro()}}})
 	})
 	if worked && err == nil {
-		e.pauses.again(offeredTo(d.Attempt, d.Runner), time.Now(), minOffered, maxOffered)
+		least, most := minOffered, maxOffered
+		if own {
+			least, most = minAllocated, maxAllocated
+		}
+		e.pauses.again(offeredTo(d.Attempt, d.Runner), time.Now(), least, most)
 		e.cfg.Log.Info("attempt offered", "attempt", d.Attempt, "runner", d.Runner)
 	}
 	return worked, err
 }
 
-// withdraw takes an offer back; another runner is asked first.
+// withdraw takes an offer back; another runner is asked first. A machine that waits for
+// an allocation is told: it has a slot for it.
 func (e *Engine) withdraw(ctx context.Context, offered execution.Attempt, why string) error {
 	err := e.cfg.Store.Update(ctx, store.AsLoop("place"), func(tx *store.Tx) error {
 		a, err := tx.Attempt(offered.ID)
@@ -228,7 +237,11 @@ func (e *Engine) withdraw(ctx context.Context, offered execution.Attempt, why st
 			return err
 		}
 		next.DeferReason = why
-		return tx.SaveAttempt(next, a.State, a.Fence)
+		if err := tx.SaveAttempt(next, a.State, a.Fence); err != nil || a.Allocation == "" {
+			return err
+		}
+		return e.mail(tx, a.Runner, a.ID, &runnerv1.AttachResponse{Kind: &runnerv1.AttachResponse_Stop{
+			Stop: &runnerv1.Stop{AttemptId: a.ID.String(), Allocation: a.Allocation, Reason: why}}})
 	})
 	if err == nil {
 		e.pauses.set(passedOver(offered.ID, offered.Runner), time.Now().Add(2*e.cfg.Limits.OfferTTL))

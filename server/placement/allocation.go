@@ -2,7 +2,9 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/server/execution"
 )
 
@@ -30,6 +32,9 @@ func allocates(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 	}
 	if !r.Facts.Allocations {
 		add("its bivouac-edge does not start turns in allocations of their own", "on that machine: install a newer bivouac-edge, and start its job again")
+	}
+	if slices.Contains(r.Facts.SecondKeys, secondkey.Turn) {
+		add("its owner is asked about each turn there, and Nomad is not asked for an allocation that may wait for an answer", "take \"turn\" out of second_key in edge.hcl on that machine, "+shareInstead)
 	}
 	if full := f.Allocations.Full[r.ID]; full.Text != "" {
 		add(full.Text, full.Remedy)

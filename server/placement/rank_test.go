@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/protocol/secondkey"
 	"bivouac/server/execution"
 )
 
@@ -149,6 +150,7 @@ func TestAllocation(t *testing.T) {
 			f.Hosts["run_1"] = Host{Unknown: Said{"Nomad has not answered", "nomad status"}}
 		},
 		"does not start turns in allocations of their own": func(r *execution.Runner, _ *Fleet) { r.Facts.Allocations = false },
+		"its owner is asked about each turn there":         func(r *execution.Runner, _ *Fleet) { r.Facts.SecondKeys = []string{"files.write", secondkey.Turn} },
 		"this server starts no allocations":                func(_ *execution.Runner, f *Fleet) { f.Allocations = Allocations{} },
 		"all of the 3 allocations of this server are taken": func(_ *execution.Runner, f *Fleet) {
 			f.Allocations.Taken = 3
@@ -160,6 +162,7 @@ func TestAllocation(t *testing.T) {
 	} {
 		f := fleet(runner("run_1", "laptop"))
 		f.Runners[0].Workload, f.Runners[0].Facts.Allocations = "agents/bivouac-runner/edge/node", true
+		f.Runners[0].Facts.SecondKeys = []string{"files.write"} // not about turns
 		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": {}}, Allocations{Most: 3, Taken: 2}
 		if r := Rank(own, f); len(r.Candidates) != 1 {
 			t.Fatalf("the twin of %q: %+v", says, r)

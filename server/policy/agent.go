@@ -41,6 +41,10 @@ const (
 	AllocationOwn    = "own"
 )
 
+// allocationWithin is place_within of a definition with allocations of its own that says
+// none: another scheduler may be asked more than once.
+const allocationWithin = 15 * time.Minute
+
 // Model names a route of the broker.
 type Model struct {
 	Route           string

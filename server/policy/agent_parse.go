@@ -97,7 +97,7 @@ func (r *reader) allocation(s section, a *Agent) {
 	if kind != AllocationOwn {
 		return
 	}
-	a.Allocation = kind
+	a.Allocation, a.Limits.PlaceWithin = kind, allocationWithin
 	if a.Placement != "runner" {
 		r.refuse(s.rangeOf("allocation"), "allocation = \"own\" needs placement = \"runner\": a service-placed turn runs in the server")
 	}

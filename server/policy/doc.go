@@ -22,7 +22,8 @@
 //	  placement     = "service"      # service, runner; by profile
 //	  data_boundary = "personal"     # required; the model route must admit it
 //	  allocation    = "shared"       # shared (default), own: each turn has the sandbox's limits
-//	                                 # of its node to itself, as a task that Nomad starts there
+//	                                 # of its node to itself, as a task that Nomad starts there;
+//	                                 # place_within is 15m then, where limits say nothing
 //	  trust         = "untrusted"    # untrusted (default), trusted
 //	  adapter       = "native"       # native (default), scripted
 //	  runners       = ["laptop"]     # names or ids; absent: any bound runner

@@ -64,7 +64,7 @@ var layers = []layer{
 	{"server/session", []string{"edge/protocol", "edge/runtime/runtimev1", "server/steptable"}, nil, "sessions know no runners"},
 	{"server/execution", []string{"edge/protocol", "server/steptable"}, nil, "execution knows no sessions"},
 	{"server/policy", []string{"edge/protocol", "edge/runtime/runtimev1", "edge/runtime/loop/schema"}, nil, "policy is pure"},
-	{"server/placement", []string{"edge/protocol", "server/execution"}, nil, "placement is pure"},
+	{"server/placement", []string{"edge/protocol", "edge/protocol/secondkey", "server/execution"}, nil, "placement is pure"},
 	{"server/planted", nil, []string{}, "names of bugs depend on nothing"},
 	{"server/capability", []string{"edge/protocol"}, nil, "claims and signatures"},
 
