@@ -47,6 +47,7 @@ type Entry struct {
 	body map[string]any
 
 	// Of Run's one goroutine.
+	asked      bool // to be registered, whatever came of it
 	registered bool
 	token      [sha256.Size]byte
 	passing    bool
@@ -144,6 +145,7 @@ func (e *Entry) enter(ctx context.Context) error {
 	if e.registered && token == e.token {
 		return nil
 	}
+	e.asked = true // the answer may be lost where the agent took it
 	if err := e.p.Agent.Put(ctx, "agent/service/register", nil, e.body); err != nil {
 		return err
 	}
@@ -189,21 +191,24 @@ func (e *Entry) say(err error) {
 
 // leave takes the service out. What cannot be reached now finds out by the check.
 func (e *Entry) leave(ctx context.Context) {
-	if !e.registered {
+	if !e.asked {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaveIn)
 	defer cancel()
-	// The agent takes it out of the catalog with the token of the registration, which may
-	// have been replaced since.
-	err := e.enter(ctx)
+	var err error
+	if e.registered {
+		// The agent takes it out of the catalog with the token of the registration, which
+		// may have been replaced since.
+		err = e.enter(ctx)
+	}
 	if err == nil {
 		err = e.p.Agent.Put(ctx, "agent/service/deregister/"+e.id, nil, nil)
 	}
 	if err != nil && client.KindOf(err) != client.Absent {
-		e.p.Log.Warn("the service stays in Consul's catalog, and is critical soon", "service", e.p.Service.Name, "error", err)
+		e.p.Log.Warn("the service may stay in Consul's catalog, and is critical soon then", "service", e.p.Service.Name, "error", err)
 		return
 	}
-	e.registered = false
+	e.asked, e.registered = false, false
 	e.p.Log.Info("left Consul's catalog", "service", e.p.Service.Name)
 }

@@ -156,3 +156,55 @@ func TestAddress(t *testing.T) {
 		t.Errorf("meta %v", meta)
 	}
 }
+
+// losing is an agent that does what it is asked to, and whose first answer is lost: the
+// process stops before it comes.
+type losing struct {
+	agent
+	took chan struct{}
+}
+
+func (l *losing) Put(ctx context.Context, path string, cas *uint64, body any) error {
+	err := l.agent.Put(ctx, path, cas, body)
+	if err == nil && l.saw("register") == 1 && l.saw("deregister") == 0 {
+		close(l.took)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
+}
+
+// A process that stops while its registration is under way leaves the catalog too, and one
+// that has asked for nothing says nothing.
+func TestStopWhileItRegisters(t *testing.T) {
+	for _, begins := range []bool{true, false} {
+		a := &losing{took: make(chan struct{})}
+		e, err := New(Params{Agent: a, Service: service(), Of: settings.Broker, Instance: "one", Address: "127.0.0.1:7402"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		if !begins {
+			stop()
+		}
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx) }()
+		if begins {
+			<-a.took
+			a.with(func() {
+				if !a.knows {
+					t.Error("the agent did not take the registration")
+				}
+			})
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		a.with(func() {
+			if a.knows || begins != (len(a.asked) == 2) || !begins && len(a.asked) > 0 {
+				t.Errorf("begun %t: it stays in the catalog: %t, after %q", begins, a.knows, a.asked)
+			}
+		})
+	}
+}
