@@ -57,7 +57,7 @@ func TestPrint(t *testing.T) {
 		t.Errorf("what stands in the way was written over: %v", err)
 	}
 	d[0].State = InTheWay
-	if err := d.Apply(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "policy b is there, is about climate too") || !strings.Contains(err.Error(), "--name NAME") {
+	if err := d.Apply(t.Context(), nil, nil); err == nil || !strings.Contains(err.Error(), "policy b is there, is about service \"climate\" too") || !strings.Contains(err.Error(), "--name NAME") {
 		t.Errorf("another broker's policy was written over: %v", err)
 	}
 }

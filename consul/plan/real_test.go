@@ -142,7 +142,7 @@ func TestTwoBrokers(t *testing.T) {
 		if err := apply(first); err != nil {
 			t.Fatal(err)
 		}
-		if err := apply(plan.New(plan.DefaultName, []string{"tickets"})); protocol.CodeOf(err) != protocol.CodeConflict || !strings.Contains(err.Error(), "is about weather too") {
+		if err := apply(plan.New(plan.DefaultName, []string{"tickets"})); protocol.CodeOf(err) != protocol.CodeConflict || !strings.Contains(err.Error(), `is about service "weather" too`) {
 			t.Errorf("the first one's policy: %v", err)
 		}
 		if d := diff(t, first, admin); len(d) != 0 {

@@ -95,7 +95,7 @@ var layers = []layer{
 	{"consul", []string{"edge/filemode", "consul/refused", "edge/protocol"}, nil, "paths know names only"},
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 	{"consul/client", []string{"edge/filemode", "edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/consul/api"}, "the one place that reads Consul's answers"},
-	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{}, "what Consul must have is data"},
+	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "github.com/zclconf/go-cty"}, "what Consul must have is data, and what it has instead is read"},
 	{"consul/settings", []string{"consul", "consul/client", "edge/filemode", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2"}, "a block is read, and nobody asked"},
 	{"consul/catalog", []string{"consul/client", "consul/settings", "edge/finding", "edge/legible", "edge/op", "edge/protocol", "server/broker/secret"}, []string{}, "an entry of the catalog decides nothing"},
 	{"consul/mesh", []string{"consul/client", "consul/settings", "edge/identity", "edge/link", "edge/op", "edge/protocol"}, []string{"golang.org/x/sync"}, "an identity of Consul's knows no path"},
