@@ -29,8 +29,8 @@ type awaited struct {
 	// over: nothing is left here of it, and the server is to be told, unless told is nil.
 	over atomic.Bool
 	told *runnerv1.DeclineRequest
-	// unwanted: the server ended it.
-	unwanted atomic.Bool
+	// unwanted is the server's word that ended it.
+	unwanted atomic.Pointer[protocol.Error]
 }
 
 // Times of an awaited turn.
@@ -101,6 +101,14 @@ func (d *Daemon) forgetAwaited(ctx context.Context, id protocol.AttemptID) error
 	return d.discard(ctx, d.cfg.State.Attempt(id))
 }
 
+// later reports that an offer was made after another one of its attempt. One without an
+// allocation has no number: the order of deliveries is all that is known.
+func later(o, before *runnerv1.Offer) bool {
+	_, n, err := protocol.ParseAllocationJob(o.GetAllocation())
+	_, had, errBefore := protocol.ParseAllocationJob(before.GetAllocation())
+	return err != nil || errBefore != nil || n > had
+}
+
 // awaits reports what is waited for, or is over and not told yet.
 func (d *Daemon) awaits(id protocol.AttemptID) bool {
 	return d.awaiting.get(id) != nil || d.ops.Running(awaitOp(id))
@@ -148,7 +156,7 @@ func (d *Daemon) stepAwait(ctx context.Context, w *awaited) (over bool, err erro
 	if w.over.Load() {
 		return d.tell(ctx, w)
 	}
-	if w.unwanted.Load() {
+	if w.unwanted.Load() != nil {
 		return d.giveUp(ctx, w, nil)
 	}
 	if reason := d.refusal(w.offer); reason != "" {
@@ -192,6 +200,12 @@ func (d *Daemon) claimAwaited(ctx context.Context, w *awaited, mark state.Mark) 
 		}
 		return false, err // the same nonce claims again
 	}
+	// Who ends an attempt looks for it here first, and then among those that were claimed.
+	if why := w.unwanted.Load(); why != nil {
+		if a := d.table.get(w.id); a != nil {
+			d.cutOff(a, why)
+		}
+	}
 	return true, nil
 }
 
@@ -219,11 +233,15 @@ func (d *Daemon) giveUp(ctx context.Context, w *awaited, no *runnerv1.DeclineReq
 	return d.tell(ctx, w)
 }
 
-// tell sends the offer elsewhere, when there is a link.
+// tell sends the offer elsewhere, when there is a link and the server has not taken it
+// back itself.
 func (d *Daemon) tell(ctx context.Context, w *awaited) (over bool, err error) {
+	if w.told == nil || w.unwanted.Load() != nil {
+		return true, nil
+	}
 	c := d.line.get()
-	if w.told == nil || c == nil {
-		return w.told == nil, nil
+	if c == nil {
+		return false, nil
 	}
 	if err := d.decline(ctx, c, w.offer, w.told); err != nil {
 		if isStaleEpoch(err) {
@@ -265,10 +283,11 @@ func (d *Daemon) recoverAwaited(ctx context.Context, dir state.Attempt) {
 	}
 }
 
-// awaitedBeside counts turns that wait for their allocation, but for one.
+// awaitedBeside counts turns that wait for their allocation, but for one and for what the
+// server has taken back.
 func (d *Daemon) awaitedBeside(id string) (n int) {
 	for _, w := range d.awaiting.all() {
-		if w.id.String() != id && !w.over.Load() {
+		if w.id.String() != id && w.unwanted.Load() == nil && !w.over.Load() {
 			n++
 		}
 	}

@@ -305,68 +305,6 @@ func TestAttemptIsOfferedAgain(t *testing.T) {
 	})
 }
 
-// An attempt is offered again before the end of its first allocation could be told: what
-// it is offered now stands, and nothing of the first one's end is said of it. INV-14.
-func TestOfferedAgainBeforeTheEndWasTold(t *testing.T) {
-	over := func(f *fakeServer, m *machine) state.Attempt {
-		a, first := m.awaitedTurn()
-		m.takes(a, first)
-		f.net.Cut(true)
-		m.dies(a)
-		m.await("the first one's end", time.Minute, func() bool { w := m.daemon.awaiting.get(a.ID); return w != nil && w.over.Load() && !a.Exists() })
-		return a
-	}
-	begins := func(t *testing.T, f *fakeServer, m *machine, a state.Attempt, job string) {
-		t.Helper()
-		m.await("the turn to begin", time.Minute, func() bool {
-			w := m.twins.get(a.ID)
-			return w != nil && w.see(func() bool { return w.begun != nil })
-		})
-		time.Sleep(10 * time.Second)
-		if n, _ := f.claimsOf(a.ID); n != 1 || f.declinedFor(a.ID) != "" || get(f, func() string { return f.claimed[a.ID.String()] }) != job {
-			t.Errorf("%d claims, declined with %q", n, f.declinedFor(a.ID))
-		}
-	}
-	t.Run("with another allocation", func(t *testing.T) {
-		virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-			m.run()
-			m.connected()
-			a := over(f, m)
-			second := protocol.AllocationJob(a.ID, 2)
-			f.offerAllocation(a.ID, second, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{}}})
-			f.net.Cut(false)
-			m.expects(a.ID, second)
-			other := newAttempt()
-			f.offer(other, protocol.KindTurn, &runnerv1.Work{})
-			m.await("the refusal of another turn", time.Minute, func() bool { return strings.Contains(f.declinedFor(other), "all 1 slots") })
-			m.task(a, second)
-			begins(t, f, m, a, second)
-		})
-	})
-	t.Run("as turns are otherwise", func(t *testing.T) {
-		virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-			m.run()
-			m.connected()
-			a := over(f, m)
-			f.offer(a.ID, protocol.KindTurn, &runnerv1.Work{Kind: &runnerv1.Work_Turn{Turn: &runnerv1.TurnWork{}}})
-			f.net.Cut(false)
-			begins(t, f, m, a, "")
-		})
-	})
-	t.Run("twin: not offered again, it is told", func(t *testing.T) {
-		virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-			m.run()
-			m.connected()
-			a := over(f, m)
-			f.net.Cut(false)
-			m.gone(a)
-			if f.declinedFor(a.ID) == "" || get(f, func() string { return f.declinedJob[a.ID.String()] }) != protocol.AllocationJob(a.ID, 1) {
-				t.Errorf("declined with %q", f.declinedFor(a.ID))
-			}
-		})
-	})
-}
-
 // A daemon that starts again waits on for an allocation, and finds a supervisor that runs
 // in one: the work is not begun again, nor claimed. INV-14.
 func TestDaemonRestartFindsAllocations(t *testing.T) {

@@ -52,16 +52,18 @@ func (d *Daemon) cutOff(a *attempt, why *protocol.Error) {
 	d.endTurn(a, why.Message)
 }
 
-// stopAttempt obeys the server's word that an attempt should end.
+// stopAttempt obeys the server's word that an attempt should end, or one offer of it. An
+// attempt whose claim is under way is cut off by who claims it.
 func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
-	if w := d.awaiting.get(protocol.AttemptID(s.GetAttemptId())); w != nil {
-		w.unwanted.Store(true)
+	why := protocol.Errorf(protocol.CodeCancelled, "%s", s.GetReason())
+	job := s.GetAllocation()
+	if w := d.awaiting.get(protocol.AttemptID(s.GetAttemptId())); w != nil && (job == "" || job == w.offer.GetAllocation()) {
+		w.unwanted.Store(why)
 	}
 	a := d.table.get(protocol.AttemptID(s.GetAttemptId()))
-	if a == nil {
+	if a == nil || job != "" { // an offer was taken back, and no offer is claimed then
 		return
 	}
-	why := protocol.Errorf(protocol.CodeCancelled, "%s", s.GetReason())
 	if a.kind == protocol.KindAction { // an effect that began is not cut off
 		why = protocol.Errorf(protocol.CodeCancelled, "stopped before it happened: %s", s.GetReason())
 	}

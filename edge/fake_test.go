@@ -75,7 +75,8 @@ type fakeServer struct {
 	refused              map[string]protocol.Code // claims, by attempt
 	mute                 bool                     // reports get no answer
 
-	lostLeaves int // answers to Leave that do not arrive, though it is done
+	heldClaims chan struct{} // until it is closed answers to claims are under way
+	lostLeaves int           // answers to Leave that do not arrive, though it is done
 }
 
 type fakeCode struct {
@@ -362,6 +363,11 @@ func (f *fakeServer) Claim(_ context.Context, r *runnerv1.ClaimRequest) (*runner
 		c = &fakeClaim{nonce: r.GetBootNonce(), fence: 1<<32 | int64(len(f.claims)+1)}
 		f.claims[r.GetAttemptId()] = c
 		f.claimed[r.GetAttemptId()] = r.GetAllocation()
+	}
+	if held := f.heldClaims; held != nil {
+		f.mu.Unlock()
+		<-held
+		f.mu.Lock()
 	}
 	return &runnerv1.ClaimResponse{Terms: f.terms(c.fence), Work: work, SpecDigest: canonical.Digest(work)}, nil
 }

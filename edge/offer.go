@@ -27,8 +27,8 @@ func (d *Daemon) offer(ctx context.Context, c *connection, o *runnerv1.Offer) er
 	if d.table.get(id) != nil {
 		return nil // claimed before; the answer to the server is on its way
 	}
-	if w := d.awaiting.get(id); w != nil && w.offer.GetAllocation() == o.GetAllocation() {
-		return nil // waited for; the delivery came again
+	if w := d.awaiting.get(id); w != nil && !later(o, w.offer) {
+		return nil // the delivery came again, or after a later one
 	}
 	if reason := d.refusal(o); reason != "" {
 		return d.decline(ctx, c, o, &runnerv1.DeclineRequest{Reason: reason})
