@@ -36,7 +36,7 @@ func (e *Engine) Claim(ctx context.Context, c store.Caller, req *runnerv1.ClaimR
 	var auth *authority
 	var turn session.Turn
 	err = e.change(ctx, "claim", func(tx *store.Tx) (_ *turnTx, err error) {
-		if a, err = e.claimAttempt(tx, id, c.Runner(), req.BootNonce); err != nil {
+		if a, err = e.claimAttempt(tx, id, c.Runner(), req); err != nil {
 			return nil, err
 		}
 		e.links.claimed(c.Runner(), id) // before the commit, after which others may ask for its cleanup
@@ -71,13 +71,26 @@ func (e *Engine) visible(ctx context.Context, c store.Caller, id protocol.Attemp
 	})
 }
 
-func (e *Engine) claimAttempt(tx *store.Tx, id protocol.AttemptID, r protocol.RunnerID, nonce string) (execution.Attempt, error) {
+// claimAttempt gives an attempt to who claims the offer that stands. The supervisor of an
+// allocation whose offer was taken back is not the one of the next. INV-14.
+func (e *Engine) claimAttempt(tx *store.Tx, id protocol.AttemptID, r protocol.RunnerID, req *runnerv1.ClaimRequest) (execution.Attempt, error) {
 	if plantedNoClaim {
 		if a, err := tx.Attempt(id); err == nil && a.State.Held() {
 			return a, nil
 		}
 	}
-	return tx.ClaimAttempt(id, r, nonce)
+	a, err := tx.ClaimAttempt(id, r, req.BootNonce)
+	if err == nil && a.Allocation != req.Allocation {
+		return a, protocol.Errorf(protocol.CodeConflict, "attempt %s is offered in another way: %s", id, anotherWay(a))
+	}
+	return a, err
+}
+
+func anotherWay(a execution.Attempt) string {
+	if a.Allocation == "" {
+		return "its machine starts its supervisor"
+	}
+	return "the supervisor is that of job " + a.Allocation
 }
 
 // claimed checks authority again, and lets a turn's wall time run from its claim.
@@ -173,7 +186,8 @@ func (e *Engine) heldTerms(h held, id protocol.AttemptID) (*runnerv1.LeaseTerms,
 	return t, err
 }
 
-// Decline sends an offer elsewhere.
+// Decline sends an offer elsewhere: the one that the machine names, and none that the
+// attempt was made since.
 func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.DeclineRequest) error {
 	id, err := protocol.ParseID[protocol.AttemptKind](req.AttemptId)
 	if err != nil {
@@ -190,7 +204,7 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 		}
 		return err
 	})
-	if err != nil || a.State != execution.AttemptOffered || a.Runner != c.Runner() {
+	if err != nil || a.State != execution.AttemptOffered || a.Runner != c.Runner() || a.Allocation != req.Allocation {
 		return err // gone elsewhere already
 	}
 	if over, err := e.declinedByOwner(ctx, a, req); over || err != nil {

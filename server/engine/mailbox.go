@@ -64,7 +64,7 @@ func delivery(tx *store.Tx, item execution.MailboxItem) (*runnerv1.AttachRespons
 		// It went to another machine, and is none of this one's business.
 	case err != nil:
 		return nil, err
-	case a.Runner == item.Runner && !a.State.Terminal() && a.State != execution.AttemptQueued:
+	case a.Runner == item.Runner && a.Allocation == m.GetOffer().GetAllocation() && !a.State.Terminal() && a.State != execution.AttemptQueued:
 		return m, nil // claimed counts too: the answer to the claim may be lost
 	}
 	m.Kind = nil

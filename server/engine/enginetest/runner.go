@@ -238,6 +238,9 @@ func (r *Runner) mail() bool {
 			}
 		case *runnerv1.AttachResponse_Stop:
 			r.Stopped = append(r.Stopped, k.Stop.AttemptId)
+			r.waiting = slices.DeleteFunc(r.waiting, func(w *runnerv1.Offer) bool {
+				return w.AttemptId == k.Stop.AttemptId && (k.Stop.Allocation == "" || w.Allocation == k.Stop.Allocation)
+			})
 		case *runnerv1.AttachResponse_ToolAnswer:
 			r.Answers = append(r.Answers, k.ToolAnswer)
 		case *runnerv1.AttachResponse_Fenced:
@@ -278,7 +281,7 @@ func (r *Runner) supervise() (worked bool) {
 
 func (r *Runner) claim(o *runnerv1.Offer) {
 	h := &Held{ID: protocol.AttemptID(o.AttemptId), Nonce: "nonce-" + o.AttemptId}
-	resp, err := r.w.Engine.Claim(context.Background(), r.caller, &runnerv1.ClaimRequest{AttemptId: o.AttemptId, Epoch: r.epoch, BootNonce: h.Nonce})
+	resp, err := r.w.Engine.Claim(context.Background(), r.caller, &runnerv1.ClaimRequest{AttemptId: o.AttemptId, Epoch: r.epoch, BootNonce: h.Nonce, Allocation: o.Allocation})
 	switch protocol.CodeOf(err) {
 	case "":
 	case protocol.CodeConflict, protocol.CodeNotFound, protocol.CodeFailedPrecondition, protocol.CodePermissionDenied:
