@@ -23,6 +23,12 @@ func superviseTask(ctx context.Context, t allocation.Task, worker string) error 
 	if err != nil || !taken {
 		return err
 	}
+	// A signal until here ends the task; one that comes later ends this process, or is the
+	// next program's. Where none is left the daemon finds that, and says so.
+	if s := signalsOf(ctx); ctx.Err() != nil || s != nil && !s.giveBack() {
+		t.Log.Info("this task was stopped before it had begun, and ends", "attempt", a.ID, "job", t.Job)
+		return nil
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

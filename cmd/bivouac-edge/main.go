@@ -10,10 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"path"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -32,9 +30,9 @@ import (
 var version = "dev" // set by the build
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command().ExecuteContext(ctx)
-	stop()
+	s := untilSignal(context.Background())
+	err := command().ExecuteContext(s.ctx)
+	s.cancel(nil)
 	var over finding.Verdict
 	if errors.As(err, &over) {
 		os.Exit(int(over))

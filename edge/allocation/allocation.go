@@ -83,7 +83,11 @@ func Take(ctx context.Context, t Task) (a state.Attempt, ok bool, err error) {
 	a = dir.Attempt(id)
 	log := t.Log.With("attempt", id, "job", t.Job, "allocation", t.Alloc)
 	log.Info("this task waits until bivouac-edge has its turn", "within", t.Wait)
+	const stopped = "the task was stopped before it had begun"
 	for until := time.Now().Add(t.Wait); ; {
+		if ctx.Err() != nil {
+			return a, false, t.nothing(a, log, stopped)
+		}
 		m, err := a.Take(t.Job, t.Alloc)
 		switch {
 		case err == nil:
@@ -98,9 +102,7 @@ func Take(ctx context.Context, t Task) (a state.Attempt, ok bool, err error) {
 		case !time.Now().Before(until):
 			return a, false, t.nothing(a, log, nobody(dir, t.Wait))
 		}
-		if !op.Sleep(ctx, lookEvery) {
-			return a, false, t.nothing(a, log, "the task was stopped before it had begun")
-		}
+		op.Sleep(ctx, lookEvery)
 	}
 }
 

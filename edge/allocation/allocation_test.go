@@ -104,6 +104,18 @@ func TestTaskRunsOnce(t *testing.T) {
 	})
 }
 
+// A task that was stopped before it looked takes nothing, though its attempt is there.
+func TestStoppedTaskTakesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.expect()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w.nothing(ctx, "the task was stopped before it had begun")
+	if ok, err := w.take(t.Context()); !ok || err != nil {
+		t.Errorf("twin: %v %v", ok, err)
+	}
+}
+
 // A wait ends: without a daemon, with one that has no such offer, when the attempt goes
 // elsewhere, and when the task is stopped. Nothing was made then.
 func TestTaskEndsItsWait(t *testing.T) {
