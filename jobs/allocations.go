@@ -60,6 +60,9 @@ const (
 	pageOf = 200
 	// mostWords bounds of how many jobs one list asks why.
 	mostWords = 10
+	// mostListed bounds how many jobs of one namespace are looked through, whose ever they
+	// are.
+	mostListed = 50_000
 )
 
 // Most at once.
@@ -71,53 +74,70 @@ func (a *Allocations) Hints() uint64 { return a.watch.hints.Load() }
 // Bell rings for hints.
 func (a *Allocations) Bell() op.Bell { return a.watch.bell }
 
-// List all jobs of this deployment, in the namespaces of its rules.
+// List all jobs of this deployment, in the namespaces of its rules. A list is whole or
+// none; a job of which nobody says why it is as it is stands there without a word.
 func (a *Allocations) List(ctx context.Context) (all []Allocated, err error) {
 	own, err := a.deployment()
 	if err != nil {
 		return nil, err
 	}
 	err = a.cfg.Ask(func(n *Nomad) error {
-		words := 0
 		for _, s := range a.cfg.Sites() {
-			stubs, err := n.listJobs(ctx, s.Namespace)
+			stubs, err := n.listJobs(ctx, s.Namespace, own)
 			if err != nil {
 				return err
 			}
 			for _, stub := range stubs {
-				if stub.Meta[metaDeployment] != own {
-					continue
-				}
-				if _, _, err := protocol.ParseAllocationJob(stub.ID); err != nil {
-					continue // somebody copied the meta
-				}
 				is := standingOfJob(stub)
-				if is.Namespace = s.Namespace; !is.Stopped && (is.Waits || is.Ended) && words < mostWords {
-					words++
-					if is.Said, err = n.word(ctx, s.Namespace, stub.ID); err != nil {
-						return err
-					}
-				}
+				is.Namespace = s.Namespace
 				all = append(all, is)
 			}
 		}
+		a.ask(ctx, n, all)
 		return nil
 	})
 	return all, err
 }
 
-// listJobs of attempts, page by page.
-func (n *Nomad) listJobs(ctx context.Context, namespace string) (all []*api.JobListStub, err error) {
+// ask why some of them are as they are. Without an answer a job has no word, and is in the
+// list all the same.
+func (a *Allocations) ask(ctx context.Context, n *Nomad, all []Allocated) {
+	words := 0
+	for i := range all {
+		is := &all[i]
+		if is.Stopped || !is.Waits && !is.Ended || words == mostWords || ctx.Err() != nil {
+			continue
+		}
+		words++
+		said, err := n.word(ctx, is.Namespace, is.Job)
+		if err != nil {
+			a.watch.log.Warn("Nomad does not say why an allocation is as it is", "job", is.Job, "namespace", is.Namespace, "error", err)
+			continue
+		}
+		is.Said = said
+	}
+}
+
+// listJobs of a deployment's attempts, page by page. Others' are looked at and not kept.
+func (n *Nomad) listJobs(ctx context.Context, namespace, deployment string) (own []*api.JobListStub, err error) {
 	q := query(ctx, namespace)
 	q.Prefix, q.PerPage = jobPrefix, pageOf
-	for {
+	for seen := 0; ; {
 		page, meta, err := n.api.Jobs().ListOptions(&api.JobListOptions{Fields: &api.JobListFields{Meta: true}}, q)
 		if err != nil {
 			return nil, n.failed("listing the jobs of attempts", capability(namespace, "list-jobs"), err)
 		}
-		all = append(all, page...)
+		for _, stub := range page {
+			if _, _, err := protocol.ParseAllocationJob(stub.ID); err == nil && stub.Meta[metaDeployment] == deployment {
+				own = append(own, stub)
+			}
+		}
 		if meta.NextToken == "" {
-			return all, nil
+			return own, nil
+		}
+		if seen += len(page); seen >= mostListed {
+			return nil, protocol.Errorf(protocol.CodeFailedPrecondition, "namespace %q has more than %d jobs whose names begin with %q, which are looked through for those of attempts: "+
+				"give this deployment a namespace of its own (nomad job status -namespace %s lists them)", namespace, mostListed, jobPrefix, namespace)
 		}
 		q.NextToken = meta.NextToken
 	}
