@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 )
 
@@ -14,24 +15,23 @@ type signals struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	came   chan os.Signal
-	back   chan struct{} // closed when they are given back
-	gone   chan struct{} // closed when nobody waits for one any more
+	back   chan struct{}  // closed when they are given back
+	waits  sync.WaitGroup // for one of them
 }
 
 type signalsKey struct{}
 
 // untilSignal takes the signals with which people and schedulers end a process.
 func untilSignal(parent context.Context) *signals {
-	s := &signals{came: make(chan os.Signal, 1), back: make(chan struct{}), gone: make(chan struct{})}
+	s := &signals{came: make(chan os.Signal, 1), back: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(parent)
 	s.ctx = context.WithValue(s.ctx, signalsKey{}, s)
 	signal.Notify(s.came, os.Interrupt, syscall.SIGTERM)
-	go s.wait()
+	s.waits.Go(s.wait)
 	return s
 }
 
 func (s *signals) wait() {
-	defer close(s.gone)
 	select {
 	case one := <-s.came:
 		s.end(one)
@@ -46,7 +46,7 @@ func (s *signals) end(one os.Signal) { s.cancel(fmt.Errorf("%s signal received",
 func (s *signals) giveBack() (none bool) {
 	signal.Stop(s.came)
 	close(s.back)
-	<-s.gone
+	s.waits.Wait()
 	select {
 	case one := <-s.came:
 		s.end(one)

@@ -97,7 +97,7 @@ func TestTaskStoppedBeforeItBegan(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(&said, nil))}
 	// The signal comes, and is not seen by whoever waits for it: as right after Take.
 	close(s.back)
-	<-s.gone
+	s.waits.Wait()
 	s.back = make(chan struct{})
 	s.came <- syscall.SIGTERM
 	if err := superviseTask(s.ctx, task, "no worker"); err != nil || !strings.Contains(said.String(), "stopped before it had begun") {
