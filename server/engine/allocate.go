@@ -266,7 +266,8 @@ func (e *Engine) allocations(tx *store.Tx) (out placement.Allocations, err error
 		return out, nil
 	}
 	out.Held = e.allocated.held(tx.Now)
-	out.Taken += e.allocated.besides(own)
+	more, ending := e.allocated.besides(own)
+	out.Taken, out.Ending = out.Taken+more, ending
 	out.Full = e.allocated.full(own, tx.Now)
 	return out, nil
 }

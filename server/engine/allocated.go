@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -108,7 +110,10 @@ func (a *allocated) listed(begun time.Time, seen []Allocated, failure error) {
 	for _, s := range seen {
 		delete(a.asks, s.Job)
 		if s.Waits && !s.Stopped {
-			wait, why = wait+1, s.Said
+			wait++
+			if s.Said.Text != "" {
+				why = s.Said
+			}
 		}
 	}
 	for job, at := range a.asks {
@@ -120,8 +125,11 @@ func (a *allocated) listed(begun time.Time, seen []Allocated, failure error) {
 	case wait == 0:
 		a.waiting.off()
 	case wait >= max(fewWaiting, a.most/4):
-		a.waiting.on(begun, placement.Said{Text: "too many allocations wait for room at Nomad for more to be asked for; of one it says: " + why.Text, Remedy: why.Remedy},
-			minWaitingBrake, maxWaitingBrake)
+		said := placement.Said{Text: "too many allocations wait for room at Nomad for more to be asked for", Remedy: cmp.Or(why.Remedy, "nomad job status")}
+		if why.Text != "" {
+			said.Text += "; of one it says: " + why.Text
+		}
+		a.waiting.on(begun, said, minWaitingBrake, maxWaitingBrake)
 	}
 }
 
@@ -202,9 +210,10 @@ func (a *allocated) unhandle(job string) {
 	delete(a.inHand, job)
 }
 
-// besides counts what may run beside the jobs of attempts that have not ended: jobs that
-// are being ended, and those of which nothing is known yet.
-func (a *allocated) besides(own []execution.Attempt) (n int) {
+// besides are what may run beside the jobs of attempts that have not ended: how many that
+// are being ended or of which nothing is known yet, and the names of those whose end was
+// asked for and that Nomad has not seen end. A node out of reach keeps them for long.
+func (a *allocated) besides(own []execution.Attempt) (n int, ending []string) {
 	counted := map[string]bool{}
 	for _, o := range own {
 		counted[o.Allocation] = true
@@ -215,6 +224,9 @@ func (a *allocated) besides(own []execution.Attempt) (n int) {
 		if !s.Ended && !counted[s.Job] {
 			counted[s.Job] = true
 			n++
+			if s.Stopped {
+				ending = append(ending, s.Job)
+			}
 		}
 	}
 	for job := range a.asks {
@@ -222,7 +234,8 @@ func (a *allocated) besides(own []execution.Attempt) (n int) {
 			n++
 		}
 	}
-	return n
+	slices.Sort(ending)
+	return n, ending
 }
 
 // says is the last word on a job, as the end of a sentence.

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"bivouac/edge/protocol/secondkey"
 	"bivouac/server/execution"
@@ -45,7 +46,25 @@ func allocates(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 	case all.Most == 0:
 		add("this server starts no allocations", "raise max_allocations in the nomad block of server.hcl, "+shareInstead)
 	case all.Taken >= all.Most:
-		add(fmt.Sprintf("all of the %d allocations of this server are taken", all.Most), "wait, or raise max_allocations in the nomad block of server.hcl")
+		add(all.taken())
 	}
 	return out
+}
+
+// namedJobs bounds how many jobs one reason names.
+const namedJobs = 3
+
+// taken says that there are as many as there may be. A job that is stopped and whose node
+// is out of reach counts until Nomad hears of its end, or purges the node.
+func (all Allocations) taken() (text, remedy string) {
+	text, remedy = fmt.Sprintf("all of the %d allocations of this server are taken", all.Most), "wait, or raise max_allocations in the nomad block of server.hcl"
+	if len(all.Ending) == 0 {
+		return text, remedy
+	}
+	names := strings.Join(all.Ending[:min(namedJobs, len(all.Ending))], ", ")
+	if more := len(all.Ending) - namedJobs; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%s; %d of them were stopped, and Nomad has not seen their end: %s", text, len(all.Ending), names),
+		"wait; where it stays so, nomad node status shows a node that is down or disconnected: bring it back, or where it is gone for good: nomad operator api -X PUT /v1/node/NODE/purge"
 }

@@ -32,6 +32,8 @@ type Fleet struct {
 // no more at once than Most. The zero value is that there may be none.
 type Allocations struct {
 	Most, Taken int
+	// Ending are jobs among those taken whose end was asked for and has not been seen.
+	Ending []string
 	// Held is why there is none now, where that is not the number, and Full why there is
 	// none on the node of one runner.
 	Held Said

@@ -178,6 +178,33 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
+// Jobs that were stopped and do not end are named, with what helps; without them there is
+// nothing to do but to wait.
+func TestTakenByWhatDoesNotEnd(t *testing.T) {
+	a := turnAttempt()
+	a.Requirements.Allocation = true
+	for _, c := range []struct {
+		ending       []string
+		says, remedy string
+	}{
+		{nil, "all of the 3 allocations of this server are taken", "wait, or raise max_allocations in the nomad block of server.hcl"},
+		{[]string{"bivouac-a-1"}, "taken; 1 of them were stopped, and Nomad has not seen their end: bivouac-a-1", "nomad operator api -X PUT /v1/node/NODE/purge"},
+		{[]string{"a", "b", "c", "d", "e"}, "5 of them were stopped, and Nomad has not seen their end: a, b, c and 2 more", "nomad node status"},
+	} {
+		f := fleet(runner("run_1", "laptop"))
+		f.Runners[0].Workload, f.Runners[0].Facts.Allocations = "agents/bivouac-runner/edge/node", true
+		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": {}}, Allocations{Most: 3, Taken: 3, Ending: c.ending}
+		r := Rank(a, f)
+		if len(r.Candidates) != 0 || !strings.HasSuffix(r.Summary(), c.says) || len(r.Remedies()) != 1 || !strings.Contains(r.Remedies()[0], c.remedy) {
+			t.Errorf("%d that end: %q %q", len(c.ending), r.Summary(), r.Remedies())
+		}
+		f.Allocations.Taken = 2
+		if r := Rank(a, f); len(r.Candidates) != 1 {
+			t.Errorf("%d that end, and one is free: %q", len(c.ending), r.Summary())
+		}
+	}
+}
+
 // What another scheduler says of a runner's task is said where the runner is away, and
 // takes none away that is here.
 func TestTaskOfAHost(t *testing.T) {
