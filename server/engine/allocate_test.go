@@ -287,7 +287,7 @@ func TestWaitingForRoom(t *testing.T) {
 		goesOn(t, w, r, second)
 		n.Room = 0
 		third := w.Submit(w.Session("coder"), "and that")
-		w.Sleep(3 * time.Minute)
+		w.Sleep(16 * time.Minute)
 		if got := wantState(t, w, third.ID, session.Failed, "not_placed"); !strings.Contains(got.Message, "of its allocation Nomad said: the node has no memory left") {
 			t.Errorf("%q", got.Message)
 		}

@@ -42,8 +42,8 @@ func enginesAgents() []string {
 }
 
 // enginesScript: the third task of the hand-over, and the same with a request of the
-// upstream in the place of each command.
-const enginesScript = handoverEnd + handoverScript + `
+// upstream in the place of each command; slowly enough for an admin's commands.
+var enginesScript = handoverEnd + strings.Replace(handoverScript, `"100ms"`, `"250ms"`, 1) + `
 rule "asked twice" {
   when {
     user_contains = "ask twice"
@@ -63,7 +63,7 @@ rule "ask again" {
     user_contains = "ask twice"
     result_of     = "tick"
   }
-  chunk_delay = "100ms"
+  chunk_delay = "250ms"
   chunk_runes = 1
   text        = "thinking about it for a while"
   call "tick" { arguments = {} }
