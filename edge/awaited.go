@@ -172,6 +172,9 @@ func (d *Daemon) stepAwait(ctx context.Context, w *awaited) (over bool, err erro
 		d.log.InfoContext(ctx, "an allocation did not come in time", "attempt", w.id, "job", w.offer.GetAllocation())
 		return d.giveUp(ctx, w, nil) // the server has its own word about that
 	}
+	if err := w.dir.Unseen(); err != nil {
+		return false, err // until the server takes the offer back, and its job with it
+	}
 	hello, err := call(ctx, supervisorOf(d.cfg.Supervisors, w.dir).Hello, &supervisev1.HelloRequest{})
 	if err != nil || hello.GetBootNonce() != mark.BootNonce {
 		return d.deaf(ctx, w, mark)
@@ -216,7 +219,7 @@ func (d *Daemon) deaf(ctx context.Context, w *awaited, mark state.Mark) (over bo
 	if w.dead == 0 {
 		w.dead = now
 	}
-	if mark.Alive() && now-w.dead < deafFor {
+	if w.dir.Runs(mark) && now-w.dead < deafFor {
 		return false, nil
 	}
 	return d.giveUp(ctx, w, &runnerv1.DeclineRequest{Reason: fmt.Sprintf("the supervisor of job %s ended before the turn was claimed: `nomad alloc status -namespace '*' %s` says why", w.offer.GetAllocation(), mark.Alloc)})
@@ -272,6 +275,9 @@ func (d *Daemon) recoverAwaited(ctx context.Context, dir state.Attempt) {
 	raw, err := dir.Offer()
 	if err == nil {
 		err = proto.Unmarshal(raw, o)
+	}
+	if _, taken, damaged := dir.Mark(); err == nil && damaged == nil && !taken && !dir.Sees() {
+		err = dir.Expect(o.GetAllocation(), raw) // whoever takes it is to be seen by this daemon
 	}
 	if err == nil {
 		d.problems.note("allocation", d.startAwait(ctx, dir.ID, o, dir))

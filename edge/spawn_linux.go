@@ -42,6 +42,9 @@ type Processes struct {
 // Start runs a supervisor. What it writes goes to supervise.log beside its
 // socket. Beside one that another scheduler started and that lives, none is started.
 func (p *Processes) Start(_ context.Context, a state.Attempt) error {
+	if err := a.Unseen(); err != nil {
+		return err
+	}
 	if pid := takerOf(a); pid != 0 {
 		return protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s runs as process %d", a.ID, pid)
 	}
@@ -99,8 +102,11 @@ func (p *Processes) Client(a state.Attempt) connect.HTTPClient {
 }
 
 // Kill ends the process of a directory, if one runs. Its sandboxes die with it:
-// they were started to follow their parent.
+// they were started to follow their parent. One that lives where it is not seen is said.
 func (p *Processes) Kill(ctx context.Context, a state.Attempt) error {
+	if err := a.Unseen(); err != nil {
+		return err
+	}
 	for {
 		pid := p.running(a)
 		if pid == 0 {
@@ -136,7 +142,7 @@ func pidOf(a state.Attempt) int {
 
 // takerOf is who took the directory, as long as that process lives.
 func takerOf(a state.Attempt) int {
-	if m, ok, err := a.Mark(); err == nil && ok && m.Alive() {
+	if m, ok, err := a.Mark(); err == nil && ok && a.Sees() && m.Alive() {
 		return m.PID
 	}
 	return 0

@@ -196,7 +196,7 @@ func (d *Daemon) stageFor(ctx context.Context, t *turn, hello *supervisev1.Hello
 func (d *Daemon) outlive(ctx context.Context, t *turn) (*supervisev1.HelloResponse, error) {
 	for deadline := t.lease.Now() + deafFor; t.lease.Now() < deadline; {
 		mark, _, err := t.dir.Mark()
-		if err != nil || !mark.Alive() {
+		if err != nil || !t.dir.Runs(mark) {
 			break
 		}
 		if hello, err := d.hello(ctx, t); err == nil {

@@ -276,6 +276,41 @@ func TestTaskIsKilled(t *testing.T) {
 	}
 }
 
+// Beside a supervisor whose process is not seen none begins, and none has its records: it
+// has the directory's lock. INV-14.
+func TestSupervisorBesideAnUnseenOne(t *testing.T) {
+	n := newNode(t)
+	n.expect()
+	first := n.run(firstAlloc)
+	n.hello(first)
+	file := filepath.Join(n.a.Path(), "taken")
+	mark, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := []byte("\"pid\":" + strconv.Itoa(first.Process.Pid))
+	if err := os.WriteFile(file, bytes.Replace(mark, pid, []byte("\"pid\":1073741824"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := exec.Command(os.Args[0], "supervise", "--dir", n.a.Path())
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another supervisor of attempt "+n.a.ID.String()) {
+		t.Errorf("one beside it: %v %s", err, out)
+	}
+	_ = first.Process.Kill()
+	first.ended(t)
+	spawner, why := supervisors(beside("bivouac-worker"))
+	if spawner == nil {
+		t.Fatal(why)
+	}
+	if err := spawner.Start(t.Context(), n.a); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = spawner.Kill(context.Background(), n.a) })
+	if hello := n.recovered(); !hello.GetFinished() {
+		t.Errorf("twin: after its end: %v", hello)
+	}
+}
+
 // recovered waits for the supervisor that has the records.
 func (n *node) recovered() *supervisev1.HelloResponse {
 	n.t.Helper()

@@ -95,14 +95,21 @@ func superviseDir(ctx context.Context, path, worker string) error {
 		return supervise.Run(ctx, cfg)
 	}
 	mark, _, err := attempt.Mark()
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case mark.Process == state.Self():
+	}
+	taker := mark.Process == state.Self()
+	if !taker && mark.Alive() {
+		return protocol.Errorf(protocol.CodeAlreadyExists, "the supervisor of attempt %s runs as process %d, in Nomad's allocation %s", attempt.ID, mark.PID, mark.Alloc)
+	}
+	release, err := attempt.Supervise()
+	if err != nil {
+		return err
+	}
+	defer release()
+	if taker {
 		cfg.HandOver = ctx.Done()
 		return supervise.Run(context.WithoutCancel(ctx), cfg)
-	case mark.Alive():
-		return protocol.Errorf(protocol.CodeAlreadyExists, "the supervisor of attempt %s runs as process %d, in Nomad's allocation %s", attempt.ID, mark.PID, mark.Alloc)
 	}
 	cfg.Recover = true
 	return supervise.Run(ctx, cfg)
