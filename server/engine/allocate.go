@@ -158,11 +158,8 @@ func (e *Engine) allocate(ctx context.Context, offered execution.Attempt) (bool,
 	if held := e.allocated.held(time.Now()); held.Text != "" || e.busy(askOp(offered.Allocation)) {
 		return false, nil
 	}
-	want, err := e.wanted(offered)
-	if err != nil {
-		return false, err
-	}
-	err = e.cfg.Store.Update(ctx, store.AsLoop("allocate"), func(tx *store.Tx) error {
+	var want Allocation
+	err := e.cfg.Store.Update(ctx, store.AsLoop("allocate"), func(tx *store.Tx) error {
 		if err := e.guardLead(tx); err != nil {
 			return err
 		}
@@ -175,6 +172,9 @@ func (e *Engine) allocate(ctx context.Context, offered execution.Attempt) (bool,
 		}
 		next := a
 		next.AllocationAskedAt = tx.Now
+		if want, err = e.wanted(a); err != nil {
+			return err
+		}
 		if want.Workload, err = workloadOf(tx, a.Runner); err != nil {
 			return err
 		}

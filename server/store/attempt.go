@@ -1,6 +1,7 @@
 package store
 
 import (
+	"strings"
 	"time"
 
 	"bivouac/edge/protocol"
@@ -77,10 +78,15 @@ func (tx *Tx) AttemptsIn(limit int, states ...execution.AttemptState) ([]executi
 	})
 }
 
-var allocatedAttempts = define(`SELECT ` + attemptColumns + ` FROM attempts a WHERE ` + held("a") + `
+// withoutWork are the columns of attempts that a tick looks at again and again: their work
+// may be a megabyte each.
+var withoutWork = strings.Replace(attemptColumns, "a.work", "NULL", 1)
+
+var allocatedAttempts = define(`SELECT ` + withoutWork + ` FROM attempts a WHERE ` + held("a") + `
 	AND a.allocation <> '' AND a.state IN ` + heldStates + ` ORDER BY a.queued_at, a.id`)
 
-// AllocatedAttempts are those that have an allocation of their own and have not ended.
+// AllocatedAttempts are those that have an allocation of their own and have not ended. They
+// come without their work: Attempt reads one whole.
 func (tx *Tx) AllocatedAttempts() ([]execution.Attempt, error) {
 	return list(tx, scanAttempt, allocatedAttempts, tx.mine())
 }
@@ -91,14 +97,15 @@ func (tx *Tx) AttemptsOfRunner(r protocol.RunnerID) ([]execution.Attempt, error)
 }
 
 var saveAttempt = define(`UPDATE attempts SET
-	prior_state = CASE WHEN state = $6 THEN prior_state ELSE state END, state = $6, requirements = $7, work = $8, spec_digest = $9,
+	prior_state = CASE WHEN state = $6 THEN prior_state ELSE state END, state = $6, requirements = $7, work = CASE WHEN $30 = 0 THEN work ELSE $8 END, spec_digest = $9,
 	runner = $10, fence = $11, authority_ttl = $12, retention = $13, placement_deadline = $14, offered_at = $15, started_at = $16,
 	renewed_at = $17, deadline = $18, ended_at = $19, stop_at = $20, stop_reason = $21, accepted_seq = $22, reason = $23,
 	message = $24, defer_reason = $25, trace_parent = $26, allocation = $27, allocations = $28, allocation_asked_at = $29
 	WHERE ($1 = '' OR (tenant = $1 AND (principal = $2 OR runner = $2))) AND id = $3 AND ` + stateIs("state", "$4") + ` AND fence = $5 AND fence <= $11
 		AND (boot_nonce = '' OR runner = $10)`)
 
-// SaveAttempt writes every mutable column, guarded by prior state and fence. Boot
+// SaveAttempt writes every mutable column, guarded by prior state and fence; one that has
+// no work in hand leaves that as it is, since only an erasure takes it away. Boot
 // nonce and claim are ClaimAttempt's, and the runner of a claim never changes. INV-3.
 func (tx *Tx) SaveAttempt(a execution.Attempt, prior execution.AttemptState, fence protocol.Fence) error {
 	if prior == execution.AttemptOffered && a.State == execution.AttemptClaimed {
@@ -107,7 +114,7 @@ func (tx *Tx) SaveAttempt(a execution.Attempt, prior execution.AttemptState, fen
 	n, err := tx.exec(saveAttempt, tx.mine(a.ID, prior, fence, a.State, toJSON(a.Requirements), a.Work, a.SpecDigest,
 		a.Runner, a.Fence, a.AuthorityTTL, a.Retention, a.PlacementDeadline, a.OfferedAt, a.StartedAt,
 		a.RenewedAt, a.Deadline, a.EndedAt, a.StopAt, a.StopReason, a.AcceptedSeq, a.Reason,
-		a.Message, a.DeferReason, a.TraceParent, a.Allocation, a.Allocations, a.AllocationAskedAt)...)
+		a.Message, a.DeferReason, a.TraceParent, a.Allocation, a.Allocations, a.AllocationAskedAt, len(a.Work))...)
 	if err != nil {
 		return err
 	}
