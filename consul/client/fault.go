@@ -76,7 +76,7 @@ var kinds = map[Kind]struct {
 	mend  string
 }{
 	Refused:    {"refuses it to the token", protocol.CodePermissionDenied, "bivouac consul setup --apply  (as an admin of Consul: it makes the policy and the role; the token needs that role)"},
-	NoToken:    {"does not take the token", protocol.CodeUnauthenticated, "consul acl token create -role-name bivouac-broker, and put its SecretID into the token file; it is read again for every request"},
+	NoToken:    {"does not take the token", protocol.CodeUnauthenticated, "consul acl token create -role-name bivouac-broker  (the server: bivouac-server), and put its SecretID into the token file; it is read again for every request"},
 	Absent:     {"has nothing there", protocol.CodeNotFound, ""},
 	Changed:    {"was changed in between", protocol.CodeConflict, "the same command again"},
 	Invalid:    {"says that the request is wrong", protocol.CodeFailedPrecondition, ""},

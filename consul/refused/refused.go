@@ -30,13 +30,20 @@ func Sentence(source, destination, reason string) string {
 	return fmt.Sprintf("%s may not reach %s: %s", source, destination, reason)
 }
 
-// Open is the command that opens an exact pair which Consul denies for this reason.
+// Open is the command that opens an exact pair which Consul denies for this reason, and
+// what does where that one is refused: an entry that was written as a config entry, or has
+// had an intention deleted, is edited as one alone.
 func Open(source, destination, reason string) string {
-	create := fmt.Sprintf("consul intention create -allow %s %s", source, destination)
+	replace := ""
 	if strings.Contains(reason, fmt.Sprintf("the intention %s => %s ", source, destination)) { // it is there, and says no
-		return fmt.Sprintf("consul intention delete %s %s && %s", source, destination, create)
+		replace = "-replace "
 	}
-	return create
+	return fmt.Sprintf("consul intention create %s-allow %s %s  (where Consul speaks of its legacy API: %s)", replace, source, destination, edit(source, destination))
+}
+
+// edit is how a config entry is edited.
+func edit(source, destination string) string {
+	return fmt.Sprintf("consul config read -kind service-intentions -name %s > d.json, allow %s in its Sources, consul config write d.json", destination, source)
 }
 
 // Path is a refused pair that one entry would allow.
@@ -64,7 +71,7 @@ func Parse(text string) (Path, bool) {
 func (p Path) Mend(directory string) (where, text string) {
 	if p.Consul {
 		return "the command line of whoever may write the intentions of " + p.Destination + " in Consul (or its UI, or Terraform)",
-			fmt.Sprintf("consul intention create -allow %s %s\n", p.Source, p.Destination)
+			fmt.Sprintf("consul intention create -allow %s %s\n# where Consul speaks of its legacy API: %s\n", p.Source, p.Destination, edit(p.Source, p.Destination))
 	}
 	source := fmt.Sprintf("  { Name = %q, Action = \"allow\" },\n", p.Source)
 	if p.Entry != "" {

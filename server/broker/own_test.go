@@ -92,7 +92,7 @@ func TestOwnIntention(t *testing.T) {
 		set(pathTo(ownCaller, false))
 		select {
 		case err := <-ended:
-			denied("what was open", err, "the intention bivouac-server => bivouac-broker in Consul denies", "consul intention delete bivouac-server bivouac-broker && "+open)
+			denied("what was open", err, "the intention bivouac-server => bivouac-broker in Consul denies", "consul intention create -replace -allow bivouac-server bivouac-broker")
 		case <-time.After(5 * time.Second):
 			t.Error("what was open goes on under a deny")
 		}

@@ -96,7 +96,7 @@ func (a *app) sayNext(file intentions.File, d plan.Diff, name string) {
 			whose = "server"
 		}
 		any = true
-		fmt.Fprintf(a.err, "\nnext, the %s's token, into the file that token_file of %s.hcl names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul.token)\n", whose, whose, x.Name)
+		fmt.Fprintf(a.err, "\nnext, the %s's token, into the file that token_file of %s.hcl names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul-%s.token)\n", whose, whose, x.Name, whose)
 	}
 	if s := file.Service; any && s != nil {
 		fmt.Fprintf(a.err, "\nand the intention with which the server reaches the broker, which nobody makes but you:\n  consul intention create -allow %s %s\n", s.Peer, s.Name)
