@@ -38,6 +38,8 @@ func (s *Server) FailAudit(t testing.TB) (mend func()) {
 	check(t, s.Await(ctx, "refusal without audit", func(ctx context.Context) bool { return !s.serves(ctx) }))
 	return func() {
 		t.Helper()
+		// The file is opened by the next request. A signal for that would close it again
+		// while others are recorded.
 		check(t, os.Remove(s.AuditFile()))
 		s.mended(t)
 	}
@@ -64,6 +66,11 @@ func (s *Server) BlockAudit(t testing.TB) (mend func()) {
 			read <- err
 		}()
 		check(t, os.Remove(s.AuditFile()))
+		s.reopenAudit(t)
+		check(t, s.Await(s.Own(t, "open another audit file"), "new audit file", func(context.Context) bool {
+			_, err := os.Stat(s.AuditFile())
+			return err == nil
+		}))
 		s.mended(t)
 		check(t, pipe.Close())
 		if err := <-read; err != nil && !errors.Is(err, os.ErrClosed) {
@@ -88,7 +95,6 @@ func (s *Server) reopenAudit(t testing.TB) {
 
 func (s *Server) mended(t testing.TB) {
 	t.Helper()
-	s.reopenAudit(t)
 	check(t, s.Await(s.Own(t, "mend the audit device"), "audited answer", s.serves))
 }
 
