@@ -278,6 +278,27 @@ func payload(t *testing.T, token string) string {
 	return fmt.Sprint(c)
 }
 
+// liveWatch is one that runs until the test ends, with the server's own token, and what
+// it is answered.
+func liveWatch(t *testing.T, s *nomadserver.Server) (*jobs.Watch, *recorder) {
+	t.Helper()
+	file, _ := s.Token(t, "server", site.ServerRules())
+	cfg := admin(t, s)
+	cfg.Token, cfg.TokenFile, cfg.Rules = "", file, rules
+	carrier, err := cfg.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := &recorder{to: carrier.Transport}
+	cfg.Transport = kept
+	w := jobs.NewWatch(cfg, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	return w, kept
+}
+
 // The watch says what Nomad says of a node, and what has become of the task; each goes
 // when its cause does.
 func TestWatch(t *testing.T) {
@@ -285,20 +306,7 @@ func TestWatch(t *testing.T) {
 		s := nomadserver.Start(t, p)
 		c := s.AddClient(t, nomadserver.ClientConfig{Name: "alpha", Pool: "agents"})
 		setUp(t, s)
-		file, _ := s.Token(t, "server", site.ServerRules())
-		cfg := admin(t, s)
-		cfg.Token, cfg.TokenFile, cfg.Rules = "", file, rules
-		carrier, err := cfg.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		kept := &recorder{to: carrier.Transport}
-		cfg.Transport = kept
-		w := jobs.NewWatch(cfg, slog.New(slog.DiscardHandler))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.Run(ctx) }()
-		defer func() { stop(); <-done }()
+		w, kept := liveWatch(t, s)
 		machine := machineOf(c.Node)
 		causes := map[string]func(){
 			"failed task":  func() { register(t, s, holder("/bin/no-such-program")) },

@@ -3,14 +3,11 @@
 package jobs_test
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
-	"bivouac/jobs"
 	"bivouac/test/engines/engine"
 	"bivouac/test/engines/nomadserver"
 )
@@ -35,20 +32,7 @@ func TestRoster(t *testing.T) {
 	nomadserver.Each(t, func(t *testing.T, p engine.Program) {
 		s := nomadserver.Start(t, p)
 		setUp(t, s)
-		file, _ := s.Token(t, "server", site.ServerRules())
-		cfg := admin(t, s)
-		cfg.Token, cfg.TokenFile, cfg.Rules = "", file, rules
-		carrier, err := cfg.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		kept := &recorder{to: carrier.Transport}
-		cfg.Transport = kept
-		w := jobs.NewWatch(cfg, slog.New(slog.DiscardHandler))
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.Run(ctx) }()
-		defer func() { stop(); <-done }()
+		w, kept := liveWatch(t, s)
 
 		var node *nomadserver.Client
 		begin := func(c nomadserver.ClientConfig) {

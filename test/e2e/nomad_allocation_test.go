@@ -94,9 +94,9 @@ func newAllocations(t *testing.T, p engine.Program) *allocations {
 	if err := errors.Join(os.Chmod(filepath.Dir(token), 0o700), os.WriteFile(token, []byte(strings.TrimSpace(out)+"\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	block := nomadBlock(f.nomad, token, f.tenant())
-	on := fmt.Sprintf("principal = \"me\"\n    program   = %q\n    state     = %q", f.Program("bivouac-edge"), filepath.Join(f.state, "alpha"))
-	if err := s.UseNomad(t.Context(), strings.Replace(block, `principal = "me"`, on, 1)); err != nil {
+	block := nomadBlock(f.nomad, token, f.tenant(),
+		fmt.Sprintf("program = %q", f.Program("bivouac-edge")), fmt.Sprintf("state = %q", filepath.Join(f.state, "alpha")))
+	if err := s.UseNomad(t.Context(), block); err != nil {
 		t.Fatal(err)
 	}
 	a := &allocations{fleet: f, node: f.addNode("alpha")}

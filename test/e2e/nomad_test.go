@@ -35,13 +35,9 @@ func newFleet(t *testing.T, p engine.Program, cfg stack.Config) *fleet {
 	setUpNomad(t, f.nomad, filepath.Dir(f.Program("bivouac")), f.home)
 	site := jobs.Site{Namespace: "agents", Pools: []string{"agents"}}
 	token, _ := f.nomad.Token(t, "server", site.ServerRules())
-	who, err := s.API.Principals.WhoAmI(t.Context(), &apiv1.WhoAmIRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	program := s.Path("edge-of-its-node")
 	f.write(program, fmt.Sprintf(edgeOfItsNode, f.Program("bivouac-edge")), 0o755)
-	if err := s.UseNomad(t.Context(), nomadBlock(f.nomad, token, who.GetPrincipal().GetTenantId(),
+	if err := s.UseNomad(t.Context(), nomadBlock(f.nomad, token, f.tenant(),
 		fmt.Sprintf("program = %q", program), fmt.Sprintf("state = %q", f.state))); err != nil {
 		t.Fatal(err)
 	}
