@@ -24,13 +24,16 @@ const MendOther = "lead the address back to the server that it was; or, if the n
 // sameCluster refuses a server that is another one. The first that takes the broker's
 // login is the one. It returns who answers.
 func (s *Session) sameCluster(ctx context.Context) (string, error) {
+	known := s.strangers.Load()
 	is, err := s.client.Cluster(ctx)
 	if err != nil {
 		return "", err
 	}
 	was := s.cluster.Load()
 	if was == nil || *was == is {
-		s.strangers.Store(nil)
+		// A stranger that came after the question was put is news that this answer does not
+		// know of.
+		s.strangers.CompareAndSwap(known, nil)
 		return is, nil
 	}
 	if last := s.strangers.Swap(&is); last == nil || *last != is {

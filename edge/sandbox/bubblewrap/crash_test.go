@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -46,6 +47,7 @@ func TestSweepAfterCrash(t *testing.T) {
 	if pids, err := left.Processes(); err != nil || len(pids) < 4 {
 		t.Fatalf("its group has the processes %v, %v", pids, err)
 	}
+	awaitFollower(t, left)
 	if removed, err := b.Sweep(t.Context(), []string{"left"}); err != nil || len(removed) > 0 {
 		t.Errorf("a sweep that keeps it removed %v, %v", removed, err)
 	}
@@ -65,6 +67,25 @@ func TestSweepAfterCrash(t *testing.T) {
 	}
 	if names, err := tree.List(); err != nil || slices.Contains(names, "left") {
 		t.Errorf("groups after the sweep: %v, %v", names, err)
+	}
+}
+
+// awaitFollower waits until the first process of the namespace follows its parent:
+// bwrap applies the filter right after it has asked for that. The command starts
+// before, and a process that an edge leaves in between is what Sweep is for.
+func awaitFollower(t *testing.T, g *cgroup.Group) {
+	t.Helper()
+	first := regexp.MustCompile(`(?s)\nNSpid:\t\d+\t1\n.*\nSeccomp:\t2\n`)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		pids, err := g.Processes()
+		for _, pid := range pids {
+			if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err == nil && first.Match(text) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("none of the processes %v is a first one with its filter: %v", pids, err)
+		}
 	}
 }
 

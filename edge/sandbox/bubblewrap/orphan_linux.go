@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// When an edge is killed in the moment in which bwrap has made the first process of
-// a namespace and that does not follow its parent yet, the process stays: it waits at
-// a gate that nobody will open. Control groups find it. Without them it is found by
-// the name under which bwrap was started, which both of its processes keep.
+// When an edge is killed in a moment in which bwrap has made the first process of a
+// namespace and that does not follow its parent, the process stays. There are two:
+// before the gate, where it waits for what nobody will give, and the few instructions
+// after it in which it has started the command and not yet asked for its parent's
+// death. Control groups find it. Without them it is found by the name under which
+// bwrap was started, which both of its processes keep.
 
 // title is the name of a group's bwrap processes: whose they are, and which attempt's.
 func (b *Backend) title(id string) string { return b.titles() + id }
