@@ -56,9 +56,14 @@ vm: ## the sandbox suites on emulated machines with other control groups than th
 # take four fifths of the time: its loads and stores are not watched, ours all are.
 RACE := -race -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false'
 
+# Go 1.26 runs the timers of one synctest bubble on several processors with one context
+# of the detector, which sometimes crashes it. A package with bubbles gets one processor.
+BUBBLES = $(shell grep -rl '"testing/synctest"' --include='*_test.go' edge server consul | xargs -n 1 dirname | sort -u | sed 's,^,./,')
+
 .PHONY: race
 race: deps ## the race detector over pure packages, engine, link, broker and edge
-	$(GO) test $(RACE) -short -shuffle=on -timeout 25m ./edge/... ./server/... ./consul/...
+	$(GO) test $(RACE) -exec 'env GOMAXPROCS=1' -short -shuffle=on -timeout 25m $(BUBBLES)
+	$(GO) test $(RACE) -short -shuffle=on -timeout 25m $(filter-out $(patsubst ./%,bivouac/%,$(BUBBLES)),$(shell $(GO) list ./edge/... ./server/... ./consul/...))
 
 .PHONY: sim
 sim: ## the seeded simulation: make sim SEEDS=200 FIRST=1
