@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/state"
@@ -32,9 +31,11 @@ func TestHolderProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dir.Lock(); err != nil {
+	release, err := dir.Lock()
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer release() // and not before: a lock that nothing refers to is collected
 	io.WriteString(os.Stdout, "held\n")
 	_, _ = io.Copy(io.Discard, os.Stdin) // at the latest with who started it
 }
@@ -66,13 +67,12 @@ func holding(t *testing.T, dir *state.Dir, env ...string) (wait func() error) {
 func TestForcedLeaveEndsADaemonWithoutASocket(t *testing.T) {
 	for name, env := range map[string]string{"TERM": "", "KILL": deafEnv + "=yes"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // both wait for the daemon in vain first
 			f := newFakeServer(t)
 			m := enrolled(t, f)
 			wait := holding(t, m.dir, env)
 			p := LeaveParams{State: m.dir, Network: m.cfg.Network, Supervisors: m.cfg.Supervisors}
-			limit, cancel := context.WithTimeout(t.Context(), 3*time.Second) // the server is told within it
-			defer cancel()
-			if _, err := Leave(limit, p); err == nil || !strings.Contains(err.Error(), "another bivouac-edge runs") || !m.dir.Joined() || !m.dir.HasKey() {
+			if _, err := Leave(t.Context(), p); err == nil || !strings.Contains(err.Error(), "another bivouac-edge runs") || !m.dir.Joined() || !m.dir.HasKey() {
 				t.Fatalf("without force: %v", err)
 			}
 			p.Force = true

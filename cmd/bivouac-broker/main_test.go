@@ -1,12 +1,17 @@
+//go:build linux
+
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"bivouac/test/process"
 )
 
 func TestMain(m *testing.M) {
@@ -20,16 +25,15 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taken.Close() }) // the scripts run in parallel, after this function
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := process.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	free.Close()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("TAKEN", taken.Addr().String())
-			e.Setenv("FREE", free.Addr().String())
+			e.Setenv("FREE", fmt.Sprintf("127.0.0.1:%d", free))
 			e.Setenv("XDG_STATE_HOME", e.WorkDir+"/state")
 			return nil
 		},
@@ -48,7 +52,7 @@ func mode(ts *testscript.TestScript, neg bool, args []string) {
 
 // waitready ADDRESS: until something listens there.
 func waitready(ts *testscript.TestScript, _ bool, args []string) {
-	for range 2000 {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		c, err := net.Dial("tcp", args[0])
 		if err == nil {
 			c.Close()

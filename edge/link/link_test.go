@@ -31,6 +31,9 @@ type fixture struct {
 	address string
 	link    *link.Server
 	stop    func()
+	// patient lets a client wait for QUIC as long as a busy machine needs; otherwise TCP
+	// may be there first, which is as it should be.
+	patient bool
 }
 
 const tenant = protocol.TenantID("ten_01jdv3k8x0q6v9w2m4t7y5z1ab")
@@ -122,11 +125,15 @@ func listenBoth(t *testing.T, address string) (net.Listener, net.PacketConn) {
 }
 
 func (f *fixture) config() link.Config {
-	return link.Config{
+	cfg := link.Config{
 		Address:     f.address,
 		Trust:       link.Trust{Role: identity.RoleServer, Root: f.root.Certificate},
 		Certificate: func() (*tls.Certificate, error) { return f.runner.Load(), nil },
 	}
+	if f.patient {
+		cfg.HeadStart, cfg.DialTimeout = time.Minute, 2*time.Minute
+	}
+	return cfg
 }
 
 func dial(t *testing.T, cfg link.Config) *link.Client {
@@ -187,6 +194,7 @@ func TestBothTransportsNameTheCaller(t *testing.T) {
 	blocked := new(gate)
 	blocked.shut.Store(true)
 	for transport, network := range map[string]link.Network{link.HTTP3: {}, link.HTTP2: blocked.network()} {
+		f.patient = transport == link.HTTP3
 		cfg := f.config()
 		cfg.Network = network
 		c := dial(t, cfg)
@@ -210,6 +218,7 @@ func TestBothTransportsNameTheCaller(t *testing.T) {
 // TestBothTransportsNameTheCaller.
 func TestServerJudgesCallers(t *testing.T) {
 	f := newFixture(t)
+	f.patient = true
 	stranger, err := identity.SelfSigned(identitytest.NewKey(), time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -286,6 +295,8 @@ func TestFingerprintNeedsNoClock(t *testing.T) {
 	}
 }
 
+// That a reconnect prefers QUIC is proven in virtual time, by
+// TestVirtualUDPBlockedGoesOverTCP.
 func TestReconnectAfterServerRestart(t *testing.T) {
 	f := newFixture(t)
 	c := dial(t, f.config())
@@ -299,9 +310,6 @@ func TestReconnectAfterServerRestart(t *testing.T) {
 	f.serve(t, f.address)
 	if _, err := get(c, "/"); err != nil {
 		t.Fatalf("after the restart: %v", err)
-	}
-	if c.Transport() != link.HTTP3 {
-		t.Errorf("a reconnect must prefer QUIC, got %s", c.Transport())
 	}
 }
 

@@ -20,6 +20,7 @@ func TestNoConnectionIsResumed(t *testing.T) {
 		"HTTP/3.0": {},
 		"HTTP/2.0": {ListenPacket: func(context.Context) (net.PacketConn, error) { return nil, net.ErrClosed }},
 	} {
+		f.patient = proto == "HTTP/3.0"
 		cfg := f.config()
 		cfg.Network = network
 		c := dial(t, cfg)

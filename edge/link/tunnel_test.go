@@ -67,6 +67,7 @@ func overBoth(t *testing.T, test func(t *testing.T, f *fixture, c *link.Client))
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
+			f.patient = name == link.HTTP3
 			cfg := f.config()
 			cfg.Network = network
 			c := dial(t, cfg)

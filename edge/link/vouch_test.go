@@ -141,6 +141,7 @@ func onBoth(t *testing.T, test func(t *testing.T, f *fixture, n link.Network, tr
 	for _, transport := range []string{link.HTTP3, link.HTTP2} {
 		t.Run(transport, func(t *testing.T) {
 			f := newFixture(t)
+			f.patient = transport == link.HTTP3
 			var g gate
 			g.shut.Store(transport == link.HTTP2)
 			test(t, f, g.network(), transport)

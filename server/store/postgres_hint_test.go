@@ -85,7 +85,7 @@ func TestPostgresHintsReachTheOtherServer(t *testing.T) {
 		t.Fatalf("%d listeners ended: %v", ended, err)
 	}
 	woken(t, "after listening anew", wake)
-	for i := range 50 { // until the new LISTEN of b is heard by a's own new connection too
+	for i := range 300 { // until the new LISTEN of b is heard by a's own new connection too
 		drain(wake)
 		floor(t, a, fmt.Sprint("again ", i))
 		select {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -166,7 +165,7 @@ func (p *person) refused(code protocol.Code, says []string, args ...string) stri
 // what it printed.
 func (p *person) ran(code protocol.Code, name string, args ...string) string {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second) // one that goes on was not refused
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience) // one that goes on was not refused
 	defer cancel()
 	_, err := p.Run(ctx, name, args...)
 	if err == nil {

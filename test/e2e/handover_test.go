@@ -26,14 +26,14 @@ agent "coder" {
   model { route = "scripted" }
   sandbox_tools = ["read", "write", "list", "search", "shell"]
   lease {
-    authority_ttl = "1s"
-    retention     = "2s"
+    authority_ttl = "4s"
+    retention     = "8s"
   }
 }
 `
 
 // The second turn's rules can only be met with the files of the first one, and
-// the slow answer of the third turn gives the time to lose its machine.
+// the slow answer of the third turn gives the time to lose its machine: ten seconds.
 const handoverScript = `
 rule "write" {
   when {
@@ -85,7 +85,7 @@ rule "think long" {
   }
   chunk_delay = "100ms"
   chunk_runes = 1
-  text        = "thinking about it for a while"
+  text        = "thinking about it for a while, and then for a while more, until somebody could have lost a whole machine"
   call "shell" { arguments = { command = "echo twice >> log.txt" } }
 }
 `

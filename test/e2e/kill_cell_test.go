@@ -73,7 +73,7 @@ func (c cell) restarts(w *killWorld) *stack.Process {
 
 // patience is how long a turn may take after the kill; far more than it needs, for
 // timing is never judged here.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // run plays the cell and returns what was seen.
 func (c cell) run(t *testing.T, bin string, patience time.Duration) sighting {

@@ -276,10 +276,10 @@ func (p *person) addEdge(cfg stack.EdgeConfig) *stack.Edge {
 	return e
 }
 
-// await tries again until it works, for up to a minute.
+// await tries again until it works, for as long as everything may take here.
 func await(t *testing.T, what string, try func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
 		err := try()

@@ -169,7 +169,7 @@ func dialled(t *testing.T, address string, role identity.Role, root []byte, cert
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := link.Config{Address: address, Trust: link.Trust{Role: role, Root: parsed}, DialTimeout: 3 * time.Second}
+	cfg := link.Config{Address: address, Trust: link.Trust{Role: role, Root: parsed}, DialTimeout: 30 * time.Second}
 	if cert != nil {
 		cfg.Certificate = func() (*tls.Certificate, error) { return cert, nil }
 	}
@@ -186,7 +186,7 @@ const unimplemented protocol.Code = "unimplemented"
 
 // called calls a method with an empty message and returns the code of the refusal.
 func called(ctx context.Context, c *link.Client, m method) protocol.Code {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	cl := connect.NewClient[emptypb.Empty, emptypb.Empty](c, c.URL()+m.path)
 	var err error

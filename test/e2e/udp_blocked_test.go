@@ -14,9 +14,10 @@ import (
 	"bivouac/test/e2e/stack"
 )
 
-// A network that eats UDP costs two seconds at most: the edge connects over TCP,
-// says which port is closed, and does both turns. Without the firewall the same
-// machine comes over QUIC.
+// In a network that eats UDP the edge connects over TCP, says which port is closed,
+// and does both turns. Without the firewall the same machine comes over QUIC. How long
+// it takes is printed; that it is two seconds at most is proven in virtual time, by
+// TestVirtualUDPBlockedGoesOverTCP of edge/link.
 func TestUDPBlocked(t *testing.T) {
 	control, edgeNet := twoNetworks(t)
 	bin, err := stack.Build()
@@ -32,9 +33,6 @@ func TestUDPBlocked(t *testing.T) {
 		if st.Transport != "http/2" || !strings.Contains(st.QUICProblem, "UDP port "+control.address) {
 			t.Errorf("%s: the link runs over %q, the problem is %q", how, st.Transport, st.QUICProblem)
 		}
-		if took > 5*time.Second { // printed, not judged: beyond this some timeout of another kind was waited for
-			t.Errorf("%s: it took %s", how, took)
-		}
 	}
 	blocked("silently")
 	w.bothTurns(t, "http/2")
@@ -45,8 +43,8 @@ func TestUDPBlocked(t *testing.T) {
 
 	st, took := w.restartEdge(t)
 	fmt.Printf("udp open: connected over %s %d ms after the start of the process\n", st.Transport, took.Milliseconds())
-	if st.Transport != "http/3" || st.QUICProblem != "" {
-		t.Errorf("without the firewall the link runs over %q, the problem is %q", st.Transport, st.QUICProblem)
+	if st = w.linkIs(t, "http/3"); st.QUICProblem != "" { // on a busy machine TCP may be there first, and QUIC is found later
+		t.Errorf("without the firewall the problem is %q", st.QUICProblem)
 	}
 }
 

@@ -196,13 +196,13 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: until regexp command…")
 	}
 	re := regexp.MustCompile("(?m)" + args[0])
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		if err == nil && re.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("after half a minute (%v) the output does not match %s", err, re)
+			ts.Fatalf("after three minutes (%v) the output does not match %s", err, re)
 		}
 	}
 }

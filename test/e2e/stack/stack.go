@@ -216,10 +216,10 @@ func (s *Stack) end(stop func(*Process) error) error {
 	return errors.Join(errs...)
 }
 
-// until tries again for up to thirty seconds, or until a process of the stack
+// until tries again for up to three minutes, or until a process of the stack
 // ends that should be running.
 func (s *Stack) until(ctx context.Context, what string, p *Process, try func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	for {
 		err := try(ctx)
