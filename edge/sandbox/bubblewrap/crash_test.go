@@ -53,7 +53,7 @@ func TestSweepAfterCrash(t *testing.T) {
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		pids, err := left.Processes()
 		if err == nil && len(pids) == 0 {
 			break
@@ -76,7 +76,7 @@ func TestSweepAfterCrash(t *testing.T) {
 func awaitFollower(t *testing.T, g *cgroup.Group) {
 	t.Helper()
 	first := regexp.MustCompile(`(?s)\nNSpid:\t\d+\t1\n.*\nSeccomp:\t2\n`)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		pids, err := g.Processes()
 		for _, pid := range pids {
 			if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err == nil && first.Match(text) {

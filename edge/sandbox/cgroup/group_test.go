@@ -106,7 +106,7 @@ func TestKill(t *testing.T) {
 			if pids, err := g.Processes(); err != nil || len(pids) < 3 || slices.Contains(pids, os.Getpid()) {
 				t.Errorf("the family is %v, %v", pids, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if err := g.Kill(ctx); err != nil {
 				t.Errorf("kill: %v", err)

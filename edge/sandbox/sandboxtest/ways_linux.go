@@ -64,7 +64,7 @@ func kernelAttacks() []attack {
 	inOwnNamespace := []Hole{HoleSystemCalls, HoleCapabilities, HoleUserNamespace}
 	return []attack{
 		{name: "forbidden calls", way: "calls", holes: []Hole{HoleSystemCalls}},
-		{name: "32-bit calls", way: "compat32", holes: []Hole{HoleSystemCalls}},
+		{name: "32-bit calls", way: compat32, holes: []Hole{HoleSystemCalls}},
 		{name: "clone3", way: "clone3", holes: []Hole{HoleSystemCalls}},
 		{name: "user namespace", way: "userns", holes: []Hole{HoleSystemCalls, HoleUserNamespace},
 			also: [][]Hole{{HoleSystemCalls}, {HoleUserNamespace}}},
@@ -97,7 +97,7 @@ func workerAttacks() []attack {
 		{name: "make a process when locked", way: "forklocked", other: "fork"},
 		{name: "socket calls", way: "sockets", holes: []Hole{HoleSystemCalls}},
 		{name: "forbidden calls", way: "calls", holes: []Hole{HoleSystemCalls}},
-		{name: "32-bit calls", way: "compat32", holes: []Hole{HoleSystemCalls}},
+		{name: "32-bit calls", way: compat32, holes: []Hole{HoleSystemCalls}},
 		{name: "signal", way: "signal", args: processes, holes: []Hole{HoleProcesses}},
 		{name: "environment", way: "environment", args: words("PATH"), holes: []Hole{HoleEnvironment}},
 		{name: "descriptors", way: "descriptors", args: words("4"), holes: []Hole{HoleDescriptor}},
