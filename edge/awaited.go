@@ -26,6 +26,7 @@ type awaited struct {
 	dir   state.Attempt
 	until time.Duration // by elapsed time: who comes later is not waited for
 	dead  time.Duration // since when its supervisor does not answer; zero: it does
+	look  op.Bell       // something changed that a look may find
 	// over: nothing is left here of it, and the server is to be told, unless told is nil.
 	over atomic.Bool
 	told *runnerv1.DeclineRequest
@@ -35,6 +36,7 @@ type awaited struct {
 
 // Times of an awaited turn.
 const (
+	// awaitEvery is how often it is looked at without a word that something changed.
 	awaitEvery = 200 * time.Millisecond
 	// Bounds of the wait, whatever the deadline of the offer and this machine's clock.
 	minAwait, maxAwait = time.Minute, 24 * time.Hour
@@ -118,8 +120,9 @@ func (d *Daemon) awaits(id protocol.AttemptID) bool {
 // waited for already, and by a daemon that ends: the next one waits on.
 func (d *Daemon) startAwait(ctx context.Context, id protocol.AttemptID, o *runnerv1.Offer, dir state.Attempt) error {
 	wait := max(minAwait, min(maxAwait, time.UnixMicro(o.GetDeadlineUs()).Sub(d.cfg.State.Now())))
-	w := &awaited{id: id, offer: o, dir: dir, until: d.cfg.Elapsed() + wait}
+	w := &awaited{id: id, offer: o, dir: dir, until: d.cfg.Elapsed() + wait, look: op.NewBell()}
 	d.awaiting.put(id, w)
+	d.watchAwaited(dir)
 	if !d.ops.Start(awaitOp(id), func(ctx context.Context) { d.runAwait(ctx, w) }) {
 		d.awaiting.end(w)
 		if ctx.Err() != nil {
@@ -142,7 +145,7 @@ func (d *Daemon) runAwait(ctx context.Context, w *awaited) {
 			return
 		case err == nil:
 			backoff.Reset()
-			op.Sleep(ctx, awaitEvery)
+			w.look.Wait(ctx, awaitEvery)
 		case ctx.Err() == nil:
 			d.problems.note("allocation", err)
 			d.log.WarnContext(ctx, "a turn that waits for its allocation is looked at again", "attempt", w.id, "error", err)

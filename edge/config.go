@@ -42,6 +42,10 @@ type Config struct {
 	// WatchRules calls changed when the file may have changed, until ctx ends; nil
 	// leaves it to a look once a second. WatchFile is one.
 	WatchRules func(ctx context.Context, file string, changed func()) error
+	// WatchAttempts calls changed for each folder that comes when something may have
+	// changed in it, until that returns false or ctx ends; nil leaves it to a look every
+	// few moments. WatchFolders is one.
+	WatchAttempts func(ctx context.Context, folders <-chan string, changed func(folder string) bool) error
 	// Control opens the listener of the local control socket, once the directory is
 	// this daemon's; nil: there is none.
 	Control func() (net.Listener, error)

@@ -59,6 +59,7 @@ func (d *Daemon) stopAttempt(s *runnerv1.Stop) {
 	job := s.GetAllocation()
 	if w := d.awaiting.get(protocol.AttemptID(s.GetAttemptId())); w != nil && (job == "" || job == w.offer.GetAllocation()) {
 		w.unwanted.Store(why)
+		w.look.Ring()
 	}
 	a := d.table.get(protocol.AttemptID(s.GetAttemptId()))
 	if a == nil || job != "" { // an offer was taken back, and no offer is claimed then

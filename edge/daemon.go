@@ -43,7 +43,9 @@ type Daemon struct {
 	turnKeys byAttempt[*turnKey]
 	turns    turns
 	awaiting waiting
-	ops      op.Runner
+	// unwatched are folders of awaited turns, for who watches them.
+	unwatched chan string
+	ops       op.Runner
 
 	ready      atomic.Bool // recovery is done
 	paused     atomic.Bool
@@ -86,7 +88,7 @@ func New(cfg Config) (*Daemon, error) {
 		backoff: link.Backoff{Base: cfg.BackoffBase, Max: cfg.BackoffMax},
 		taking:  make(single, 1), offering: make(single, 1),
 		wakeRenew: op.NewBell(), wakeReport: op.NewBell(), wakeAnnounce: op.NewBell(), wakeLink: op.NewBell(), wakeProbe: op.NewBell(), wakeRules: op.NewBell(),
-		end: make(chan error, 1),
+		end: make(chan error, 1), unwatched: make(chan string, mostUnwatched),
 	}
 	var b [16]byte
 	rand.Read(b[:])
@@ -197,6 +199,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	if d.cfg.WatchRules != nil {
 		g.Go(func() error { return d.cfg.WatchRules(gctx, d.cfg.State.Policy(), d.wakeRules.Ring) })
+	}
+	if d.cfg.WatchAttempts != nil {
+		g.Go(func() error { return d.cfg.WatchAttempts(gctx, d.unwatched, d.awaitedChanged) })
 	}
 	g.Go(func() error { return d.watchJournal(gctx) })
 	g.Go(func() error {

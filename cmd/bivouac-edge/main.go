@@ -91,7 +91,7 @@ func runCommand(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, Control: func() (net.Listener, error) { return edge.ListenControl(d) }, Version: version, Log: log, Adapters: protocol.Adapters}
+			cfg := edge.Config{State: d, WatchRules: edge.WatchFile, WatchAttempts: edge.WatchFolders, Control: func() (net.Listener, error) { return edge.ListenControl(d) }, Version: version, Log: log, Adapters: protocol.Adapters}
 			if cfg.Supervisors, cfg.SandboxProblem = supervisors(worker); cfg.Supervisors != nil {
 				cfg.SandboxFunc = func() sandbox.Backend {
 					return bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(d), Log: log})

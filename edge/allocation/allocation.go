@@ -33,8 +33,9 @@ const (
 	MaxWait     = time.Hour
 )
 
-// lookEvery is how often a task looks whether the daemon has its attempt.
-const lookEvery = 200 * time.Millisecond
+// lookFirst and lookEvery are how often a task looks whether the daemon has its attempt:
+// both hear of it at about the same time, and who comes a little early waits a little.
+const lookFirst, lookEvery = 5 * time.Millisecond, 200 * time.Millisecond
 
 // Task is what a scheduler runs.
 type Task struct {
@@ -84,7 +85,8 @@ func Take(ctx context.Context, t Task) (a state.Attempt, ok bool, err error) {
 	log := t.Log.With("attempt", id, "job", t.Job, "allocation", t.Alloc)
 	log.Info("this task waits until bivouac-edge has its turn", "within", t.Wait)
 	const stopped = "the task was stopped before it had begun"
-	for until := time.Now().Add(t.Wait); ; {
+	pause := lookFirst
+	for until := time.Now().Add(t.Wait); ; pause = min(2*pause, lookEvery) {
 		if ctx.Err() != nil {
 			return a, false, t.nothing(a, log, stopped)
 		}
@@ -102,7 +104,7 @@ func Take(ctx context.Context, t Task) (a state.Attempt, ok bool, err error) {
 		case !time.Now().Before(until):
 			return a, false, t.nothing(a, log, nobody(dir, t.Wait))
 		}
-		op.Sleep(ctx, lookEvery)
+		op.Sleep(ctx, pause)
 	}
 }
 
