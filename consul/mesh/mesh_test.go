@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,11 +12,32 @@ import (
 	"testing/synctest"
 	"time"
 
+	"bivouac/consul/mesh/meshtest"
+	"bivouac/consul/settings"
 	"bivouac/edge/link"
 	"bivouac/edge/protocol"
 )
 
 var dialled = link.Binding{Key: [32]byte{1, 2, 3}, Dialler: true}
+
+// pair of identities, a server's and a broker's, that know what their agents say.
+func pair(t *testing.T, server, broker *meshtest.Agent, datacenters ...string) (s, b *Identity) {
+	t.Helper()
+	s = New(Params{Source: server, Service: "bivouac-server", Peer: "bivouac-broker", Of: settings.Server, PeerOf: settings.Broker, Datacenters: datacenters})
+	b = New(Params{Source: broker, Service: "bivouac-broker", Peer: "bivouac-server", Of: settings.Broker, PeerOf: settings.Server, Datacenters: datacenters})
+	for _, i := range []*Identity{s, b} {
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- i.Run(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return s, b
+}
 
 // shows what one identity proves to the other, in the dialler's place.
 func shows(t *testing.T, from, to *Identity) (link.Vouched, error) {
@@ -31,9 +53,9 @@ func shows(t *testing.T, from, to *Identity) (link.Vouched, error) {
 // not, and the text says why.
 func TestJudge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca, other := newAuthority(t), newAuthority(t)
-		broker := newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-broker")), listed(ca))
-		server := newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-server")), listed(ca))
+		ca, other := meshtest.NewAuthority(t), meshtest.NewAuthority(t)
+		broker := meshtest.NewAgent(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-broker")), meshtest.Listed(ca))
+		server := meshtest.NewAgent(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")), meshtest.Listed(ca))
 		s, b := pair(t, server, broker)
 		synctest.Wait()
 		if v, err := shows(t, s, b); err != nil || v.Name() != "bivouac-server" || v.Holds() != nil || time.Until(v.Until()) > time.Hour {
@@ -46,23 +68,23 @@ func TestJudge(t *testing.T) {
 		if v, err := s.Check(link.Binding{Key: dialled.Key}, shown); err != nil || v.Name() != "bivouac-broker" {
 			t.Fatalf("%v, %v", v, err)
 		}
-		const there = "spiffe://" + trustDomain
+		const there = "spiffe://" + meshtest.TrustDomain
 		for name, tc := range map[string]struct {
 			leaf []byte
 			says string
 		}{
-			"another service":      {ca.leaf(time.Hour, nil, spiffe("bivouac-broker")), `is the service "bivouac-broker"`},
-			"another trust domain": {ca.leaf(time.Hour, nil, "spiffe://66666666-2222-3333-4444-555555555555.consul/ns/default/dc/dc1/svc/bivouac-server"), "of another mesh"},
-			"another namespace":    {ca.leaf(time.Hour, nil, there+"/ns/team/dc/dc1/svc/bivouac-server"), `the namespace "team"`},
-			"another partition":    {ca.leaf(time.Hour, nil, there+"/ap/red/ns/default/dc/dc1/svc/bivouac-server"), `the partition "red"`},
-			"another datacenter":   {ca.leaf(time.Hour, nil, there+"/ns/default/dc/dc2/svc/bivouac-server"), `the datacenter "dc2"`},
-			"another root":         {other.leaf(time.Hour, nil, spiffe("bivouac-server")), "does not hang from a root"},
-			"two names":            {ca.leaf(time.Hour, nil, spiffe("bivouac-server"), spiffe("x")), "names 2 URIs"},
-			"no name":              {ca.leaf(time.Hour, nil), "names 0 URIs"},
-			"an agent's name":      {ca.leaf(time.Hour, nil, there+"/agent/client/dc/dc1/id/x"), "no SPIFFE ID of a service"},
-			"for servers alone": {ca.leaf(time.Hour, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, spiffe("bivouac-server")),
+			"another service":      {ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-broker")), `is the service "bivouac-broker"`},
+			"another trust domain": {ca.Leaf(time.Hour, nil, "spiffe://66666666-2222-3333-4444-555555555555.consul/ns/default/dc/dc1/svc/bivouac-server"), "of another mesh"},
+			"another namespace":    {ca.Leaf(time.Hour, nil, there+"/ns/team/dc/dc1/svc/bivouac-server"), `the namespace "team"`},
+			"another partition":    {ca.Leaf(time.Hour, nil, there+"/ap/red/ns/default/dc/dc1/svc/bivouac-server"), `the partition "red"`},
+			"another datacenter":   {ca.Leaf(time.Hour, nil, there+"/ns/default/dc/dc2/svc/bivouac-server"), `the datacenter "dc2"`},
+			"another root":         {other.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")), "does not hang from a root"},
+			"two names":            {ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server"), meshtest.SPIFFE("x")), "names 2 URIs"},
+			"no name":              {ca.Leaf(time.Hour, nil), "names 0 URIs"},
+			"an agent's name":      {ca.Leaf(time.Hour, nil, there+"/agent/client/dc/dc1/id/x"), "no SPIFFE ID of a service"},
+			"for servers alone": {ca.Leaf(time.Hour, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, meshtest.SPIFFE("bivouac-server")),
 				"does not hang from a root"},
-			"not yet": {ca.leaf(time.Hour, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, spiffe("bivouac-server")), "does not hang from a root"},
+			"not yet": {ca.Leaf(time.Hour, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }, meshtest.SPIFFE("bivouac-server")), "does not hang from a root"},
 		} {
 			forged, l := New(s.p), parsed(t, tc.leaf)
 			forged.leaf.known.Store(&l)
@@ -71,7 +93,7 @@ func TestJudge(t *testing.T) {
 			}
 		}
 		// the default partition may be written out
-		written := newAgent(ca.leaf(time.Hour, nil, there+"/ap/default/ns/default/dc/dc1/svc/bivouac-server"), listed(ca))
+		written := meshtest.NewAgent(ca.Leaf(time.Hour, nil, there+"/ap/default/ns/default/dc/dc1/svc/bivouac-server"), meshtest.Listed(ca))
 		w, _ := pair(t, written, broker)
 		synctest.Wait()
 		if _, err := shows(t, w, b); err != nil {
@@ -83,8 +105,8 @@ func TestJudge(t *testing.T) {
 // A proof is of one connection and of one side of it.
 func TestBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newAuthority(t)
-		s, b := pair(t, newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-server")), listed(ca)), newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-broker")), listed(ca)))
+		ca := meshtest.NewAuthority(t)
+		s, b := pair(t, meshtest.NewAgent(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")), meshtest.Listed(ca)), meshtest.NewAgent(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-broker")), meshtest.Listed(ca)))
 		synctest.Wait()
 		shown, err := s.Show(dialled)
 		if err != nil {
@@ -125,9 +147,9 @@ func longChain(p proof) []byte {
 // proof under a root that is listed no more holds no more.
 func TestRootReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old, next := newAuthority(t), newAuthority(t)
-		server := newAgent(old.leaf(time.Hour, nil, spiffe("bivouac-server")), listed(old))
-		broker := newAgent(old.leaf(time.Hour, nil, spiffe("bivouac-broker")), listed(old))
+		old, next := meshtest.NewAuthority(t), meshtest.NewAuthority(t)
+		server := meshtest.NewAgent(old.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")), meshtest.Listed(old))
+		broker := meshtest.NewAgent(old.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-broker")), meshtest.Listed(old))
 		s, b := pair(t, server, broker)
 		synctest.Wait()
 		before, err := shows(t, s, b)
@@ -135,10 +157,10 @@ func TestRootReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		changed := s.Changed()
-		for _, a := range []*agent{server, broker} {
-			a.set(func() { a.roots = listed(next, old) })
+		for _, a := range []*meshtest.Agent{server, broker} {
+			a.Set(func() { a.Roots = meshtest.Listed(next, old) })
 		}
-		server.set(func() { server.leaf = next.leaf(time.Hour, nil, spiffe("bivouac-server")) })
+		server.Set(func() { server.Leaf = next.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")) })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		select {
@@ -150,7 +172,7 @@ func TestRootReplaced(t *testing.T) {
 		if err != nil || before.Holds() != nil || after.Holds() != nil {
 			t.Errorf("while both roots are listed: %v, %v, %v", err, before.Holds(), after.Holds())
 		}
-		broker.set(func() { broker.roots = listed(next) })
+		broker.Set(func() { broker.Roots = meshtest.Listed(next) })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if err := before.Holds(); protocol.CodeOf(err) != protocol.CodeUnauthenticated {
@@ -166,9 +188,9 @@ func TestRootReplaced(t *testing.T) {
 // nothing believed, and the text says since when and why. When it is back all is well.
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newAuthority(t)
-		server := newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-server")), listed(ca))
-		broker := newAgent(ca.leaf(1000*time.Hour, nil, spiffe("bivouac-broker")), listed(ca))
+		ca := meshtest.NewAuthority(t)
+		server := meshtest.NewAgent(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")), meshtest.Listed(ca))
+		broker := meshtest.NewAgent(ca.Leaf(1000*time.Hour, nil, meshtest.SPIFFE("bivouac-broker")), meshtest.Listed(ca))
 		s, b := pair(t, server, broker)
 		unasked := New(s.p) // nobody runs it
 		if err := unasked.Ready(); protocol.CodeOf(err) != protocol.CodeUnavailable {
@@ -182,8 +204,8 @@ func TestAway(t *testing.T) {
 		if err != nil || s.Ready() != nil {
 			t.Fatal(err, s.Ready())
 		}
-		for _, a := range []*agent{server, broker} {
-			a.set(func() { a.away = true })
+		for _, a := range []*meshtest.Agent{server, broker} {
+			a.Set(func() { a.Away = true })
 		}
 		time.Sleep(59 * time.Minute)
 		if _, err := shows(t, s, b); err != nil || v.Holds() != nil || s.Ready() != nil {
@@ -199,10 +221,10 @@ func TestAway(t *testing.T) {
 		if _, err := s.Show(dialled); protocol.CodeOf(err) != protocol.CodeUnavailable || !strings.Contains(err.Error(), "ended at") || !strings.Contains(err.Error(), "nobody there") {
 			t.Errorf("shown after its end: %v", err)
 		}
-		for _, a := range []*agent{server, broker} {
-			a.set(func() { a.away, a.roots = false, listed(ca) })
+		for _, a := range []*meshtest.Agent{server, broker} {
+			a.Set(func() { a.Away, a.Roots = false, meshtest.Listed(ca) })
 		}
-		server.set(func() { server.leaf = ca.leaf(time.Hour, nil, spiffe("bivouac-server")) })
+		server.Set(func() { server.Leaf = ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")) })
 		time.Sleep(most + time.Second)
 		if _, err := shows(t, s, b); err != nil {
 			t.Errorf("once Consul is back: %v", err)
@@ -214,20 +236,20 @@ func TestAway(t *testing.T) {
 // key.
 func TestBadAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := newAuthority(t)
-		good := ca.leaf(time.Hour, nil, spiffe("bivouac-server"))
-		server := newAgent(good, listed(ca))
-		s, b := pair(t, server, newAgent(ca.leaf(time.Hour, nil, spiffe("bivouac-broker")), listed(ca)))
+		ca := meshtest.NewAuthority(t)
+		good := ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server"))
+		server := meshtest.NewAgent(good, meshtest.Listed(ca))
+		s, b := pair(t, server, meshtest.NewAgent(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-broker")), meshtest.Listed(ca)))
 		synctest.Wait()
 		var a, second leafAnswer
 		_ = json.Unmarshal(good, &a)
-		_ = json.Unmarshal(ca.leaf(time.Hour, nil, spiffe("bivouac-server")), &second)
+		_ = json.Unmarshal(ca.Leaf(time.Hour, nil, meshtest.SPIFFE("bivouac-server")), &second)
 		mixed, _ := json.Marshal(leafAnswer{CertPEM: a.CertPEM, PrivateKeyPEM: second.PrivateKeyPEM})
 		for name, body := range map[string][]byte{
-			"another service": ca.leaf(time.Hour, nil, spiffe("other")), "ended": ca.leaf(-time.Second, nil, spiffe("bivouac-server")),
+			"another service": ca.Leaf(time.Hour, nil, meshtest.SPIFFE("other")), "ended": ca.Leaf(-time.Second, nil, meshtest.SPIFFE("bivouac-server")),
 			"another key": mixed, "cut off": good[:len(good)/2], "empty": []byte(`{}`),
 		} {
-			server.set(func() { server.leaf = body })
+			server.Set(func() { server.Leaf = body })
 			time.Sleep(10 * time.Second)
 			if _, err := shows(t, s, b); err != nil {
 				t.Errorf("%s: the leaf that was there counts no more: %v", name, err)
@@ -236,7 +258,7 @@ func TestBadAnswers(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		server.set(func() { server.roots = []byte(`{"TrustDomain":"","Roots":[]}`) })
+		server.Set(func() { server.Roots = []byte(`{"TrustDomain":"","Roots":[]}`) })
 		time.Sleep(10 * time.Second)
 		if err := s.roots.reason(); err == nil || !strings.Contains(err.Error(), "it lists no root") {
 			t.Errorf("no root: %v", err)
@@ -259,7 +281,7 @@ func parsed(t *testing.T, body []byte) (l leaf) {
 }
 
 func FuzzID(f *testing.F) {
-	for _, text := range []string{spiffe("a"), "spiffe://d/ap/default/ns/default/dc/dc1/svc/a", "spiffe://d/ns//dc/x/svc/a", "spiffe://u@d:1/ns/default/dc/x/svc/a?q#f", "https://d/ns/default/dc/x/svc/a", "spiffe://d/ns/default/dc/x/svc/a%2Fb"} {
+	for _, text := range []string{meshtest.SPIFFE("a"), "spiffe://d/ap/default/ns/default/dc/dc1/svc/a", "spiffe://d/ns//dc/x/svc/a", "spiffe://u@d:1/ns/default/dc/x/svc/a?q#f", "https://d/ns/default/dc/x/svc/a", "spiffe://d/ns/default/dc/x/svc/a%2Fb"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

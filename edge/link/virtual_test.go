@@ -16,6 +16,7 @@ import (
 	"bivouac/edge/identity/identitytest"
 	"bivouac/edge/link"
 	"bivouac/edge/link/linktest"
+	"bivouac/edge/protocol"
 )
 
 const serverAddress = "10.0.0.1:7401"
@@ -24,10 +25,16 @@ const serverAddress = "10.0.0.1:7401"
 // packet.
 func newVirtual(t *testing.T) (*linktest.Net, link.Config) {
 	t.Helper()
+	return newVirtualVouched(t, nil, nil)
+}
+
+// newVirtualVouched asks for a second proof of both sides, where there is one.
+func newVirtualVouched(t *testing.T, here, there link.Vouch) (*linktest.Net, link.Config) {
+	t.Helper()
 	n, root := linktest.New(10*time.Millisecond), identitytest.NewRoot()
 	server := root.Leaf(identity.RoleServer, "rep_1", "")
 	s, err := link.NewServer(link.ServerConfig{
-		Handler: http.HandlerFunc(whoCalls), Root: root.Certificate,
+		Handler: http.HandlerFunc(whoCalls), Root: root.Certificate, Vouch: there, VouchFrom: []identity.Role{identity.RoleRunner},
 		Certificate: func() (*tls.Certificate, error) { return server, nil },
 	})
 	if err != nil {
@@ -53,6 +60,7 @@ func newVirtual(t *testing.T) (*linktest.Net, link.Config) {
 		Trust:       link.Trust{Role: identity.RoleServer, Root: root.Certificate},
 		Certificate: func() (*tls.Certificate, error) { return runner, nil },
 		Network:     n.Network("10.0.0.2"),
+		Vouch:       here,
 	}
 }
 
@@ -196,5 +204,57 @@ func TestBackoffIsFullJitterAndResets(t *testing.T) {
 	high.Reset()
 	if got := high.Next(); got >= time.Second || high.Failures() != 1 {
 		t.Errorf("after a reset: %v, %d failures", got, high.Failures())
+	}
+}
+
+// hollow takes a proof that does not hold.
+type hollow struct{ *word }
+
+func (h hollow) Check(b link.Binding, shown []byte) (link.Vouched, error) {
+	_, err := h.word.Check(b, shown)
+	return said{"nobody", time.Now(), h.word}, err
+}
+
+// A second proof that is refused at once makes no hot loop: a request is refused with it
+// after one connection, and RunVouch shows its own once a second at most. What is good again
+// is taken by itself.
+func TestVirtualVouchRefusedAtOnce(t *testing.T) {
+	for _, overTCP := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			here := hollow{newWord("a", "b")}
+			n, cfg := newVirtualVouched(t, here, newWord("b", "a"))
+			n.BlockUDP(overTCP)
+			c := dial(t, cfg)
+			if _, err := get(c, "/"); protocol.CodeOf(err) != protocol.CodeUnavailable || here.shown.Load() != 1 {
+				t.Errorf("a proof that does not hold: %v, after %d connections", err, here.shown.Load())
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			here, there := newWord("a", "b"), newWord("b", "a")
+			n, cfg := newVirtualVouched(t, here, there)
+			n.BlockUDP(overTCP)
+			c := dial(t, cfg)
+			ctx, stop := context.WithCancel(t.Context())
+			var g errgroup.Group
+			g.Go(func() error { return c.RunVouch(ctx) })
+			if _, err := get(c, "/"); err != nil {
+				t.Error(err)
+			}
+			here.set("x", "b") // the other side does not know it
+			before := here.shown.Load()
+			time.Sleep(time.Minute)
+			if n := here.shown.Load() - before; n < 2 || n > 60 {
+				t.Errorf("shown %d times in a minute", n)
+			}
+			here.set("a", "b")
+			time.Sleep(time.Second)
+			if _, err := get(c, "/"); err != nil {
+				t.Errorf("once it is good: %v", err)
+			}
+			stop()
+			if err := g.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -19,7 +19,7 @@ type Vouch interface {
 	// Show proves this side.
 	Show(Binding) ([]byte, error)
 	// Check judges what the other side showed; nil is nothing, and the error says what
-	// mends that.
+	// mends that. What it takes holds.
 	Check(Binding, []byte) (Vouched, error)
 	// Changed is closed once this side shows, or believes, something else than before.
 	Changed() <-chan struct{}
@@ -64,7 +64,8 @@ func bindingOf(state *tls.ConnectionState, dialler bool) (Binding, error) {
 type vouchedKey struct{}
 
 // VouchedFrom is what the caller of a request has proven beside its certificate; nil where
-// nothing was asked for.
+// nothing was asked for. It is the newest on the request's connection, also while the
+// request runs: what is shown anew in time ends nothing.
 func VouchedFrom(ctx context.Context) Vouched {
 	v, _ := ctx.Value(vouchedKey{}).(Vouched)
 	return v
@@ -106,6 +107,9 @@ func (c *Client) prove(ctx context.Context, on *conn) error {
 		return protocol.Errorf(theirs.code(), "%s at %s: %s", roleName(c.cfg.Trust.Role), c.cfg.Address, bytes.TrimSpace(theirs.body))
 	}
 	v, err := c.cfg.Vouch.Check(Binding{Key: mine.Key}, shown)
+	if err == nil {
+		err = v.Holds() // what does not is refused, and not dialled again and again
+	}
 	if err != nil {
 		return err
 	}
@@ -254,5 +258,14 @@ func (a *authenticator) vouchedFor(s *seat, r *http.Request) (Vouched, error) {
 		}
 		return nil, err
 	}
-	return *v, (*v).Holds()
+	return seated{s}, (*v).Holds()
 }
+
+// seated is the newest proof on a connection that has one.
+type seated struct{ *seat }
+
+func (s seated) newest() Vouched { return *s.vouched.Load() }
+
+func (s seated) Name() string     { return s.newest().Name() }
+func (s seated) Holds() error     { return s.newest().Holds() }
+func (s seated) Until() time.Time { return s.newest().Until() }

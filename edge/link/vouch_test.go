@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -108,6 +109,18 @@ func vouching(t *testing.T, f *fixture, w link.Vouch, from ...identity.Role) {
 	f.address = listener.Addr().String()
 	s, err := link.NewServer(link.ServerConfig{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if v := link.VouchedFrom(r.Context()); v != nil && r.URL.Path == "/names" {
+				said := "" // the names of the caller, as they come, while the request runs
+				for said != "end" && r.Context().Err() == nil {
+					if now := v.Name(); now != said {
+						said = now
+						_, _ = w.Write([]byte(said + " "))
+						_ = http.NewResponseController(w).Flush()
+					}
+					time.Sleep(time.Millisecond)
+				}
+				return
+			}
 			if v := link.VouchedFrom(r.Context()); v != nil {
 				w.Header().Set("Name", v.Name())
 				_, _ = w.Write([]byte(v.Name()))
@@ -303,5 +316,43 @@ func TestVouchAnew(t *testing.T) {
 		there.set("b2", "a2")
 		names("a2")
 		_ = transport
+	})
+}
+
+// A request that runs learns of what its caller shows anew: the first proof may end, the
+// request goes on with the next.
+func TestVouchAnewOfARunningRequest(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture, n link.Network, _ string) {
+		here := newWord("a1", "b")
+		vouching(t, f, newWord("b", "a1", "a2", "end"), identity.RoleRunner)
+		cfg := f.config()
+		cfg.Network, cfg.Vouch = n, here
+		c := dial(t, cfg)
+		ctx, stop := context.WithCancel(t.Context())
+		var g errgroup.Group
+		g.Go(func() error { return c.RunVouch(ctx) })
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+"/names", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		for _, name := range []string{"a1 ", "a2 ", "end "} {
+			here.set(strings.TrimSpace(name), "b")
+			got := make([]byte, len(name))
+			if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != name {
+				t.Fatalf("%q, %v: want %q", got, err, name)
+			}
+		}
+		if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) != 0 {
+			t.Errorf("%q, %v", rest, err)
+		}
+		stop()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -24,8 +24,8 @@ type Own struct {
 
 // caller is who calls this broker as a service, and what the call is.
 type caller struct {
-	name    string
-	vouched link.Vouched // nil: the name is that of the block
+	name    string       // where nothing proves one
+	vouched link.Vouched // the newest of its connection; nil: there is none
 	wire    *consul.Request
 }
 
@@ -47,9 +47,6 @@ func (b *Broker) admitCall(ctx context.Context, c intercept.Call) (context.Conte
 		return ctx, nil // runners are in no mesh: paths are about their agents
 	}
 	who := &caller{name: b.ports.Own.Caller, vouched: link.VouchedFrom(ctx), wire: &consul.Request{Method: http.MethodPost, Path: c.Procedure, Header: c.Header}}
-	if who.vouched != nil {
-		who.name = who.vouched.Name()
-	}
 	return context.WithValue(ctx, callerKey{}, who), b.checkCaller(who, false)
 }
 
@@ -59,21 +56,22 @@ func (b *Broker) checkCaller(who *caller, open bool) error {
 	if who == nil {
 		return nil
 	}
+	name, own := who.name, b.ports.Own.Service
 	if who.vouched != nil {
 		if err := who.vouched.Holds(); err != nil {
 			return err
 		}
+		name = who.vouched.Name()
 	}
-	own := b.ports.Own.Service
-	d := b.ports.Paths.Decide(who.name, own, who.wire)
-	said := refused.Sentence(who.name, own, d.Reason)
+	d := b.ports.Paths.Decide(name, own, who.wire)
+	said := refused.Sentence(name, own, d.Reason)
 	switch {
 	case d.Unknown || d.Stale && !open:
 		err := protocol.Errorf(protocol.CodeUnavailable, "%s", said)
 		err.RetryAfter = pathsAgain
 		return err
 	case !d.Allowed:
-		err := protocol.Errorf(protocol.CodePolicyDenied, "%s; whoever may write its intentions opens the link: %s", said, refused.Open(who.name, own, d.Reason))
+		err := protocol.Errorf(protocol.CodePolicyDenied, "%s; whoever may write its intentions opens the link: %s", said, refused.Open(name, own, d.Reason))
 		err.Detail = protocol.DetailIntention
 		return err
 	}

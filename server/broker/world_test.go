@@ -62,6 +62,8 @@ type world struct {
 	paths    *consultest.Memory
 	pathsOf  broker.Paths // instead of paths, where they are a server's
 	own      *broker.Own  // nil: the broker is no service
+	here     link.Vouch   // of the broker, where it is in a mesh
+	there    link.Vouch   // of its server
 	broker   *broker.Broker
 	scripted *scripted.Provider
 	tools    *tools
@@ -369,7 +371,7 @@ func (w *world) startServer(ctx context.Context, g *errgroup.Group) {
 	w.feed = &feedServer{w: w, withheld: w.uncertified, wake: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle(brokerv1connect.NewFeedServiceHandler(w.feed))
-	s, err := link.NewServer(link.ServerConfig{Handler: mux, Root: w.keys.Root(), Certificate: func() (*tls.Certificate, error) { return w.serverCert, nil }})
+	s, err := link.NewServer(link.ServerConfig{Handler: mux, Root: w.keys.Root(), Vouch: w.there, VouchFrom: []identity.Role{identity.RoleBroker}, Certificate: func() (*tls.Certificate, error) { return w.serverCert, nil }})
 	w.must(err)
 	packets, listener, err := w.net.Listen(serverAddr)
 	w.must(err)
@@ -385,7 +387,7 @@ func (w *world) startBroker(ctx context.Context, g *errgroup.Group) {
 		paths = w.pathsOf
 	}
 	w.broker, err = broker.New(cfg, broker.Ports{
-		Own: w.own, Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
+		Own: w.own, Vouch: w.here, Meter: w.meter, Authority: w.outside, Root: w.keys, Paths: paths, CallLog: filepath.Join(w.dir, "calls.log"), SpendFile: filepath.Join(w.dir, "spend.json"), SliceFile: filepath.Join(w.dir, "slices.log"),
 		Feed: w.net.Network("10.0.0.1"), Egress: w.egress(), Elapsed: func() time.Duration { return time.Since(start) + time.Hour },
 		Log: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
@@ -404,13 +406,23 @@ type peer struct {
 
 func (w *world) as(cert *tls.Certificate) peer {
 	w.t.Helper()
+	return w.over(w.dial(cert, nil))
+}
+
+func (w *world) over(c *link.Client) peer {
+	return peer{brokerv1connect.NewBrokerServiceClient(c, c.URL()), brokerv1connect.NewAuthorityServiceClient(c, c.URL()), brokerv1connect.NewTrustServiceClient(c, c.URL())}
+}
+
+// dial the broker, with a second proof where there is one.
+func (w *world) dial(cert *tls.Certificate, v link.Vouch) *link.Client {
+	w.t.Helper()
 	c, err := link.NewClient(link.Config{
 		Address: brokerAddr, Trust: link.Trust{Role: identity.RoleBroker, Root: w.keys.Root()}, Network: w.net.Network("10.0.0.3"),
-		Certificate: func() (*tls.Certificate, error) { return cert, nil },
+		Certificate: func() (*tls.Certificate, error) { return cert, nil }, Vouch: v,
 	})
 	w.must(err)
 	w.t.Cleanup(func() { c.Close() })
-	return peer{brokerv1connect.NewBrokerServiceClient(c, c.URL()), brokerv1connect.NewAuthorityServiceClient(c, c.URL()), brokerv1connect.NewTrustServiceClient(c, c.URL())}
+	return c
 }
 
 // claims of a good capability for a service-placed turn; change narrows or
