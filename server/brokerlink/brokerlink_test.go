@@ -256,6 +256,29 @@ func TestRenewsBeforeTheEndAndKeepsSigning(t *testing.T) {
 	})
 }
 
+// A broker whose clock is so far behind that each certificate of its is due for renewal at
+// once is asked again and again, and not as fast as it answers; the link goes on.
+func TestRenewsAtItsPaceWhereClocksAreApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.broker.Root.Behind = 20 * time.Hour // of 24
+		w.serve(t)
+		l, _, err := w.open(w.code(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, l.Run)
+		<-l.Enrolled()
+		time.Sleep(time.Hour)
+		if _, renewals, _ := w.broker.Counts(); renewals < 50 || renewals > 300 {
+			t.Errorf("%d renewals in an hour", renewals)
+		}
+		if _, err := l.Describe(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A certificate that ended while the server was off, or while the broker was, is
 // renewed by the enrolled key alone; a key that nobody enrolled needs a code.
 func TestAnEndedCertificate(t *testing.T) {

@@ -137,22 +137,19 @@ func (l *Link) runRenew(ctx context.Context) error {
 		leaf := c.leaf.Leaf
 		wait := time.Until(leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3))
 		if wait > 0 {
+			back.Reset()
 			if !op.Sleep(ctx, min(wait, time.Hour)) {
 				return nil // stopped
 			}
 			continue
 		}
-		if err := l.renew(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		if err := l.renew(ctx); err != nil && ctx.Err() == nil {
 			l.cfg.Log.ErrorContext(ctx, "the server's certificate was not renewed", "ends", leaf.NotAfter, "error", err)
-			if !op.Sleep(ctx, time.Second+back.Next()) {
-				return nil
-			}
-			continue
 		}
-		back.Reset()
+		// Also after a success: where clocks are far apart the next one is due at once.
+		if !op.Sleep(ctx, time.Second+back.Next()) {
+			return nil
+		}
 	}
 }
 
