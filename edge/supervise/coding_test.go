@@ -78,7 +78,9 @@ func TestCodingAttempt(t *testing.T) {
 	if !live.Receive() {
 		t.Fatal(live.Err())
 	}
-	r.handOver(spec("native"), dir, nil)
+	work := spec("native")
+	r.execTimeout, work.Limits.MaxWallMs = compiles, (2 * compiles).Milliseconds()
+	r.handOver(work, dir, nil)
 	var text strings.Builder
 	for text.String() != "I look and run the test." && live.Receive() {
 		text.WriteString(live.Msg().TextDelta)

@@ -62,7 +62,7 @@ func outwardTurn(t *testing.T, g *registry, egress []*runnerv1.Egress, files map
 	text, err := deterministic.Marshal(s)
 	must(t, err)
 	r.handOverWork(&runnerv1.TurnWork{Spec: text, Trust: "untrusted", WorkspaceDigest: r.packed(repository(t, files)), Egress: egress,
-		Limits: &runnerv1.SandboxLimits{MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: 120_000, OutputBytes: 4 << 20}}, nil)
+		Limits: &runnerv1.SandboxLimits{MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: compiles.Milliseconds(), OutputBytes: 4 << 20}}, nil)
 	_, all := r.result()
 	var texts []string
 	for _, got := range toolResults(t, all) {
@@ -117,7 +117,7 @@ func TestOwnerRefusesPackages(t *testing.T) {
 		text, err := deterministic.Marshal(s)
 		must(t, err)
 		r.handOverWork(&runnerv1.TurnWork{Spec: text, Trust: "untrusted", WorkspaceDigest: r.packed(repository(t, goProject)), Egress: egress,
-			Limits: &runnerv1.SandboxLimits{MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: 120_000, OutputBytes: 4 << 20}}, nil)
+			Limits: &runnerv1.SandboxLimits{MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: compiles.Milliseconds(), OutputBytes: 4 << 20}}, nil)
 		result, all := r.result()
 		refused := protocol.Code(result.GetCode()) == protocol.CodePermissionDenied && strings.Contains(result.GetMessage(), "package_egress")
 		if refused != (egress != nil) || (len(toolResults(t, all)) == 0) != (egress != nil) || len(g.asked()) != 0 {

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -195,7 +196,12 @@ type rig struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // of Run, once done is closed
+	// execTimeout of a command; zero: two minutes.
+	execTimeout time.Duration
 }
+
+// compiles is how long a command may take that runs a compiler.
+const compiles = 20 * time.Minute
 
 func newConfig(t *testing.T, b *broker) Config {
 	dir := filepath.Join(t.TempDir(), "attempt")
@@ -246,7 +252,7 @@ func (r *rig) stop() {
 func (r *rig) handOver(s *runtimev1.Spec, folder string, terms *runnerv1.LeaseTerms) {
 	r.t.Helper()
 	turn := &runnerv1.TurnWork{Trust: "untrusted", Limits: &runnerv1.SandboxLimits{
-		MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: 120_000, OutputBytes: 4 << 20}}
+		MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: cmp.Or(r.execTimeout, 2*time.Minute).Milliseconds(), OutputBytes: 4 << 20}}
 	if folder != "" {
 		turn.WorkspaceDigest = r.packed(folder)
 	}

@@ -119,7 +119,7 @@ func TestHostileWorkspace(t *testing.T) {
 func TestLimitsOfACall(t *testing.T) {
 	r := start(t, real(t, &broker{}))
 	r.handOver(scripted(`{"steps":[`+strings.Join([]string{
-		toolStep("shell", map[string]any{"command": "echo begun; sleep 600", "timeout_ms": 300}),
+		toolStep("shell", map[string]any{"command": "echo begun; sleep 600", "timeout_ms": 10_000}),
 		toolStep("shell", map[string]any{"command": "yes"}),
 		toolStep("shell", map[string]any{"command": "echo fine"}),
 	}, ",")+`]}`), "", nil)
