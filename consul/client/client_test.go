@@ -19,7 +19,7 @@ func asking(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	c, err := New(Config{Address: s.URL, Token: func() (secret.Value, error) { return Token(token) }, Timeout: 5 * time.Second})
+	c, err := New(Config{Address: s.URL, Token: func() (secret.Value, error) { return Token(token) }, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,17 +39,17 @@ func TestCheck(t *testing.T) {
 	var g errgroup.Group
 	g.Go(func() error { return s.Serve(ctx, p, l) })
 	address := l.Addr().String()
-	check := func(address string) (bool, finding.Finding) {
+	check := func(address string, within time.Duration) (bool, finding.Finding) {
 		t.Helper()
 		r := finding.From("here")
 		ok := Check(t.Context(), r, Peer{Check: "server", Who: "the server", Start: "bivouac-server", Elsewhere: "name another with --server",
-			Link: link.Config{Address: address, Trust: link.Trust{Role: identity.RoleServer, Root: root.Certificate}, DialTimeout: 2 * time.Second}})
+			Link: link.Config{Address: address, Trust: link.Trust{Role: identity.RoleServer, Root: root.Certificate}, DialTimeout: within}})
 		if len(r.All) == 0 {
 			t.Fatalf("%s: nothing was found", address)
 		}
 		return ok, r.All[0]
 	}
-	if ok, f := check(address); !ok || f.Level != finding.OK || !strings.Contains(f.What, "over UDP and TCP") {
+	if ok, f := check(address, time.Minute); !ok || f.Level != finding.OK || !strings.Contains(f.What, "over UDP and TCP") {
 		t.Errorf("a peer that is there: %v, %+v", ok, f)
 	}
 	cancel()
@@ -61,7 +61,7 @@ func TestCheck(t *testing.T) {
 		"nowhere":            "is no address",
 		"nowhere.invalid:74": "cannot be resolved",
 	} {
-		if ok, f := check(address); ok || f.Level != finding.Problem || !strings.Contains(f.What, want) || f.Mend == "" {
+		if ok, f := check(address, 2*time.Second); ok || f.Level != finding.Problem || !strings.Contains(f.What, want) || f.Mend == "" {
 			t.Errorf("%s: %v, %+v", address, ok, f)
 		}
 	}
