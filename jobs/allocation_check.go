@@ -35,8 +35,9 @@ func (n *Nomad) examineAllocations(ctx context.Context, r *finding.Report, rules
 		}
 		seen[rule.Namespace] = true
 		if err := n.tryAllocations(ctx, rule); err != nil {
-			r.Warn(check, err.Error(), "turns of agents that say allocation = \"own\" wait; others are not touched",
-				"bivouac nomad setup --apply  (or max_allocations = 0 in the nomad block, where no agent shall have one)")
+			what, mend := mended(err, "nomad server members")
+			r.Warn(check, what, "turns of agents that say allocation = \"own\" wait; others are not touched",
+				mend+"; or max_allocations = 0 in the nomad block, where no agent shall have one")
 			return
 		}
 	}

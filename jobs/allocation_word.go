@@ -35,12 +35,15 @@ func (n *Nomad) word(ctx context.Context, namespace, job string) (Standing, erro
 	return evalStanding(evals, look), nil
 }
 
+// runs is said of an allocation that does what it is for.
+const runs = "it runs"
+
 // ownStanding of an allocation of an attempt's own. Pending, unknown and lost are three
 // things: not begun, out of reach, and given up by Nomad.
 func ownStanding(a *api.AllocationListStub) Standing {
 	status := allocStatus(a)
 	if a.ClientStatus == api.AllocClientStatusRunning && a.DesiredStatus == api.AllocDesiredStatusRun {
-		return Standing{"it runs", status}
+		return Standing{runs, status}
 	}
 	if a.ClientStatus == api.AllocClientStatusRunning {
 		return Standing{"it is being stopped" + because(a.DesiredDescription), status}

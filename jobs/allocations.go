@@ -246,6 +246,9 @@ func (a *Allocations) Explain(ctx context.Context, machine, job string) (said St
 		said, err = n.word(ctx, rule.Namespace, job)
 		return err
 	})
+	if on, _ := a.watch.Standing(machine); err == nil && said.Text == runs && on.Text != "" {
+		said = Standing{runs + ", and " + on.Text, on.Remedy}
+	}
 	return said, err
 }
 

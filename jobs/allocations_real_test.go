@@ -256,7 +256,7 @@ func TestAllocationRefused(t *testing.T) {
 		cfg.TokenFile = weak
 		want := s.job()
 		reads := of(cfg, own)
-		if err := reads.Start(t.Context(), want); protocol.CodeOf(err) != protocol.CodePermissionDenied || !strings.Contains(err.Error(), "register-job") || !strings.Contains(err.Error(), "bivouac nomad setup --apply") {
+		if err := reads.Start(t.Context(), want); protocol.CodeOf(err) != protocol.CodePermissionDenied || !strings.Contains(err.Error(), "register-job") || !strings.Contains(err.Error(), "policies weak)") || !strings.HasPrefix(protocol.Mend(err, ""), "(umask 077; nomad acl token create") {
 			t.Errorf("a token that only reads: %v", err)
 		}
 		s.must(s.Start(t.Context(), want))

@@ -83,6 +83,8 @@ type Config struct {
 	MaxAllocations int
 	// Transport replaces the one to the address, for tests.
 	Transport http.RoundTripper
+
+	admin bool // of a person, see Admin
 }
 
 // Secret prints as nothing.

@@ -55,7 +55,8 @@ func (c Config) ExamineAll(ctx context.Context, r *finding.Report, s Site) {
 		return
 	}
 	err := c.Ask(func(n *Nomad) error {
-		if n.examine(ctx, r, []Site{s}) {
+		n.sites = []Site{s}
+		if n.examine(ctx, r, n.sites) {
 			n.examineSite(ctx, r, s)
 			c.examineOpen(ctx, r, []Site{s})
 		}
@@ -141,11 +142,15 @@ func (n *Nomad) examineToken(ctx context.Context, r *finding.Report) bool {
 	if self.ExpirationTime != nil {
 		life = "until " + self.ExpirationTime.UTC().Format(time.RFC3339)
 		if time.Until(*self.ExpirationTime) < 24*time.Hour {
-			r.Warn("nomad.token", "the token ends "+life, "nodes cannot be read then; nothing that runs is touched", "nomad acl token create -policy "+ServerPolicy+"  (into the token file, which is read anew)")
+			r.Warn("nomad.token", "the token ends "+life, "nodes cannot be read then; nothing that runs is touched", n.another()+"  (it is read anew)")
 			return true
 		}
 	}
-	r.Fine("nomad.token", "token %s %s", self.AccessorID, life)
+	if self.AccessorID == anonymous && n.admin {
+		r.Bad("nomad.token", "NOMAD_TOKEN holds none: Nomad is asked as nobody", "what Nomad has is compared by your token", "nomad login  (or a management token in NOMAD_TOKEN)")
+		return false
+	}
+	r.Fine("nomad.token", "%s, %s", n.holder().said, life)
 	return true
 }
 
@@ -153,7 +158,8 @@ func (n *Nomad) examineToken(ctx context.Context, r *finding.Report) bool {
 func (n *Nomad) examineVersion(r *finding.Report) {
 	members, err := n.api.Agent().Members()
 	if err != nil {
-		r.Warn("nomad.version", "the versions of the servers cannot be seen: "+n.failed("listing servers", `node { policy = "read" }`, plain(err)).Error(), "before "+OldestNomad+" identities do not name their node", "bivouac nomad setup --apply")
+		what, mend := mended(n.failed("listing servers", `agent { policy = "read" }`, plain(err)), "nomad server members")
+		r.Warn("nomad.version", "the versions of the servers cannot be seen: "+what, "before "+OldestNomad+" identities do not name their node", mend)
 		return
 	}
 	var old, all []string
@@ -185,7 +191,9 @@ func plain(err error) error {
 func (n *Nomad) examineJobs(ctx context.Context, r *finding.Report, namespace string) {
 	jobs, _, err := n.api.Jobs().List(query(ctx, namespace))
 	err = n.failed("listing the jobs of namespace "+namespace, `namespace "`+namespace+`" { capabilities = ["list-jobs", "read-job"] }`, err)
-	if r.Err("nomad.jobs", err, "bivouac explain cannot say what Nomad waits for", "bivouac nomad setup --apply") {
+	if err != nil {
+		what, mend := mended(err, "nomad server members")
+		r.Bad("nomad.jobs", what, "bivouac explain cannot say what Nomad waits for", mend)
 		return
 	}
 	r.Fine("nomad.jobs", "%d in namespace %s", len(jobs), namespace)
@@ -195,7 +203,9 @@ func (n *Nomad) examineJobs(ctx context.Context, r *finding.Report, namespace st
 func (n *Nomad) examineNodes(ctx context.Context, r *finding.Report, pools []string) {
 	nodes, _, err := n.api.Nodes().List(query(ctx, ""))
 	err = n.failed("listing nodes", `node { policy = "read" }`, err)
-	if r.Err("nomad.nodes", err, "turns go to nodes that drain", "bivouac nomad setup --apply") {
+	if err != nil {
+		what, mend := mended(err, "nomad server members")
+		r.Bad("nomad.nodes", what, "turns go to nodes that drain", mend)
 		return
 	}
 	here, bare, away := 0, []string{}, []string{}
@@ -232,7 +242,8 @@ func (n *Nomad) examineNodes(ctx context.Context, r *finding.Report, pools []str
 func (n *Nomad) examineSite(ctx context.Context, r *finding.Report, s Site) {
 	all, err := n.Diff(ctx, s)
 	if err != nil {
-		r.Bad("nomad.site", err.Error(), "what is missing cannot be said", "nomad login with a management token; bivouac nomad setup --help says which is used")
+		what, mend := mended(err, "nomad login with a management token; bivouac nomad setup --help says which is used")
+		r.Bad("nomad.site", what, "what is missing cannot be said", mend)
 		return
 	}
 	for _, d := range all {
@@ -240,7 +251,7 @@ func (n *Nomad) examineSite(ctx context.Context, r *finding.Report, s Site) {
 		if d.Missing {
 			what = " is missing"
 		}
-		r.Bad("nomad.site", d.Title()+what, d.Without, "bivouac nomad setup  (shows how), then bivouac nomad setup --apply")
+		r.Bad("nomad.site", d.Title()+what, d.Without, "bivouac nomad setup"+s.Flags()+"  (shows how), then "+s.Setup())
 	}
 	if len(all) == 0 {
 		r.Fine("nomad.site", "namespace %s, its extra claims, node pools and policies are as they must be", s.Namespace)

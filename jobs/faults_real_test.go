@@ -127,8 +127,8 @@ func TestTokens(t *testing.T) {
 			{"wrong", "11111111-2222-3333-4444-555555555555", "nomad.token", []string{"knows this token no more", "nomad acl token create"}},
 			{"expired", short.SecretID, "nomad.token", []string{"expired", "nomad acl token create"}},
 			{"not a token", "two words", "nomad.token", []string{"does not hold one token"}},
-			{"without nodes", read(blind), "nomad.nodes", []string{`lacks node { policy = "read" }`, "bivouac nomad setup --apply"}},
-			{"without jobs", read(deaf), "nomad.jobs", []string{`lacks namespace "agents"`, "read-job", "bivouac nomad setup --apply"}},
+			{"without nodes", read(blind), "nomad.nodes", []string{`the token "blind" (accessor `, `policies blind)`, `lacks node { policy = "read" }`, "nomad acl token create -name bivouac-server"}},
+			{"without jobs", read(deaf), "nomad.jobs", []string{`lacks namespace "agents"`, "read-job", "policies deaf)", "nomad acl token create -name bivouac-server"}},
 		} {
 			write(bad.token)
 			until(t, bad.name, func() error {

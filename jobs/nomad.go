@@ -19,6 +19,11 @@ type Nomad struct {
 	api     *api.Client
 	carrier *http.Client
 	address string
+	// from says where the token was found, and file is its file, if it has one.
+	from, file string
+	// admin: it is a person's, who sets Nomad up or looks at it.
+	admin bool
+	sites []Site
 }
 
 // open makes a client with the token as it is now, which waits so long for the beginning
@@ -36,7 +41,11 @@ func (c Config) open(first time.Duration) (*Nomad, error) {
 	if err != nil {
 		return nil, protocol.Errorf(protocol.CodeInvalidArgument, "nomad.address: %w", err)
 	}
-	return &Nomad{api: client, carrier: carrier, address: c.Address}, nil
+	n := &Nomad{api: client, carrier: carrier, address: c.Address, from: "of NOMAD_TOKEN", file: c.TokenFile, admin: c.admin && c.TokenFile == "", sites: c.Sites()}
+	if c.TokenFile != "" {
+		n.from = "in " + c.TokenFile
+	}
+	return n, nil
 }
 
 // Close its connections.
@@ -64,13 +73,11 @@ func (n *Nomad) failed(what, right string, err error) error {
 	said := legible.Line(strings.TrimSpace(answer.Body()))
 	switch status := answer.StatusCode(); {
 	case strings.Contains(said, "token expired"): // it says so with 403 or, of itself, with 500
-		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: the token has expired at Nomad (%s): make another with `nomad acl token create` and write it into the token file", what, said)
+		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: the token has expired at Nomad (%s): %s", what, said, n.renew())
 	case status == http.StatusForbidden && n.stranger(), status == http.StatusUnauthorized:
-		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: Nomad at %s knows this token no more (%s): make another with `nomad acl token create` and write it into the token file", what, n.address, said)
-	case status == http.StatusForbidden && right == management:
-		return protocol.Errorf(protocol.CodePermissionDenied, "%s: the token lacks management rights: use a management token, in NOMAD_TOKEN", what)
+		return protocol.Errorf(protocol.CodeUnauthenticated, "%s: Nomad at %s knows this token no more (%s): %s", what, n.address, said, n.renew())
 	case status == http.StatusForbidden:
-		return protocol.Errorf(protocol.CodePermissionDenied, "%s: the token lacks %s: `bivouac nomad setup --apply` makes the policy %s, which has it", what, right, ServerPolicy)
+		return protocol.Errorf(protocol.CodePermissionDenied, "%s: %w", what, n.lacks(right))
 	case status == http.StatusNotFound:
 		return protocol.Errorf(protocol.CodeNotFound, "%s: %s", what, said)
 	case status >= 500:
@@ -81,7 +88,15 @@ func (n *Nomad) failed(what, right string, err error) error {
 }
 
 // management is the right to everything.
-const management = "management"
+const management = "management rights"
+
+// renew says what is done about a token that is none any more.
+func (n *Nomad) renew() string {
+	if n.admin {
+		return "put another into NOMAD_TOKEN (`nomad login`, or `nomad acl token create -type management`)"
+	}
+	return "make another with `" + n.another() + "`"
+}
 
 // stranger reports a token that Nomad does not know, to which it only says that a question
 // is not permitted: every token that it knows may ask who it is.

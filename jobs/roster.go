@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/jobs/workload"
 )
 
@@ -73,30 +74,41 @@ func joined(all []Standing) (s Standing) {
 	return s
 }
 
-// call reads what Nomad does of a rule's job: allocs are the newest of each node. What is
-// said of nodes without one is added to into, by machine.
-func (n *Nomad) call(ctx context.Context, rule workload.Rule, nodes []*api.NodeListStub, allocs map[string]*api.AllocationListStub, into map[string]Standing) (roster, error) {
+// census is what a list has of nodes: what is said of each, and its newest allocation of
+// the job, by its id.
+type census struct {
+	nodes     []*api.NodeListStub
+	standings map[string]Standing
+	allocs    map[string]*api.AllocationListStub
+}
+
+// call reads what Nomad does of a rule's job. What is said of nodes without an allocation
+// is added to into, by machine.
+func (n *Nomad) call(ctx context.Context, rule workload.Rule, in census, into map[string]Standing) (roster, error) {
 	of := roster{begun: map[string]Standing{}}
-	for node, a := range allocs {
+	for node, a := range in.allocs {
 		if a.DesiredStatus != api.AllocDesiredStatusRun {
 			continue
 		}
 		said := allocStanding(a, rule.Task)
-		if said.Text == "" {
+		switch on := in.standings[node]; {
+		case said.Text == "" && on.Text != "":
+			said = Standing{"it has not enrolled, and " + on.Text, on.Remedy}
+		case said.Text == "":
 			said = Standing{"it runs, and has not enrolled yet", fmt.Sprintf("nomad alloc logs -stderr -namespace %s %s", rule.Namespace, short(a.ID))}
 		}
 		said.Text = fmt.Sprintf("its task (job %s) is on Nomad's node %s: %s", rule.Job, a.NodeName, said.Text)
 		of.begun[machineOn(rule, node)] = said
 	}
 	bare := func(pool string) (all []*api.NodeListStub, here int, last Standing) {
-		for _, node := range nodes {
+		for _, node := range in.nodes {
 			if pool != "" && node.NodePool != pool {
 				continue
 			}
 			here++
-			if s := standingOf(node); s.Text != "" {
+			if s := in.standings[node.ID]; s.Text != "" {
 				last = s
-			} else if a := allocs[node.ID]; a == nil || a.DesiredStatus != api.AllocDesiredStatusRun {
+			} else if a := in.allocs[node.ID]; a == nil || a.DesiredStatus != api.AllocDesiredStatusRun {
 				all = append(all, node)
 			}
 		}
@@ -107,6 +119,9 @@ func (n *Nomad) call(ctx context.Context, rule workload.Rule, nodes []*api.NodeL
 	}
 	job, _, err := n.api.Jobs().Info(rule.Job, query(ctx, rule.Namespace))
 	run := "nomad job run … jobs/runner.nomad.hcl  (jobs/README.md)"
+	if rule.Namespace != DefaultNamespace {
+		run = "nomad job run -var namespace=" + shellword.Quote(rule.Namespace) + " … jobs/runner.nomad.hcl  (jobs/README.md; or correct namespace of enrol in server.hcl)"
+	}
 	switch err = n.failed("reading job "+rule.Job, `namespace "`+rule.Namespace+`" { capabilities = ["read-job"] }`, err); {
 	case notFound(err):
 		of.none = Standing{fmt.Sprintf("Nomad has no job %s in namespace %s, which is to run them", rule.Job, rule.Namespace), run}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/jobs/workload"
 )
 
@@ -20,10 +21,32 @@ const (
 	DeployPolicy = "bivouac-deploy"
 )
 
+// Names of the site that setup is about where nobody says another.
+const (
+	DefaultNamespace = "agents"
+	DefaultPool      = "agents"
+)
+
 // Site is what a Nomad must have for Bivouac.
 type Site struct {
 	Namespace string
 	Pools     []string
+}
+
+// Setup is the command that makes it.
+func (s Site) Setup() string { return "bivouac nomad setup --apply" + s.Flags() }
+
+// Flags that name it, where it is not the usual one.
+func (s Site) Flags() (words string) {
+	if s.Namespace != "" && s.Namespace != DefaultNamespace {
+		words = " --namespace " + shellword.Quote(s.Namespace)
+	}
+	if len(s.Pools) > 0 && !slices.Equal(s.Pools, []string{DefaultPool}) {
+		for _, p := range s.Pools {
+			words += " --node-pool " + shellword.Quote(p)
+		}
+	}
+	return words
 }
 
 // Check the names.
@@ -242,7 +265,7 @@ func (s Site) Policies() map[string]string {
 // it: NOMAD_ADDR, NOMAD_CACERT, NOMAD_CLIENT_CERT, NOMAD_CLIENT_KEY and NOMAD_TOKEN.
 func Admin(env func(string) string) (Config, error) {
 	c := Config{Address: strings.TrimRight(env("NOMAD_ADDR"), "/"), CAFile: env("NOMAD_CACERT"),
-		CertFile: env("NOMAD_CLIENT_CERT"), KeyFile: env("NOMAD_CLIENT_KEY"), Token: Secret(env("NOMAD_TOKEN"))}
+		CertFile: env("NOMAD_CLIENT_CERT"), KeyFile: env("NOMAD_CLIENT_KEY"), Token: Secret(env("NOMAD_TOKEN")), admin: true}
 	if c.Address == "" {
 		return c, protocol.Errorf(protocol.CodeInvalidArgument, "no Nomad is named: set NOMAD_ADDR, https://HOST:4646, and NOMAD_CACERT where its authority is no public one")
 	}

@@ -156,22 +156,21 @@ func (w *Watch) rest(ctx context.Context, index uint64, wait time.Duration, foll
 func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	nodes, allocs, rosters := map[string]Standing{}, map[string]Standing{}, map[string]roster{}
+	var nodes map[string]Standing
+	allocs, rosters := map[string]Standing{}, map[string]roster{}
 	err = w.cfg.Ask(func(n *Nomad) error {
 		all, meta, err := n.api.Nodes().List(query(ctx, ""))
 		if err != nil {
 			return n.failed("listing nodes", `node { policy = "read" }`, err)
 		}
 		index = meta.LastIndex
-		for _, node := range all {
-			nodes[node.ID] = standingOf(node)
-		}
+		nodes = n.standings(ctx, all)
 		for _, rule := range w.cfg.Rules {
 			newest, err := n.listAllocations(ctx, rule, allocs)
 			if err != nil {
 				return err
 			}
-			if rosters[rule.Name], err = n.call(ctx, rule, all, newest, allocs); err != nil {
+			if rosters[rule.Name], err = n.call(ctx, rule, census{all, nodes, newest}, allocs); err != nil {
 				return err
 			}
 		}

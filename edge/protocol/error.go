@@ -131,6 +131,16 @@ func (e *Error) Error() string { return e.Message }
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// Mend is the command that mends an error, where something in it knows one, as whatever
+// refuses a file that is open to others; otherwise where nothing does.
+func Mend(err error, otherwise string) string {
+	var by interface{ Mend() string }
+	if errors.As(err, &by) {
+		return by.Mend()
+	}
+	return otherwise
+}
+
 // Is matches by code when the target is a bare code, so that
 // errors.Is(err, &Error{Code: CodeNotFound}) works.
 func (e *Error) Is(target error) bool {

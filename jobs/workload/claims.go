@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -85,13 +86,13 @@ func ExtraClaims() map[string]string {
 
 // extra is one of them. Nomad leaves what it does not know as it was written.
 func (c claims) extra(name string) (string, error) {
-	const mend = "set the extra claims of namespace %s with `bivouac nomad setup --apply`, then start the job again"
+	mend := fmt.Sprintf("set the extra claims of namespace %[1]s with `bivouac nomad setup --apply --namespace %[1]s`, then start the job again", c.Namespace)
 	value, ok := c.Extra[name].(string)
 	switch {
 	case !ok:
-		return "", refused("it has no extra claim %s: "+mend, name, c.Namespace)
+		return "", refused("it has no extra claim %s: %s", name, mend)
 	case strings.Contains(value, "${"):
-		return "", refused("its extra claim %s is %q, which Nomad did not fill in: "+mend, name, value, c.Namespace)
+		return "", refused("its extra claim %s is %q, which Nomad did not fill in: %s", name, value, mend)
 	case value == "":
 		return "", refused("its extra claim %s is empty, as in the identity of a service: use the identity of a task", name)
 	}

@@ -217,7 +217,7 @@ func (e *Engine) answered(ctx context.Context, a execution.Attempt, failure erro
 		e.cfg.Log.Warn("whether an allocation was taken is not known: the next list says it", "attempt", a.ID, "job", a.Allocation, "error", failure)
 		return nil
 	case protocol.CodePermissionDenied, protocol.CodeUnauthenticated:
-		e.allocated.hold(now, placement.Said{Text: failure.Error(), Remedy: "bivouac nomad setup --apply"})
+		e.allocated.hold(now, placement.Said{Text: failure.Error(), Remedy: protocol.Mend(failure, "bivouac doctor")})
 	}
 	e.allocated.unasked(a.Allocation)
 	e.cfg.Log.Warn("an allocation was refused", "attempt", a.ID, "job", a.Allocation, "error", failure)

@@ -111,7 +111,7 @@ var layers = []layer{
 	{"vaultpolicy/plan", []string{"edge/protocol", "server/broker/issued", "server/broker/secret", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/policies"}, []string{}, "what a server must have is data"},
 
 	// Nomad starts runners; the server asks it, and an admin's command line sets it up
-	{"jobs", []string{"edge/filemode", "edge/finding", "edge/legible", "edge/op", "edge/protocol", "jobs/workload"}, []string{"github.com/hashicorp/nomad/api", "golang.org/x/mod"}, "what is asked of Nomad knows no turn"},
+	{"jobs", []string{"edge/shellword", "edge/filemode", "edge/finding", "edge/legible", "edge/op", "edge/protocol", "jobs/workload"}, []string{"github.com/hashicorp/nomad/api", "golang.org/x/mod"}, "what is asked of Nomad knows no turn"},
 	{"jobs/jobstest", nil, []string{"github.com/go-jose/go-jose/v4"}, "a signer has keys and no rule"},
 	{"jobs/workload", []string{"edge/protocol"}, []string{"github.com/go-jose/go-jose/v4"}, "an identity is judged by rules and keys alone"},
 
