@@ -65,11 +65,15 @@ func never() *api.RestartPolicy {
 
 // megahertz of a node that are so many thousandths of its cores: Nomad counts in them.
 func megahertz(millis int64, on *api.Node) int {
-	each := int64(1000)
-	if r := on.NodeResources; r != nil && r.Cpu.TotalCpuCores > 0 && r.Cpu.CpuShares > 0 {
-		each = r.Cpu.CpuShares / int64(r.Cpu.TotalCpuCores)
+	return int(max(1, ceil(millis*core(on.NodeResources), 1000)))
+}
+
+// core is what one core of a node is, in MHz.
+func core(has *api.NodeResources) int64 {
+	if has != nil && has.Cpu.TotalCpuCores > 0 && has.Cpu.CpuShares >= int64(has.Cpu.TotalCpuCores) {
+		return has.Cpu.CpuShares / int64(has.Cpu.TotalCpuCores)
 	}
-	return int(max(1, ceil(millis*each, 1000)))
+	return 1000
 }
 
 func ceil(n, of int64) int64 { return (n + of - 1) / of }

@@ -120,12 +120,15 @@ func unplaced(m *api.AllocationMetric) string {
 	return strings.Join(why, "; ")
 }
 
+// askLess is what helps where a node has too little.
+const askLess = "lower sandbox { memory cpu_millis disk } in the agent"
+
 func remedyOf(m *api.AllocationMetric, look string) string {
 	switch {
 	case len(m.QuotaExhausted) > 0:
 		return "nomad quota list"
 	case len(m.DimensionExhausted) > 0:
-		return "wait until turns there have ended, or lower sandbox { memory cpu_millis disk } in the agent; " + look
+		return "wait until turns there have ended, or " + askLess + "; " + look
 	}
 	return "nomad node status; " + look
 }

@@ -175,6 +175,9 @@ func (a *Allocations) Start(ctx context.Context, want Allocation) error {
 		if rule.Pool != "" && on.NodePool != rule.Pool {
 			return protocol.Errorf(protocol.CodeFailedPrecondition, "node %s is in pool %q by now, and enrol %q of server.hcl takes %q", on.Name, on.NodePool, rule.Name, rule.Pool)
 		}
+		if err := fits(want, on); err != nil {
+			return err
+		}
 		job := jobOf(want, rule, on, own)
 		_, _, err = n.api.Jobs().EnforceRegister(job, 0, change(ctx, rule.Namespace))
 		switch {

@@ -72,6 +72,20 @@ func (s *started) job() jobs.Allocation {
 		CPUMillis: 100, MemoryBytes: 16 << 20, DiskBytes: 16 << 20, Longest: time.Hour}
 }
 
+// beside starts a job that takes most of the node's memory, and returns as much again.
+func (s *started) beside() int64 {
+	s.t.Helper()
+	node, _, err := s.server.Root().Nodes().Info(s.client.Node, nil)
+	s.must(err)
+	first := s.job()
+	first.MemoryBytes = node.NodeResources.Memory.MemoryMB * 6 / 10 << 20
+	s.behaves("exec sleep 3600")
+	s.must(s.Start(s.t.Context(), first))
+	s.says(first.Job, "it runs")
+	s.t.Cleanup(func() { s.must(s.Stop(context.Background(), jobs.Allocated{Job: first.Job, Namespace: "agents"})) })
+	return first.MemoryBytes
+}
+
 // listed waits until a job is as it should be, and returns it.
 func (s *started) listed(what string, job string, is func(jobs.Allocated) bool) (found jobs.Allocated) {
 	s.t.Helper()
@@ -213,7 +227,7 @@ func TestAllocationStates(t *testing.T) {
 		}{
 			{"ended", "exit 0", nil, func(a jobs.Allocated) bool { return a.Ended }, "its task has ended"},
 			{"failed", "exit 3", nil, func(a jobs.Allocated) bool { return a.Ended }, "it failed on its node"},
-			{"no room", "exit 0", func(a *jobs.Allocation) { a.MemoryBytes = 1 << 50 }, func(a jobs.Allocated) bool { return a.Waits }, "not enough left of: memory"},
+			{"no room", "exit 0", func(a *jobs.Allocation) { a.MemoryBytes = s.beside() }, func(a jobs.Allocated) bool { return a.Waits }, "not enough left of: memory"},
 		} {
 			s.behaves(c.program)
 			want := s.job()
@@ -274,7 +288,8 @@ func TestAllocationRefused(t *testing.T) {
 				a.Machine = workload.Identity{Namespace: "gone", Job: "bivouac-runner", Task: "edge", Node: s.client.Node}.Machine()
 				c.TokenFile, c.Token = "", jobs.Secret(s.server.Management())
 			},
-			"bad spec": func(_ *jobs.Config, a *jobs.Allocation) { a.MemoryBytes = -1 << 40 },
+			"too large": func(_ *jobs.Config, a *jobs.Allocation) { a.MemoryBytes = 1 << 50 },
+			"bad spec":  func(_ *jobs.Config, a *jobs.Allocation) { a.MemoryBytes = -1 << 40 },
 		} {
 			cfg, bad := s.cfg, s.job()
 			cfg.Rules = slices.Clone(cfg.Rules)

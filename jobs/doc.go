@@ -1,7 +1,8 @@
 // Package jobs is Nomad's side of Bivouac: the job files that an operator runs, and what
 // the server asks of a Nomad that runs its runners. It owns the nomad block of
 // server.hcl, and the form of the jobs that start supervisors of single attempts
-// (allocations.go, allocation_job.go; allocation_word.go says what became of one).
+// (allocations.go, allocation_job.go; allocation_word.go says what became of one, and
+// capacity.go what a node has for one in all).
 //
 // It guarantees that a configuration is refused at the start with every reason at once;
 // that Nomad is spoken to over TLS, or on the loopback; and that files of tokens,

@@ -58,7 +58,7 @@ func TestRunnerOnADrainedNode(t *testing.T) {
 			r := &replayer{}
 			r.replay(t, "roster not enrolled")
 			r.drain(t, c.strategy)
-			w := watching(t, r)
+			w := watching(t, r, 0)
 			synctest.Wait()
 			absent := w.Absent(tenant, nil, "ops")
 			node, _ := w.Standing(machineOf(r.node(t)))

@@ -228,10 +228,10 @@ var watched = []struct{ name, node, task string }{
 	{"drained", "(ineligible)", "Nomad has stopped it"},
 }
 
-// watching runs a watch over recorded answers.
-func watching(t *testing.T, r *replayer) *jobs.Watch {
+// watching runs a watch over recorded answers, of a server that makes so many allocations.
+func watching(t *testing.T, r *replayer, most int) *jobs.Watch {
 	t.Helper()
-	w := jobs.NewWatch(jobs.Config{Address: "https://nomad.example.org:4646", Token: "t", Rules: rules, Transport: r}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	w := jobs.NewWatch(jobs.Config{Address: "https://nomad.example.org:4646", Token: "t", Rules: rules, Transport: r, MaxAllocations: most}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -245,7 +245,7 @@ func TestRecordedStates(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := &replayer{}
 			r.replay(t, state.name)
-			w := watching(t, r)
+			w := watching(t, r, 0)
 			synctest.Wait()
 			n, task := w.Standing(machineOf(r.node(t)))
 			if !strings.Contains(n.Text, state.node) || (state.node == "") != (n.Text == "") || !strings.Contains(task.Text, state.task) || (state.task == "") != (task.Text == "") {
@@ -265,7 +265,7 @@ func TestWatchWithoutNomad(t *testing.T) {
 		r := &replayer{}
 		r.replay(t, "ineligible")
 		machine := machineOf(r.node(t))
-		w := watching(t, r)
+		w := watching(t, r, 0)
 		says := func(want string) {
 			t.Helper()
 			synctest.Wait()
@@ -291,7 +291,7 @@ func TestWatchWithoutNomad(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		r := &replayer{down: true}
-		w := watching(t, r)
+		w := watching(t, r, 0)
 		time.Sleep(time.Hour)
 		if n, task := w.Standing(machineOf("ffffffff-7e1a-3f65-9c1e-5a2b6d7e8f90")); n.Text != "" || task.Text != "" {
 			t.Errorf("never listed: %q %q", n.Text, task.Text)

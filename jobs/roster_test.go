@@ -40,7 +40,7 @@ func TestRecordedRosters(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := &replayer{}
 			r.replay(t, "roster "+state.name)
-			w := watching(t, r)
+			w := watching(t, r, 0)
 			synctest.Wait()
 			if bad := saidOf(w.Absent(tenant, nil, "prn_1", "ops"), state.says, state.remedy); bad != "" {
 				t.Errorf("%s: %s", state.name, bad)
@@ -60,7 +60,7 @@ func TestRecordedRosters(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := &replayer{down: true}
-		if bad := saidOf(watching(t, r).Absent(tenant, nil, "ops"), "has not answered lately", "bivouac doctor"); bad != "" {
+		if bad := saidOf(watching(t, r, 0).Absent(tenant, nil, "ops"), "has not answered lately", "bivouac doctor"); bad != "" {
 			t.Error(bad)
 		}
 	})

@@ -50,6 +50,8 @@ type Watch struct {
 	allocs map[string]Standing // by the machine's name, see workload.Identity.Machine
 	// rosters of the jobs of runners, by the rule's name.
 	rosters map[string]roster
+	// rooms of the machines' nodes; none where no allocations are made.
+	rooms map[string]Measured
 }
 
 // NewWatch starts nothing.
@@ -157,9 +159,13 @@ func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var nodes map[string]Standing
-	allocs, rosters := map[string]Standing{}, map[string]roster{}
+	allocs, rosters, rooms := map[string]Standing{}, map[string]roster{}, map[string]Measured{}
+	q := query(ctx, "")
+	if w.cfg.MaxAllocations > 0 {
+		q.Params = map[string]string{"resources": "true"}
+	}
 	err = w.cfg.Ask(func(n *Nomad) error {
-		all, meta, err := n.api.Nodes().List(query(ctx, ""))
+		all, meta, err := n.api.Nodes().List(q)
 		if err != nil {
 			return n.failed("listing nodes", `node { policy = "read" }`, err)
 		}
@@ -173,6 +179,12 @@ func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 			if rosters[rule.Name], err = n.call(ctx, rule, census{all, nodes, newest}, allocs); err != nil {
 				return err
 			}
+			if w.cfg.MaxAllocations == 0 {
+				continue
+			}
+			if err := n.measure(ctx, rule, all, rooms); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -181,7 +193,7 @@ func (w *Watch) list(ctx context.Context) (index uint64, err error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listed, w.nodes, w.allocs, w.rosters = time.Now(), nodes, allocs, rosters
+	w.listed, w.nodes, w.allocs, w.rosters, w.rooms = time.Now(), nodes, allocs, rosters, rooms
 	return index, nil
 }
 

@@ -39,7 +39,9 @@ type hosts struct{ watch *jobs.Watch }
 // Standing of a machine, from the last list.
 func (h hosts) Standing(machine string) placement.Host {
 	node, task := h.watch.Standing(machine)
-	return placement.Host{Node: placement.Said(node), Task: placement.Said(task), Unknown: placement.Said(h.watch.Unknown())}
+	has := h.watch.Measured(machine)
+	return placement.Host{Node: placement.Said(node), Task: placement.Said(task), Unknown: placement.Said(h.watch.Unknown()),
+		Most: placement.Resources(has.Most), Pool: has.Pool, Largest: placement.Resources(has.Largest)}
 }
 
 // Absent says why a principal has no runner that Nomad should run.

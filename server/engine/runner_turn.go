@@ -48,6 +48,9 @@ const noRunner protocol.RunnerID = "run_00000000000000000000000000"
 func (w *turnTx) requirements(snap *policy.Snapshot, resumes bool) (execution.Requirements, error) {
 	q := execution.Requirements{Boundary: snap.Agent.Boundary, Trust: snap.Agent.Trust, Adapter: snap.Agent.Adapter, Egress: len(snap.Egress) > 0, Resumes: resumes,
 		Allocation: snap.Agent.Allocation == policy.AllocationOwn}
+	if s := snap.Agent.Sandbox; q.Allocation {
+		q.Resources = execution.Resources{CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes}
+	}
 	if len(snap.Agent.Runners) == 0 {
 		return q, nil
 	}

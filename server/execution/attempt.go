@@ -57,9 +57,18 @@ type Requirements struct {
 	// Allocation: its supervisor is a task of its own, started by the scheduler that runs
 	// the runner.
 	Allocation bool `json:"allocation,omitempty"`
+	// Resources are what its sandboxes may use, where it needs an allocation for them.
+	Resources Resources `json:"resources,omitzero"`
 	// Asked are the owners of machines who are asked about a turn before their machine
 	// takes it. It is no need of the work, but it lives as long as placement does.
 	Asked []OwnerAsked `json:"asked,omitempty"`
+}
+
+// Resources of sandboxes: thousandths of a core, and bytes.
+type Resources struct {
+	CPUMillis   int64 `json:"cpu_millis,omitempty"`
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
+	DiskBytes   int64 `json:"disk_bytes,omitempty"`
 }
 
 // OwnerAsked is a question to the owner of one machine, by that machine's word.

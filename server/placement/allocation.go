@@ -30,6 +30,10 @@ func allocates(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 		return out
 	case host.Unknown.Text != "":
 		add(host.Unknown.Text, host.Unknown.Remedy)
+	case host.Most != execution.Resources{}:
+		out = append(out, tooLarge(a.Requirements.Resources, host)...)
+	case host.Node.Text == "" && f.Allocations.Most > 0: // otherwise something is said of it already
+		add("Nomad does not say how much its node has, and the agent asks for an allocation of its own", "nomad node status, "+shareInstead)
 	}
 	if !r.Facts.Allocations {
 		add("its bivouac-edge does not start turns in allocations of their own", "on that machine: install a newer bivouac-edge, and start its job again")
@@ -47,6 +51,33 @@ func allocates(a execution.Attempt, r execution.Runner, f Fleet) []Reason {
 		add("this server starts no allocations", "raise max_allocations in the nomad block of server.hcl, "+shareInstead)
 	case all.Taken >= all.Most:
 		add(all.taken())
+	}
+	return out
+}
+
+// tooLarge says what a turn asks for that its node has not in all. It is not asked for
+// there: it would wait until its time is over, and hold up those that fit.
+func tooLarge(asks execution.Resources, host Host) (out []Reason) {
+	for _, r := range []struct {
+		field, unit               string
+		asks, most, largest, each int64
+	}{
+		{"memory", "MiB of memory", asks.MemoryBytes, host.Most.MemoryBytes, host.Largest.MemoryBytes, 1 << 20},
+		{"cpu_millis", "thousandths of a core", asks.CPUMillis, host.Most.CPUMillis, host.Largest.CPUMillis, 1},
+		{"disk", "MiB of disk", asks.DiskBytes, host.Most.DiskBytes, host.Largest.DiskBytes, 1 << 20},
+	} {
+		if r.asks == 0 || r.asks <= r.most {
+			continue
+		}
+		up, down := func(n int64) int64 { return (n + r.each - 1) / r.each }, func(n int64) int64 { return max(0, n/r.each) }
+		text := fmt.Sprintf("the agent asks %d %s for a turn, and the largest node of pool %s has %d for one", up(r.asks), r.unit, host.Pool, down(max(r.most, r.largest)))
+		other := "add a larger node to pool " + host.Pool
+		if r.asks <= r.largest {
+			text = fmt.Sprintf("the agent asks %d %s for a turn, and its node has %d for one (the largest of pool %s has %d)", up(r.asks), r.unit, down(r.most), host.Pool, down(r.largest))
+			other = "have a runner on a larger node of pool " + host.Pool
+		}
+		out = append(out, Reason{ReasonAllocation, text,
+			fmt.Sprintf("lower %s in the sandbox of the agent, bivouac agents apply FILE, and send the turn anew; or %s", r.field, other)})
 	}
 	return out
 }

@@ -47,7 +47,15 @@ type Host struct {
 	Task Said // the runner itself does not run there
 	// Unknown is why nothing can be said of the node; its zero value is that it is known.
 	Unknown Said
+	// Most is what the sandboxes of one allocation may use there while no other turn does;
+	// zero: it is not known. Pool is the node's, and Largest the most of each that a node
+	// of that pool has.
+	Most, Largest Resources
+	Pool          string
 }
+
+// Resources of sandboxes, as an attempt requires them.
+type Resources = execution.Resources
 
 // Said is one sentence of another scheduler's, in our words, and the command that
 // changes it; the zero value is none.

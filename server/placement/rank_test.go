@@ -138,6 +138,10 @@ func TestAllReasonsAtOnce(t *testing.T) {
 	}
 }
 
+// roomy is a node that has what turns of the tests ask for, and so much is all it has.
+var roomy = Host{Pool: "agents", Most: execution.Resources{CPUMillis: 4000, MemoryBytes: 8 << 30, DiskBytes: 64 << 30},
+	Largest: execution.Resources{CPUMillis: 4000, MemoryBytes: 16 << 30, DiskBytes: 64 << 30}}
+
 // An attempt that asks for an allocation of its own goes where one can be started, and
 // nowhere else; one that does not is told nothing of allocations. INV-11.
 func TestAllocation(t *testing.T) {
@@ -151,6 +155,7 @@ func TestAllocation(t *testing.T) {
 		},
 		"does not start turns in allocations of their own": func(r *execution.Runner, _ *Fleet) { r.Facts.Allocations = false },
 		"its owner is asked about each turn there":         func(r *execution.Runner, _ *Fleet) { r.Facts.SecondKeys = []string{"files.write", secondkey.Turn} },
+		"Nomad does not say how much its node has":         func(_ *execution.Runner, f *Fleet) { f.Hosts["run_1"] = Host{} },
 		"this server starts no allocations":                func(_ *execution.Runner, f *Fleet) { f.Allocations = Allocations{} },
 		"all of the 3 allocations of this server are taken": func(_ *execution.Runner, f *Fleet) {
 			f.Allocations.Taken = 3
@@ -163,7 +168,7 @@ func TestAllocation(t *testing.T) {
 		f := fleet(runner("run_1", "laptop"))
 		f.Runners[0].Workload, f.Runners[0].Facts.Allocations = "agents/bivouac-runner/edge/node", true
 		f.Runners[0].Facts.SecondKeys = []string{"files.write"} // not about turns
-		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": {}}, Allocations{Most: 3, Taken: 2}
+		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": roomy}, Allocations{Most: 3, Taken: 2}
 		if r := Rank(own, f); len(r.Candidates) != 1 {
 			t.Fatalf("the twin of %q: %+v", says, r)
 		}
@@ -174,6 +179,36 @@ func TestAllocation(t *testing.T) {
 		}
 		if shared := Rank(turnAttempt(), f); len(shared.Candidates) != 1 {
 			t.Errorf("one that shares is told %q", shared.Summary())
+		}
+	}
+}
+
+// What a node could never hold is said with how much it is, what there is, and what mends
+// it; what it just holds goes there.
+func TestTooLarge(t *testing.T) {
+	for _, c := range []struct {
+		more         execution.Resources
+		says, remedy string
+	}{
+		{execution.Resources{}, "", ""},
+		{execution.Resources{MemoryBytes: 1}, "laptop: the agent asks 8193 MiB of memory for a turn, and its node has 8192 for one (the largest of pool agents has 16384)",
+			"laptop: lower memory in the sandbox of the agent, bivouac agents apply FILE, and send the turn anew; or have a runner on a larger node of pool agents"},
+		{execution.Resources{MemoryBytes: 9 << 30}, "laptop: the agent asks 17408 MiB of memory for a turn, and the largest node of pool agents has 16384 for one",
+			"laptop: lower memory in the sandbox of the agent, bivouac agents apply FILE, and send the turn anew; or add a larger node to pool agents"},
+		{execution.Resources{CPUMillis: 4000}, "laptop: the agent asks 8000 thousandths of a core for a turn, and the largest node of pool agents has 4000 for one",
+			"laptop: lower cpu_millis in the sandbox of the agent, bivouac agents apply FILE, and send the turn anew; or add a larger node to pool agents"},
+		{execution.Resources{DiskBytes: 1}, "laptop: the agent asks 65537 MiB of disk for a turn, and the largest node of pool agents has 65536 for one",
+			"laptop: lower disk in the sandbox of the agent, bivouac agents apply FILE, and send the turn anew; or add a larger node to pool agents"},
+	} {
+		a, f := turnAttempt(), fleet(runner("run_1", "laptop"))
+		f.Runners[0].Workload, f.Runners[0].Facts.Allocations = "agents/bivouac-runner/edge/node", true
+		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": roomy}, Allocations{Most: 3}
+		has := roomy.Most
+		a.Requirements.Allocation, a.Requirements.Resources = true, execution.Resources{
+			CPUMillis: has.CPUMillis + c.more.CPUMillis, MemoryBytes: has.MemoryBytes + c.more.MemoryBytes, DiskBytes: has.DiskBytes + c.more.DiskBytes}
+		r := Rank(a, f)
+		if r.Summary() != c.says || (len(r.Candidates) == 1) != (c.says == "") || strings.Join(r.Remedies(), "; ") != c.remedy {
+			t.Errorf("%+v more: %q %q", c.more, r.Summary(), r.Remedies())
 		}
 	}
 }
@@ -193,7 +228,7 @@ func TestTakenByWhatDoesNotEnd(t *testing.T) {
 	} {
 		f := fleet(runner("run_1", "laptop"))
 		f.Runners[0].Workload, f.Runners[0].Facts.Allocations = "agents/bivouac-runner/edge/node", true
-		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": {}}, Allocations{Most: 3, Taken: 3, Ending: c.ending}
+		f.Hosts, f.Allocations = map[protocol.RunnerID]Host{"run_1": roomy}, Allocations{Most: 3, Taken: 3, Ending: c.ending}
 		r := Rank(a, f)
 		if len(r.Candidates) != 0 || !strings.HasSuffix(r.Summary(), c.says) || len(r.Remedies()) != 1 || !strings.Contains(r.Remedies()[0], c.remedy) {
 			t.Errorf("%d that end: %q %q", len(c.ending), r.Summary(), r.Remedies())

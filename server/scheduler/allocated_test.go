@@ -27,7 +27,7 @@ func (s allocated) Place(attempts []execution.Attempt, f placement.Fleet) []plac
 	f.Hosts = map[protocol.RunnerID]placement.Host{}
 	for i, r := range f.Runners {
 		f.Runners[i].Workload, f.Runners[i].Facts.Allocations = "agents/bivouac-runner/edge/"+r.ID.String(), true
-		f.Hosts[r.ID] = placement.Host{}
+		f.Hosts[r.ID] = placement.Host{Pool: "agents", Most: schedulertest.Room, Largest: schedulertest.Room}
 	}
 	return scheduler.Embedded{}.Place(attempts, f)
 }

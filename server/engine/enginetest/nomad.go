@@ -8,6 +8,7 @@ import (
 	"bivouac/edge/op"
 	"bivouac/edge/protocol"
 	"bivouac/server/engine"
+	"bivouac/server/execution"
 	"bivouac/server/placement"
 )
 
@@ -16,6 +17,8 @@ import (
 type Nomad struct {
 	// Room is how many jobs run at once; more wait. Max is what the server may ask for.
 	Room, Max int
+	// Has is what each node has for one job, Largest what the largest one has.
+	Has, Largest execution.Resources
 	// Refuse is the answer to every request for a job; Down to everything. Lost has
 	// requests carried out, and nobody answered; Slow keeps the job from running.
 	Refuse, Down error
@@ -41,7 +44,9 @@ type job struct {
 
 // NewNomad has room.
 func NewNomad(room int) *Nomad {
-	return &Nomad{Room: room, Max: 50, Asked: map[string]int{}, Registered: map[string]int{}, bell: op.NewBell()}
+	const much = 1 << 40
+	has := execution.Resources{CPUMillis: much, MemoryBytes: much, DiskBytes: much}
+	return &Nomad{Room: room, Max: 50, Has: has, Largest: has, Asked: map[string]int{}, Registered: map[string]int{}, bell: op.NewBell()}
 }
 
 // WithNomad has the world's runners' turns started there, where their agents ask for it.
@@ -158,7 +163,8 @@ func (n *Nomad) runs(j *job) bool {
 	before := 0
 	for _, o := range n.jobs {
 		if o == j {
-			return !j.ended && !n.Slow && before < n.Room
+			small := j.CPUMillis <= n.Has.CPUMillis && j.MemoryBytes <= n.Has.MemoryBytes && j.DiskBytes <= n.Has.DiskBytes
+			return !j.ended && !n.Slow && before < n.Room && small
 		}
 		if !o.ended {
 			before++

@@ -188,15 +188,17 @@ func (w *World) config(ops engine.Ops) engine.Config {
 		c.Hosts = w.hosts
 	}
 	if w.Nomad != nil {
-		c.Allocations, c.Hosts = w.Nomad, nodes{}
+		c.Allocations, c.Hosts = w.Nomad, nodes{w.Nomad}
 	}
 	return c
 }
 
 // nodes are all there, and take what is new.
-type nodes struct{}
+type nodes struct{ of *Nomad }
 
-func (nodes) Standing(string) placement.Host { return placement.Host{} }
+func (n nodes) Standing(string) placement.Host {
+	return placement.Host{Pool: "agents", Most: n.of.Has, Largest: n.of.Largest}
+}
 
 func (nodes) Absent(protocol.TenantID, []string, ...string) placement.Said { return placement.Said{} }
 

@@ -1,12 +1,16 @@
 package schedulertest
 
 import (
+	"strings"
 	"testing"
 
 	"bivouac/edge/protocol"
 	"bivouac/server/execution"
 	"bivouac/server/placement"
 )
+
+// Room is what the node of a Hosted has.
+var Room = execution.Resources{CPUMillis: 4000, MemoryBytes: 8 << 30, DiskBytes: 64 << 30}
 
 // Hosted is a runner as another scheduler runs it, which starts allocations on its node.
 func Hosted(n int, tenant protocol.TenantID, owner protocol.PrincipalID, f *placement.Fleet) execution.Runner {
@@ -16,7 +20,7 @@ func Hosted(n int, tenant protocol.TenantID, owner protocol.PrincipalID, f *plac
 	if f.Hosts == nil {
 		f.Hosts = map[protocol.RunnerID]placement.Host{}
 	}
-	f.Hosts[r.ID] = placement.Host{}
+	f.Hosts[r.ID] = placement.Host{Pool: "agents", Most: Room, Largest: Room}
 	return r
 }
 
@@ -60,6 +64,31 @@ func allocations(t *testing.T, s Scheduler) {
 		if n != 2 {
 			t.Errorf("tenant %s got %d of 8 allocations among 4 tenants", tenant, n)
 		}
+	}
+}
+
+// tooLarge: what a node could never hold is not put there and takes nothing from what fits.
+func tooLarge(t *testing.T, s Scheduler) {
+	f := Fleet()
+	r := Hosted(1, Tenant(1), Principal(1), &f)
+	f.Allocations = placement.Allocations{Most: 1}
+	large, fits := Own(1, Tenant(1), Principal(1)), Own(2, Tenant(1), Principal(1))
+	fits.Requirements.Resources = Room
+	for name, grow := range map[string]func(*execution.Resources){
+		"memory": func(q *execution.Resources) { q.MemoryBytes++ },
+		"cpu":    func(q *execution.Resources) { q.CPUMillis++ },
+		"disk":   func(q *execution.Resources) { q.DiskBytes++ },
+	} {
+		large.Requirements.Resources = Room
+		grow(&large.Requirements.Resources)
+		got := decide(t, s, []execution.Attempt{large, fits}, f)
+		if got[large.ID].Runner != "" || !strings.Contains(got[large.ID].Reason, "the largest node of pool agents has") || got[fits.ID].Runner != r.ID {
+			t.Errorf("%s: %+v, and what fits: %+v", name, got[large.ID], got[fits.ID])
+		}
+	}
+	f.Hosts[r.ID] = placement.Host{}
+	if got := decide(t, s, []execution.Attempt{fits}, f)[fits.ID]; got.Runner != "" {
+		t.Errorf("nobody knows what its node has: %+v", got)
 	}
 }
 

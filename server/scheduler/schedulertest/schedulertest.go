@@ -23,16 +23,17 @@ type Scheduler interface {
 // Run holds a scheduler to its promises.
 func Run(t *testing.T, scheduler Scheduler) {
 	for name, test := range map[string]func(*testing.T, Scheduler){
-		"decides about every attempt once":       everyAttemptOnce,
-		"takes a fitting runner, no other":       fitting,
-		"never falls back to a weaker runner":    neverWeaker,
-		"keeps tenants apart":                    tenantsApart,
-		"never overbooks a runner":               slots,
-		"gives device actions no slot":           deviceActions,
-		"lets tenants and principals take turns": fair,
-		"is a function of what it is given":      repeatable,
-		"bounds allocations of all runners":      allocations,
-		"never shares an allocation instead":     noAllocation,
+		"decides about every attempt once":        everyAttemptOnce,
+		"takes a fitting runner, no other":        fitting,
+		"never falls back to a weaker runner":     neverWeaker,
+		"keeps tenants apart":                     tenantsApart,
+		"never overbooks a runner":                slots,
+		"gives device actions no slot":            deviceActions,
+		"lets tenants and principals take turns":  fair,
+		"is a function of what it is given":       repeatable,
+		"bounds allocations of all runners":       allocations,
+		"never shares an allocation instead":      noAllocation,
+		"puts nothing on a node too small for it": tooLarge,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, scheduler) })
 	}
