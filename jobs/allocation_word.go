@@ -12,8 +12,8 @@ import (
 )
 
 // word says what has become of a job, from its allocations and, where it has none, from
-// its evaluations.
-func (n *Nomad) word(ctx context.Context, namespace, job string) (Standing, error) {
+// its evaluations. node is the one that was to have it, or empty.
+func (n *Nomad) word(ctx context.Context, namespace, job, node string) (Standing, error) {
 	allocs, _, err := n.api.Jobs().Allocations(job, false, query(ctx, namespace))
 	if err = n.failed("listing the allocations of "+job, capability(namespace, "read-job"), err); notFound(err) {
 		err = nil
@@ -22,8 +22,7 @@ func (n *Nomad) word(ctx context.Context, namespace, job string) (Standing, erro
 	}
 	look := fmt.Sprintf("nomad job status -namespace %s %s", namespace, job)
 	if len(allocs) > 0 {
-		newest := slices.MaxFunc(allocs, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
-		return ownStanding(newest), nil
+		return standingOn(allocs, node), nil
 	}
 	evals, _, err := n.api.Jobs().Evaluations(job, query(ctx, namespace))
 	if err = n.failed("listing the evaluations of "+job, capability(namespace, "read-job"), err); err != nil && !notFound(err) {
@@ -37,6 +36,25 @@ func (n *Nomad) word(ctx context.Context, namespace, job string) (Standing, erro
 
 // runs is said of an allocation that does what it is for.
 const runs = "it runs"
+
+// standingOn says what has become of the allocation on a node, where the turn is. Whoever
+// may change jobs can have Nomad place them elsewhere, where they find no turn: that they
+// run there, or have ended, says nothing about it.
+func standingOn(allocs []*api.AllocationListStub, node string) Standing {
+	age := func(a, b *api.AllocationListStub) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) }
+	newest := slices.MaxFunc(allocs, age)
+	there := slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool { return a.NodeID != node })
+	said := ownStanding(newest)
+	switch {
+	case node == "" || newest.NodeID == node:
+	case len(there) == 0:
+		said.Text += fmt.Sprintf(", on node %s, where its turn is not", newest.NodeName)
+	default:
+		said = ownStanding(slices.MaxFunc(there, age))
+		said.Text += fmt.Sprintf("; Nomad has placed it again, on node %s, where its turn is not", newest.NodeName)
+	}
+	return said
+}
 
 // ownStanding of an allocation of an attempt's own. Pending, unknown and lost are three
 // things: not begun, out of reach, and given up by Nomad.

@@ -109,7 +109,7 @@ func (a *Allocations) ask(ctx context.Context, n *Nomad, all []Allocated) {
 			continue
 		}
 		words++
-		said, err := n.word(ctx, is.Namespace, is.Job)
+		said, err := n.word(ctx, is.Namespace, is.Job, "")
 		if err != nil {
 			a.watch.log.Warn("Nomad does not say why an allocation is as it is", "job", is.Job, "namespace", is.Namespace, "error", err)
 			continue
@@ -241,12 +241,12 @@ func (a *Allocations) Stop(ctx context.Context, is Allocated) error {
 
 // Explain says what has become of a job.
 func (a *Allocations) Explain(ctx context.Context, machine, job string) (said Standing, err error) {
-	rule, _, err := a.cfg.ruleOf(machine)
+	rule, node, err := a.cfg.ruleOf(machine)
 	if err != nil {
 		return said, err
 	}
 	err = a.cfg.Ask(func(n *Nomad) error {
-		said, err = n.word(ctx, rule.Namespace, job)
+		said, err = n.word(ctx, rule.Namespace, job, node)
 		return err
 	})
 	if on, _ := a.watch.Standing(machine); err == nil && said.Text == runs && on.Text != "" {

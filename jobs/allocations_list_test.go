@@ -80,3 +80,38 @@ func TestListAmongOthers(t *testing.T) {
 		t.Errorf("among sixty thousand: %+v, %v", all, err)
 	}
 }
+
+// placed are the allocations of one job, oldest first: which nodes they are on, and how.
+type placed [][2]string
+
+func (p placed) RoundTrip(q *http.Request) (*http.Response, error) {
+	var all []string
+	for i, at := range p {
+		all = append(all, fmt.Sprintf(`{"ID":"%08d-0000-0000-0000-000000000000","Namespace":"agents","NodeID":%q,"NodeName":"name-of-%[2]s","DesiredStatus":"run","ClientStatus":%q,"CreateIndex":%[1]d}`, i+1, at[0], at[1]))
+	}
+	header := http.Header{"X-Nomad-Index": {"1"}, "X-Nomad-Lastcontact": {"0"}}
+	return &http.Response{StatusCode: http.StatusOK, Header: header, ContentLength: -1, Body: io.NopCloser(strings.NewReader("[" + strings.Join(all, ",") + "]")), Request: q}, nil
+}
+
+// What is said of a job is what became of it where its turn is. What Nomad has placed on
+// another node is named, and not taken for it.
+func TestExplainPlacedElsewhere(t *testing.T) {
+	for _, c := range []struct {
+		is     placed
+		says   string
+		remedy string
+	}{
+		{placed{{"alpha", "running"}}, "it runs", "00000001"},
+		{placed{{"alpha", "lost"}, {"alpha", "running"}}, "it runs", "00000002"},
+		{placed{{"alpha", "lost"}, {"beta", "running"}}, "Nomad lost it with its node; Nomad has placed it again, on node name-of-beta, where its turn is not", "00000001"},
+		{placed{{"alpha", "unknown"}, {"beta", "complete"}}, "Nomad does not know whether it runs: its node is out of reach; Nomad has placed it again, on node name-of-beta, where its turn is not", "00000001"},
+		{placed{{"alpha", "lost"}, {"beta", "lost"}, {"alpha", "running"}}, "it runs", "00000003"},
+		{placed{{"beta", "running"}}, "it runs, on node name-of-beta, where its turn is not", "00000001"},
+	} {
+		a := of(jobs.Config{Address: "https://nomad.example.org:4646", Token: "t", Rules: rules, Transport: c.is}, own)
+		said, err := a.Explain(t.Context(), machineOf("alpha"), "bivouac-x-1")
+		if err != nil || said.Text != c.says || said.Remedy != "nomad alloc status -namespace agents "+c.remedy {
+			t.Errorf("%v: %+v, %v; want %q", c.is, said, err, c.says)
+		}
+	}
+}
