@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -77,58 +76,60 @@ rule "done" {
 type allocations struct {
 	*fleet
 	node    *nomadserver.Client
-	dir     *state.Dir // of the node's runner
+	dir     *state.Dir          // of the node's runner
+	beside  *nomadserver.Client // the other node; nil until somebody needs it
 	project string
 }
 
 func newAllocations(t *testing.T, p engine.Program) *allocations {
 	t.Helper()
-	s := newStack(t, stack.Config{Script: allocationScript, Agents: []string{allocationAgent}})
-	f := &fleet{person: first(t, s), nomad: nomadserver.Start(t, p), state: s.Path("nodes")}
-	setUpNomad(t, f.nomad, filepath.Dir(f.Program("bivouac")), f.home)
-	token := filepath.Join(t.TempDir(), "token")
-	out, err := f.nomad.Run(t, "acl", "token", "create", "-name", "server", "-policy", "bivouac-server", "-t", "{{.SecretID}}")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if err := errors.Join(os.Chmod(filepath.Dir(token), 0o700), os.WriteFile(token, []byte(strings.TrimSpace(out)+"\n"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	block := nomadBlock(f.nomad, token, f.tenant(),
-		fmt.Sprintf("program = %q", f.Program("bivouac-edge")), fmt.Sprintf("state = %q", filepath.Join(f.state, "alpha")))
-	if err := s.UseNomad(t.Context(), block); err != nil {
-		t.Fatal(err)
-	}
-	a := &allocations{fleet: f, node: f.addNode("alpha")}
-	f.runJob()
-	f.runner("alpha", a.node)
-	if a.dir, err = state.Open(filepath.Join(f.state, "alpha")); err != nil {
-		t.Fatal(err)
-	}
-	a.project = f.project("project", map[string]string{"README": "a project\n"})
+	a := &allocations{fleet: newFleet(t, p, stack.Config{Script: allocationScript, Agents: []string{allocationAgent}})}
+	a.node = a.addNode("alpha")
+	a.runJob()
+	a.runner("alpha", a.node)
+	a.dir = a.stateOf(a.node)
+	a.project = a.fleet.project("project", map[string]string{"README": "a project\n"})
 	return a
 }
 
-// begun is a turn whose second command waits, and who supervises it.
-func (a *allocations) begun() (turn string, of state.Attempt, by state.Mark) {
+// stateOf a node's runner.
+func (f *fleet) stateOf(c *nomadserver.Client) *state.Dir {
+	f.t.Helper()
+	dir, err := state.Open(filepath.Join(f.state, c.Name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return dir
+}
+
+// underway is a turn whose second command waits, its attempt, and who supervises that.
+type underway struct {
+	turn string
+	of   state.Attempt
+	by   state.Mark
+}
+
+func (a *allocations) begun() underway { a.t.Helper(); return a.waits(a.begin()) }
+
+// begin submits a turn.
+func (a *allocations) begin() string {
 	a.t.Helper()
-	turn = a.submit("run", "append two lines", "--agent", "coder", "--workspace", a.project).ID
-	return turn, of, a.waits(turn, &of)
+	return a.submit("run", "append two lines", "--agent", "coder", "--workspace", a.project).ID
 }
 
 // waits until the second command of a turn waits somewhere.
-func (a *allocations) waits(turn string, of *state.Attempt) (by state.Mark) {
+func (a *allocations) waits(turn string) (u underway) {
 	a.t.Helper()
 	await(a.t, "the second command of turn "+turn, func() error {
 		for _, one := range a.runs(turn) {
 			if _, err := os.Lstat(one.file("waits")); err == nil {
-				*of, by = one.Attempt, one.mark
+				u = underway{turn, one.Attempt, one.mark}
 				return nil
 			}
 		}
 		return fmt.Errorf("it is %s\n%s", a.must("explain", turn), a.logs())
 	})
-	return by
+	return u
 }
 
 // running is an attempt on the node, and the process that has it.
@@ -186,6 +187,9 @@ func (a *allocations) logs() string {
 func (a *allocations) once(turn *apiv1.Turn, asked int) {
 	a.t.Helper()
 	said := a.node.TaskLog("*", "edge")
+	if a.beside != nil {
+		said += a.beside.TaskLog("*", "edge")
+	}
 	for _, at := range turn.GetAttempts() {
 		if n := strings.Count(said, `msg="an allocation has its supervisor" attempt=`+at.GetId()); n != 1 {
 			a.t.Errorf("attempt %s was claimed %d times", at.GetId(), n)
@@ -202,17 +206,25 @@ func (a *allocations) once(turn *apiv1.Turn, asked int) {
 	wantFile(a.t, filepath.Join(out, "log.txt"), "once\ntwice\n")
 }
 
-// jobsOf the turns of this deployment, by what Nomad has started of them.
-func (a *allocations) allocsOf(of protocol.AttemptID) (all []*api.AllocationListStub) {
+// allocsOf an attempt, of all the jobs that it has and that were not purged.
+func (a *allocations) allocsOf(of protocol.AttemptID) []*api.AllocationListStub {
 	a.t.Helper()
+	all, err := a.listed(of)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return all
+}
+
+func (a *allocations) listed(of protocol.AttemptID) (all []*api.AllocationListStub, err error) {
 	for n := 1; n < 10; n++ {
 		some, _, err := a.nomad.Root().Jobs().Allocations(protocol.AllocationJob(of, n), true, &api.QueryOptions{Namespace: "agents"})
 		if err != nil {
-			a.t.Fatal(err)
+			return nil, err
 		}
 		all = append(all, some...)
 	}
-	return all
+	return all, nil
 }
 
 // A turn of an agent with allocation = "own" is a job of Nomad, on the runner's node, with
@@ -225,7 +237,8 @@ func TestNomadAllocation(t *testing.T) {
 	nomadserver.Each(t, func(t *testing.T, p engine.Program) {
 		a := newAllocations(t, p)
 		asked := time.Now()
-		turn, of, by := a.begun()
+		u := a.begun()
+		of, by := u.of, u.by
 		t.Logf("bench name=nomad_allocation_submit_to_second_command value=%d unit=ms", time.Since(asked).Milliseconds())
 		allocs := a.allocsOf(of.ID)
 		if len(allocs) != 1 || allocs[0].ID != by.Alloc || allocs[0].ClientStatus != api.AllocClientStatusRunning || allocs[0].NodeID != a.node.Node {
@@ -249,7 +262,7 @@ func TestNomadAllocation(t *testing.T) {
 		if now, _, err := of.Mark(); err != nil || now.BootNonce != by.BootNonce || !by.Alive() {
 			t.Errorf("after the runner was replaced its supervisor is %+v, %v; was %+v", now, err, by)
 		}
-		done := a.goesOn(turn)
+		done := a.goesOn(u.turn)
 		wantAttempts(t, done, "SUCCEEDED on alpha")
 		a.once(done, 0)
 		await(t, "the end of the task", func() error {

@@ -43,8 +43,8 @@ func newDeployed(t *testing.T, p engine.Program, cfg stack.Config) (*fleet, *con
 	dir := t.TempDir()
 	c := &control{t: t, nomad: nomadserver.Start(t, p), token: filepath.Join(dir, "nomad-token")}
 	setUpNomad(t, c.nomad, bin, dir)
-	c.deploy = c.newToken("bivouac-deploy")
-	if err := os.WriteFile(c.token, []byte(c.newToken("bivouac-server")+"\n"), 0o600); err != nil {
+	c.deploy = newToken(t, c.nomad, "bivouac-deploy")
+	if err := os.WriteFile(c.token, []byte(newToken(t, c.nomad, "bivouac-server")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	volumes := map[string]string{}
@@ -85,11 +85,11 @@ func setUpNomad(t *testing.T, n *nomadserver.Server, bin, home string) {
 }
 
 // newToken of a policy that setup made.
-func (c *control) newToken(policy string) string {
-	c.t.Helper()
-	out, err := c.nomad.Run(c.t, "acl", "token", "create", "-name", policy, "-policy", policy, "-t", "{{.SecretID}}")
+func newToken(t *testing.T, n *nomadserver.Server, policy string) string {
+	t.Helper()
+	out, err := n.Run(t, "acl", "token", "create", "-name", policy, "-policy", policy, "-t", "{{.SecretID}}")
 	if err != nil {
-		c.t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("%v\n%s", err, out)
 	}
 	return strings.TrimSpace(out)
 }

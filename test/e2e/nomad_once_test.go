@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"bivouac/edge/op"
+	"bivouac/edge/protocol"
 	"bivouac/edge/state"
 	"bivouac/server/api/apiv1"
 	"bivouac/test/engines/engine"
@@ -23,7 +26,12 @@ import (
 // own allocation while the turn's second command waits.
 type disturbance struct {
 	name string
-	do   func(a *allocations, of state.Attempt, by state.Mark)
+	do   func(*allocations, underway)
+	// from is how somebody changes the job before Nomad places anything of it.
+	from func(*api.Job)
+	// placed are the allocations that Nomad makes of the attempt; zero: that depends on who
+	// is faster.
+	placed int
 	// interrupts: the attempt ends, and another one goes on from the checkpoint. Where
 	// that is Nomad's to decide, either is right.
 	interrupts, either bool
@@ -32,58 +40,59 @@ type disturbance struct {
 // disturbances are those after which Nomad runs a task again, or could. Whatever it does,
 // an attempt is claimed once, and its effects happen once.
 var disturbances = []disturbance{
-	{name: "the node's agent is killed and started again", do: func(a *allocations, _ state.Attempt, _ state.Mark) {
+	{name: "the node's agent is killed and started again", do: func(a *allocations, _ underway) {
 		a.node.Kill(a.t)
 		a.node.Start(a.t)
 	}},
-	{name: "job eval -force-reschedule", do: func(a *allocations, of state.Attempt, _ state.Mark) {
-		a.run("job", "eval", "-detach", "-force-reschedule", "-namespace", "agents", a.jobOf(of))
+	{name: "job eval -force-reschedule", do: func(a *allocations, u underway) {
+		a.run("job", "eval", "-detach", "-force-reschedule", "-namespace", "agents", a.jobOf(u.of))
 	}},
-	{name: "alloc restart", interrupts: true, do: func(a *allocations, _ state.Attempt, by state.Mark) {
-		a.run("alloc", "restart", "-namespace", "agents", by.Alloc)
+	{name: "alloc restart", interrupts: true, do: func(a *allocations, u underway) {
+		a.run("alloc", "restart", "-namespace", "agents", u.by.Alloc)
 	}},
-	{name: "alloc stop", interrupts: true, do: func(a *allocations, _ state.Attempt, by state.Mark) {
-		a.run("alloc", "stop", "-detach", "-namespace", "agents", by.Alloc)
+	{name: "alloc stop", interrupts: true, do: func(a *allocations, u underway) {
+		a.run("alloc", "stop", "-detach", "-namespace", "agents", u.by.Alloc)
 	}},
-	{name: "the task is killed", interrupts: true, do: func(a *allocations, _ state.Attempt, by state.Mark) {
-		a.signal(by.PID, syscall.SIGKILL)
+	{name: "the task is killed", interrupts: true, placed: 1, do: func(a *allocations, u underway) {
+		a.signal(u.by.PID, syscall.SIGKILL)
 	}},
+	{name: "the task fails", interrupts: true, placed: 1, do: (*allocations).taskFails},
 	// Some time after the start above: a client that is killed within two seconds of its own
 	// start may have kept nothing of its allocations, and ends them.
-	{name: "the node's agent is away for longer than a heartbeat", do: func(a *allocations, _ state.Attempt, _ state.Mark) {
+	{name: "the node's agent is away for longer than a heartbeat", placed: 1, do: func(a *allocations, _ underway) {
 		a.away()
 		a.node.Start(a.t)
 	}},
-	{name: "the node is drained and comes back", interrupts: true, do: func(a *allocations, _ state.Attempt, by state.Mark) {
+	{name: "the node is drained and comes back", interrupts: true, do: func(a *allocations, u underway) {
 		nodes := a.nomad.Root().Nodes()
 		if _, err := nodes.UpdateDrain(a.node.Node, &api.DrainSpec{Deadline: time.Second}, false, nil); err != nil {
 			a.t.Fatal(err)
 		}
-		a.over(by)
+		a.over(u.by)
 		if _, err := nodes.UpdateDrain(a.node.Node, nil, true, nil); err != nil {
 			a.t.Fatal(err)
 		}
 	}},
 	// What a node that is gone had is lost to Nomad, and placed anew.
-	{name: "the node is purged and registers again", either: true, do: func(a *allocations, of state.Attempt, _ state.Mark) {
+	{name: "the node is purged and registers again", either: true, do: func(a *allocations, u underway) {
 		if _, _, err := a.nomad.Root().Nodes().Purge(a.node.Node, nil); err != nil {
 			a.t.Fatal(err)
 		}
-		a.placedAnew(of)
+		a.placedAnew(u.of)
 	}},
 	// Somebody changed the job so that a lost allocation is replaced.
-	{name: "the job is changed to be replaced, and its node is lost", either: true, do: func(a *allocations, of state.Attempt, _ state.Mark) {
-		a.change(of, func(g *api.TaskGroup) { g.Disconnect = nil })
+	{name: "the job is changed to be replaced, and its node is lost", either: true, do: func(a *allocations, u underway) {
+		a.change(a.jobOf(u.of), func(j *api.Job) { j.TaskGroups[0].Disconnect = nil })
 		a.away()
 		a.node.Start(a.t)
-		a.placedAnew(of)
+		a.placedAnew(u.of)
 	}},
-	{name: "Nomad is away", do: func(a *allocations, _ state.Attempt, _ state.Mark) {
+	{name: "Nomad is away", do: func(a *allocations, _ underway) {
 		a.nomad.Stop(a.t)
 		a.nomad.Start(a.t)
 		a.nodeIs(api.NodeStatusReady)
 	}},
-	{name: "the power fails", interrupts: true, do: func(a *allocations, _ state.Attempt, _ state.Mark) {
+	{name: "the power fails", interrupts: true, do: func(a *allocations, _ underway) {
 		a.node.PowerOff(a.t)
 		a.node.Start(a.t)
 		a.runner("alpha", a.node)
@@ -99,7 +108,7 @@ func TestNomadRunsAnAttemptOnce(t *testing.T) {
 	}
 	nomadserver.Each(t, func(t *testing.T, p engine.Program) {
 		a := newAllocations(t, p)
-		for _, d := range append(disturbances, disturbance{name: "nothing"}) {
+		for _, d := range slices.Concat(disturbances, []disturbance{{name: "nothing", placed: 1}}, replacements) {
 			t.Run(d.name, func(t *testing.T) {
 				defer a.on(t)()
 				a.disturbed(d)
@@ -123,15 +132,20 @@ func (a *allocations) on(t *testing.T) func() {
 func (a *allocations) disturbed(d disturbance) {
 	a.t.Helper()
 	began, asked := time.Now(), len(receivedBy(a.Stack, "append"))
-	turn, of, by := a.begun()
+	u := a.begunAs(d.from)
+	placed := a.counted(u.of.ID)
 	if d.do != nil {
-		d.do(a, of, by)
+		d.do(a, u)
 	}
 	if d.interrupts {
-		a.over(by)
+		a.over(u.by)
+		a.waits(u.turn) // in another allocation
 	}
-	done := a.goesOn(turn)
-	a.judged(done, of, d)
+	done := a.goesOn(u.turn)
+	a.judged(done, u.of, d)
+	if n := placed(); d.placed != 0 && n != d.placed {
+		a.t.Errorf("Nomad made %d allocations of attempt %s, want %d", n, u.of.ID, d.placed)
+	}
 	a.once(done, asked)
 	a.t.Logf("%d attempt(s), %v", len(done.GetAttempts()), time.Since(began).Round(time.Second))
 }
@@ -152,6 +166,24 @@ func (a *allocations) judged(done *apiv1.Turn, of state.Attempt, d disturbance) 
 		}
 		return nil
 	})
+	a.nothingBeside()
+}
+
+// counted counts the allocations of an attempt while it is underway, until the returned
+// function is called: with the purge of a job Nomad forgets those that it had.
+func (a *allocations) counted(of protocol.AttemptID) func() int {
+	ctx, stop := context.WithCancel(a.t.Context())
+	ids, done := map[string]bool{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		for ; ctx.Err() == nil; op.Sleep(ctx, 50*time.Millisecond) {
+			all, _ := a.listed(of) // Nomad may be away
+			for _, s := range all {
+				ids[s.ID] = true
+			}
+		}
+	}()
+	return func() int { stop(); <-done; return len(ids) }
 }
 
 // placedBeforeTheNodeIsLost: an allocation that has not started when its node is
@@ -222,18 +254,28 @@ func (a *allocations) placedAnew(of state.Attempt) {
 	})
 }
 
-// change registers the attempt's job again, as whoever may change jobs can.
-func (a *allocations) change(of state.Attempt, how func(*api.TaskGroup)) {
+// change registers a job of an attempt again, as whoever may change jobs can, and waits
+// until what there is of it is of the changed one.
+func (a *allocations) change(id string, how func(*api.Job)) {
 	a.t.Helper()
 	jobs, q := a.nomad.Root().Jobs(), &api.QueryOptions{Namespace: "agents"}
-	job, _, err := jobs.Info(a.jobOf(of), q)
+	job, _, err := jobs.Info(id, q)
 	if err == nil {
-		how(job.TaskGroups[0])
+		how(job)
 		_, _, err = jobs.Register(job, &api.WriteOptions{Namespace: "agents"})
 	}
 	if err != nil {
 		a.t.Fatal(err)
 	}
+	await(a.t, "the change of job "+id, func() error {
+		all, _, err := jobs.Allocations(id, false, q)
+		for _, s := range all {
+			if s.JobVersion <= *job.Version {
+				return fmt.Errorf("allocation %s is of version %d", s.ID, s.JobVersion)
+			}
+		}
+		return err
+	})
 }
 
 // run is a command of Nomad's own.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"bivouac/jobs"
 	"bivouac/server/api/apiv1"
 	"bivouac/test/e2e/stack"
 	"bivouac/test/engines/engine"
@@ -27,14 +26,18 @@ type fleet struct {
 	state string // of each node's runner, below it by the node's name
 }
 
-// newFleet sets Nomad up with the product's own command, and the server's nomad block.
+// newFleet sets Nomad up with the product's own command, and the server's nomad block with
+// a token of the policy that this made.
 func newFleet(t *testing.T, p engine.Program, cfg stack.Config) *fleet {
 	t.Helper()
 	s := newStack(t, cfg)
-	f := &fleet{person: first(t, s), nomad: nomadserver.Start(t, p), state: filepath.Join(s.Path("nodes"))}
+	f := &fleet{person: first(t, s), nomad: nomadserver.Start(t, p), state: s.Path("nodes")}
 	setUpNomad(t, f.nomad, filepath.Dir(f.Program("bivouac")), f.home)
-	site := jobs.Site{Namespace: "agents", Pools: []string{"agents"}}
-	token, _ := f.nomad.Token(t, "server", site.ServerRules())
+	token := filepath.Join(t.TempDir(), "token")
+	f.write(token, newToken(t, f.nomad, "bivouac-server")+"\n", 0o600)
+	if err := os.Chmod(filepath.Dir(token), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	program := s.Path("edge-of-its-node")
 	f.write(program, fmt.Sprintf(edgeOfItsNode, f.Program("bivouac-edge")), 0o755)
 	if err := s.UseNomad(t.Context(), nomadBlock(f.nomad, token, f.tenant(),
