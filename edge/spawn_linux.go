@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -159,11 +158,23 @@ func startedIn(a state.Attempt) int {
 	if err != nil || pid <= 1 {
 		return 0
 	}
-	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	if errors.Is(err, fs.ErrNotExist) || !bytes.Contains(line, []byte(a.Path())) {
-		return 0 // a zombie has an empty command line
+	for range 100 {
+		line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+		switch {
+		case err != nil:
+			return 0
+		case bytes.Contains(line, []byte(a.Path())):
+			return pid
+		case len(line) > 0:
+			return 0
+		}
+		// A zombie has none, and for a moment one that begins to execute its program.
+		if of, ok := state.Of(pid); !ok || !of.Alive() {
+			return 0
+		}
+		time.Sleep(time.Millisecond)
 	}
-	return pid
+	return 0
 }
 
 // running is the process of a directory: a child that was not collected yet, whose

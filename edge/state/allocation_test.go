@@ -209,8 +209,7 @@ func TestProcess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	started, _, ok := lookAt(cmd.Process.Pid)
-	child := Process{PID: cmd.Process.Pid, Started: started, Boot: boot()}
+	child, ok := Of(cmd.Process.Pid)
 	if !ok || !child.Alive() {
 		t.Errorf("%+v is not alive", child)
 	}

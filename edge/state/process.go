@@ -17,8 +17,15 @@ type Process struct {
 
 // Self is this process. It stays the same when it executes another program.
 func Self() Process {
-	started, _, _ := lookAt(os.Getpid())
-	return Process{PID: os.Getpid(), Started: started, Boot: boot()}
+	p, _ := Of(os.Getpid())
+	return p
+}
+
+// Of is the process that has a number now; false: nobody has it. It may have ended, and not
+// be collected yet.
+func Of(pid int) (p Process, ok bool) {
+	started, _, ok := lookAt(pid)
+	return Process{PID: pid, Started: started, Boot: boot()}, ok
 }
 
 // Alive reports that the process runs. One that has ended and was not collected yet
@@ -27,23 +34,32 @@ func (p Process) Alive() bool {
 	if p.PID <= 1 || p.Started == "" || p.Boot == "" || p.Boot != boot() {
 		return false
 	}
-	started, zombie, ok := lookAt(p.PID)
-	return ok && !zombie && started == p.Started
+	started, ended, ok := lookAt(p.PID)
+	return ok && !ended && started == p.Started
 }
 
 // lookAt reads what the system says of a process.
-func lookAt(pid int) (started string, zombie, ok bool) {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return "", false, false
-	}
+func lookAt(pid int) (started string, ended, ok bool) {
 	// The name, in brackets, may hold anything: what counts comes after the last one.
-	const state, starttime = 0, 19
-	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(fields) <= starttime {
-		return "", false, false
+	const state, threads, starttime = 0, 17, 19
+	for {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil {
+			return "", false, false
+		}
+		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if len(fields) <= starttime {
+			return "", false, false
+		}
+		// Where another than the first thread executes a program, the first one has ended
+		// while that one still stands, and is replaced by it: in between it has no thread.
+		switch gone := fields[state] == "Z" || fields[state] == "X"; {
+		case gone && fields[threads] == "0":
+			continue
+		default:
+			return fields[starttime], gone && fields[threads] == "1", true
+		}
 	}
-	return fields[starttime], fields[state] == "Z" || fields[state] == "X", true
 }
 
 // boot names this start of the machine.
