@@ -53,12 +53,11 @@ func lookAt(pid int) (started string, ended, ok bool) {
 		}
 		// Where another than the first thread executes a program, the first one has ended
 		// while that one still stands, and is replaced by it: in between it has no thread.
-		switch gone := fields[state] == "Z" || fields[state] == "X"; {
-		case gone && fields[threads] == "0":
+		gone := fields[state] == "Z" || fields[state] == "X"
+		if gone && fields[threads] == "0" {
 			continue
-		default:
-			return fields[starttime], gone && fields[threads] == "1", true
 		}
+		return fields[starttime], gone && fields[threads] == "1", true
 	}
 }
 
