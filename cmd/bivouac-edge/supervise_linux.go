@@ -142,8 +142,7 @@ func superviseConfig(path, worker string) (supervise.Config, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	cfg := supervise.Config{
 		Dir: attempt.Path(), Attempt: attempt.ID, BootNonce: nonce, WorkerPath: worker,
-		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(dir), Log: log}),
-		Report:     attempt.Sandbox(),
+		Backend:    bubblewrap.New(bubblewrap.Config{CgroupParent: groupsOf(dir), SeenFunc: attempt.Sandbox, Log: log}),
 		Dial:       relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root, Now: dir.Now}, Certificate: dir.Certificate}),
 		NarrowFunc: policy.Limits.Narrow, StatusCommand: dir.Command("status"),
 		RefuseEgress: policy.RefuseEgress,

@@ -60,7 +60,7 @@ type attempt struct {
 
 // newAttempt reads the work. It dials nothing.
 func newAttempt(s *supervisor, w *handover) (*attempt, error) {
-	a := &attempt{supervisor: s, turn: w.turn, trace: traceContext(w.trace), spec: &runtimev1.Spec{}, hold: newHold(), report: s.cfg.Report, finished: newMark(), active: s.lease.Now()}
+	a := &attempt{supervisor: s, turn: w.turn, trace: traceContext(w.trace), spec: &runtimev1.Spec{}, hold: newHold(), finished: newMark(), active: s.lease.Now()}
 	if err := proto.Unmarshal(w.turn.GetSpec(), a.spec); err != nil {
 		return nil, protocol.Errorf(protocol.CodeIncompatible, "the turn's spec cannot be read: %w; upgrade bivouac-edge", err)
 	}
@@ -100,7 +100,10 @@ func (a *attempt) end(cause error) {
 // run does the work and returns the attempt's result. When it returns no process
 // of the attempt is left.
 func (a *attempt) run(ctx context.Context) *runnerv1.Result {
-	err := a.prepare(ctx)
+	err := a.look(ctx)
+	if err == nil {
+		err = a.prepare(ctx)
+	}
 	if err == nil {
 		err = a.work(ctx)
 	}
@@ -123,11 +126,10 @@ func (a *attempt) work(ctx context.Context) error {
 	if err := a.permit(ctx); err != nil {
 		return err
 	}
-	report, err := a.enter(ctx)
-	if err != nil {
+	if err := a.enter(ctx); err != nil {
 		return err
 	}
-	started := &runnerv1.Started{Boundary: report.Boundary, Limits: report.Limits, Narrowed: a.cfg.narrowed(a.turn.GetLimits())}
+	started := &runnerv1.Started{Boundary: a.report.Boundary, Limits: a.report.Limits, Narrowed: a.cfg.narrowed(a.turn.GetLimits())}
 	if _, err := a.records.append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: started}}, true); err != nil {
 		return err
 	}
@@ -135,28 +137,28 @@ func (a *attempt) work(ctx context.Context) error {
 	return a.attend(ctx)
 }
 
-// enter makes the group of the attempt, on a machine that confines what the work
-// asks for (INV-11).
-func (a *attempt) enter(ctx context.Context) (sandbox.Report, error) {
-	report := a.cfg.Report
-	if report.Boundary == "" {
-		report = a.cfg.Backend.Probe(ctx)
-	}
+// look finds what this machine enforces, and refuses work that asks for more (INV-11).
+func (a *attempt) look(ctx context.Context) error {
+	report := a.cfg.Backend.Probe(ctx)
 	switch {
 	case report.Boundary == "":
-		return report, protocol.Errorf(protocol.CodeFailedPrecondition, "this machine has no usable sandbox: %s", report.Problem)
+		return protocol.Errorf(protocol.CodeFailedPrecondition, "this machine has no usable sandbox: %s", report.Problem)
 	case a.turn.GetTrust() != protocol.TrustTrusted && report.Limits != protocol.LimitsCgroup:
-		return report, protocol.Errorf(protocol.CodePolicyDenied,
+		return protocol.Errorf(protocol.CodePolicyDenied,
 			"untrusted code needs control groups, and this machine limits by %q only: `%s` shows why", report.Limits, a.cfg.StatusCommand)
 	}
 	a.progress.Lock()
+	defer a.progress.Unlock()
 	a.report = report
-	a.progress.Unlock()
-	var err error
+	return nil
+}
+
+// enter makes the group of the attempt.
+func (a *attempt) enter(ctx context.Context) (err error) {
 	if a.group, err = a.cfg.Backend.Group(ctx, a.cfg.Attempt.String(), a.limits.attempt); err != nil {
-		return report, err
+		return err
 	}
-	return report, a.give(ctx, a.group)
+	return a.give(ctx, a.group)
 }
 
 // outcome that the worker reported, or nil.

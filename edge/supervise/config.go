@@ -25,8 +25,6 @@ type Config struct {
 	// BootNonce of the claim; made when empty.
 	BootNonce string
 	Backend   sandbox.Backend
-	// Report is what the backend's probe saw. The zero value: probe at Begin.
-	Report sandbox.Report
 	// Dial reaches the broker with the device key.
 	Dial relay.DialFunc
 	// WorkerPath is the bivouac-worker binary on the host; it is statically linked.

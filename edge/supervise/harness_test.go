@@ -207,7 +207,7 @@ func newConfig(t *testing.T, b *broker) Config {
 	dir := filepath.Join(t.TempDir(), "attempt")
 	must(t, os.MkdirAll(filepath.Join(dir, "blobs"), 0o700))
 	cfg := Config{Dir: dir, Attempt: protocol.NewID[protocol.AttemptKind](time.Now(), rand.Reader), Elapsed: leasetest.Monotonic(),
-		Report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}, Log: testLog(t)}
+		Log: testLog(t)}
 	cfg.Dial = b.dial(t)
 	return cfg
 }
@@ -409,14 +409,25 @@ func real(t *testing.T, b *broker) Config {
 		t.Fatalf("no usable sandbox on this machine: %s", report.Problem)
 	}
 	cfg := newConfig(t, b)
-	cfg.Backend, cfg.Report, cfg.WorkerPath = backend, report, workerBinary(t)
+	cfg.Backend, cfg.WorkerPath = &seeing{backend, report}, workerBinary(t)
 	cfg.Elapsed = lease.Boottime
 	if report.Limits != protocol.LimitsCgroup {
 		t.Logf("limits here are %q: the test's work is trusted", report.Limits)
-		cfg.Report.Limits = protocol.LimitsCgroup
+		seen(cfg).Limits = protocol.LimitsCgroup
 	}
 	return cfg
 }
+
+// seeing is a backend whose probe has seen what a test says.
+type seeing struct {
+	sandbox.Backend
+	report sandbox.Report
+}
+
+func (s *seeing) Probe(context.Context) sandbox.Report { return s.report }
+
+// seen is what the probe of a configuration sees.
+func seen(cfg Config) *sandbox.Report { return &cfg.Backend.(*seeing).report }
 
 // repository makes a git folder with one commit.
 func repository(t *testing.T, files map[string]string) string {

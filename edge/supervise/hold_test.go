@@ -58,7 +58,7 @@ func toldTruly(t *testing.T, all []*runnerv1.Record) {
 // over all are killed. INV-20.
 func TestAuthorityLossFreezes(t *testing.T) {
 	cfg := real(t, &broker{})
-	if cfg.Report.Freezer == "" {
+	if seen(cfg).Freezer == "" {
 		t.Skip("this machine cannot freeze; TestAuthorityLossKills is about it")
 	}
 	r := start(t, cfg)
@@ -161,7 +161,7 @@ func TestGivenWhileItIsLetGoOn(t *testing.T) {
 func TestHoldInVirtualTime(t *testing.T) {
 	hold := func(t *testing.T, b *broker) *rig {
 		cfg := virtual(t, b)
-		cfg.Report.Freezer = "twin"
+		seen(cfg).Freezer = "twin"
 		return start(t, cfg)
 	}
 	const ttl, retention = 15 * time.Second, 2 * time.Minute
@@ -275,7 +275,7 @@ func TestHoldInVirtualTime(t *testing.T) {
 	})
 	bubble(t, "frozen time is no stall", func(t *testing.T) {
 		cfg := virtual(t, &broker{})
-		cfg.Report.Freezer, cfg.WorkerIdle = "twin", 30*time.Second
+		seen(cfg).Freezer, cfg.WorkerIdle = "twin", 30*time.Second
 		r := start(t, cfg)
 		began := time.Now()
 		r.handOver(scripted(script(nil, `{"wait_ms":-1}`)), "", terms(ttl, retention))

@@ -73,7 +73,7 @@ func dead(t *testing.T, cfg Config, mark string) {
 // up for it. INV-20.
 func TestAuthorityLossKills(t *testing.T) {
 	cfg := real(t, &broker{})
-	cfg.Report.Freezer = ""
+	seen(cfg).Freezer = ""
 	r := start(t, cfg)
 	terms := func(ttl int64) *runnerv1.LeaseTerms {
 		return &runnerv1.LeaseTerms{Fence: 1<<32 + 1, AuthorityTtlMs: ttl, RetentionMs: 600_000, Capability: capability}

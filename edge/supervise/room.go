@@ -30,7 +30,7 @@ func (a *attempt) makeRoom(ctx context.Context) error {
 	if err := errors.Join(os.Mkdir(a.cfg.workDir(), 0o700), os.Mkdir(a.cfg.filesDir(), 0o700)); err != nil {
 		return err
 	}
-	if a.cfg.Report.Disk == sandbox.DiskSized {
+	if a.report.Disk == sandbox.DiskSized {
 		if err := a.mountRoom(ctx); err != nil {
 			return err
 		}

@@ -20,10 +20,10 @@ func TestTenGigabytes(t *testing.T) {
 	for _, disk := range []string{sandbox.DiskSized, sandbox.DiskWatched} {
 		t.Run(disk, func(t *testing.T) {
 			cfg := real(t, &broker{})
-			if disk == sandbox.DiskSized && cfg.Report.Disk != disk {
+			if disk == sandbox.DiskSized && seen(cfg).Disk != disk {
 				t.Skip("no sized file system can be mounted here")
 			}
-			cfg.Report.Disk = disk
+			seen(cfg).Disk = disk
 			cfg.NarrowFunc = func(*runnerv1.SandboxLimits) *runnerv1.SandboxLimits {
 				return &runnerv1.SandboxLimits{DiskBytes: 64 << 20, OutputBytes: 1 << 20}
 			}
@@ -76,7 +76,7 @@ func TestTenGigabytes(t *testing.T) {
 // What an earlier supervisor left mounted is taken away by the next. INV-18.
 func TestVolumeOfADeadSupervisor(t *testing.T) {
 	cfg := real(t, &broker{})
-	if cfg.Report.Disk != sandbox.DiskSized {
+	if seen(cfg).Disk != sandbox.DiskSized {
 		t.Skip("no sized file system can be mounted here")
 	}
 	must(t, os.MkdirAll(cfg.filesDir(), 0o700))
@@ -96,7 +96,7 @@ func TestVolumeOfADeadSupervisor(t *testing.T) {
 // A host without room refuses the turn with a reason, and keeps what it has.
 func TestNoRoomOnTheHost(t *testing.T) {
 	cfg := real(t, &broker{})
-	if cfg.Report.Disk != sandbox.DiskSized {
+	if seen(cfg).Disk != sandbox.DiskSized {
 		t.Skip("no sized file system can be mounted here")
 	}
 	small, err := sized.Mount(t.Context(), t.TempDir(), cfg.Dir, 64<<20) // the state directory's disk

@@ -25,7 +25,7 @@ func virtual(t *testing.T, b *broker) Config {
 	cfg := newConfig(t, b)
 	cfg.Listener = newMemory()
 	cfg.WorkerFunc = worker.Run
-	cfg.Backend = twin.New(twin.Config{Programs: map[string]twin.Program{
+	backend := twin.New(twin.Config{Programs: map[string]twin.Program{
 		WorkerInside: func(_ context.Context, c twin.Call) int {
 			return tool.Run(c.Argv[2], c.Workspace, c.Stdin, c.Stdout)
 		},
@@ -37,6 +37,7 @@ func virtual(t *testing.T, b *broker) Config {
 			return 0
 		},
 	}})
+	cfg.Backend = &seeing{backend, sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
 	return cfg
 }
 
@@ -228,7 +229,7 @@ func TestWorkIsChecked(t *testing.T) {
 	})
 	bubble(t, "untrusted code without control groups", func(t *testing.T) {
 		cfg := virtual(t, &broker{})
-		cfg.Report.Limits = protocol.LimitsRlimit
+		seen(cfg).Limits = protocol.LimitsRlimit
 		r := start(t, cfg)
 		r.handOver(scripted(`{"steps":[]}`), "", nil)
 		res, all := r.result()

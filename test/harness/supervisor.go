@@ -58,7 +58,7 @@ func (s *supervisors) start(_ context.Context, a state.Attempt) (connect.HTTPCli
 	w, listener := s.edge.w, linktest.NewListener()
 	cfg := supervise.Config{
 		Dir: a.Path(), Attempt: a.ID, BootNonce: nonce, Listener: listener, Elapsed: w.elapsed,
-		Backend: s.edge.backend, Report: a.Sandbox(), WorkerFunc: worker.Run,
+		Backend: s.edge.backend, WorkerFunc: worker.Run,
 		Dial: relay.Dial(link.Config{Trust: link.Trust{Role: identity.RoleBroker, Root: root},
 			Certificate: s.edge.dir.Certificate, Network: w.net.Network(s.edge.ip)}),
 		Log: w.Log.logger(s.edge.Name),

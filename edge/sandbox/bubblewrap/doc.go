@@ -22,7 +22,11 @@
 // sandboxtest, as root and as a user.
 package bubblewrap
 
-import "log/slog"
+import (
+	"log/slog"
+
+	"bivouac/edge/sandbox"
+)
 
 // Host identity of sandboxed processes when the edge is root. It must belong to
 // nobody else: it is outside the ranges of useradd, systemd and nobody.
@@ -40,6 +44,10 @@ type Config struct {
 	// CgroupParent is the folder for groups below a cgroup hierarchy's root;
 	// "bivouac" when empty. A delegated cgroup v2 group comes first.
 	CgroupParent string
+	// SeenFunc is what a probe of another process saw that runs on this machine for the
+	// same owner; the zero report: none. It stands for one of our own where this process
+	// has the same rights. Nil: this process looks itself.
+	SeenFunc func() sandbox.Report
 	// Log gets what is not worth an error; nil is silent.
 	Log *slog.Logger
 }

@@ -4,6 +4,7 @@ package bubblewrap
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"bivouac/edge/protocol"
 	"bivouac/edge/sandbox"
+	"bivouac/edge/sandbox/cgroup"
 )
 
 // TestProbe sees the machine of the tests, and keeps what it saw.
@@ -32,6 +34,50 @@ func TestProbe(t *testing.T) {
 	}
 	if fresh.report != nil {
 		t.Error("a cancelled probe was kept")
+	}
+}
+
+// TestProbeOfAnotherProcess takes what that saw where the rights are the same, and looks
+// itself where they are not: a report of control groups gives none. INV-11.
+func TestProbeOfAnotherProcess(t *testing.T) {
+	const theirs = "another process saw it"
+	same := sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup, Freezer: "theirs", Rootless: testBackend().keepsUID, Problem: theirs}
+	if _, err := testBackend().detect(); err != nil {
+		same.Limits, same.Freezer = protocol.LimitsRlimit, ""
+	}
+	other := same
+	other.Rootless = !same.Rootless
+	asked := 0
+	look := func(r sandbox.Report, prepare func(*Backend)) sandbox.Report {
+		t.Helper()
+		b := New(Config{Path: "/absent/bwrap", CgroupParent: testParent, SeenFunc: func() sandbox.Report { asked++; return r }})
+		if asked != 0 {
+			t.Error("it was asked before the probe: the other process may not have looked yet")
+		}
+		prepare(b)
+		defer func() { asked = 0 }()
+		return b.Probe(t.Context())
+	}
+	if got := look(same, func(*Backend) {}); got != same {
+		t.Errorf("with the same rights: %+v, want %+v", got, same)
+	}
+	without := func(b *Backend) {
+		b.detect = func() (*cgroup.Tree, error) { return nil, errors.New("none here") }
+	}
+	grouped := sandbox.Report{Boundary: same.Boundary, Limits: protocol.LimitsCgroup, Rootless: same.Rootless, Problem: theirs}
+	for name, got := range map[string]sandbox.Report{
+		"nothing was seen":                          look(sandbox.Report{Problem: theirs}, func(*Backend) {}),
+		"another identity":                          look(other, func(*Backend) {}),
+		"limits by control groups, and none here":   look(grouped, without),
+		"a freezer, and no control groups are here": look(sandbox.Report{Boundary: same.Boundary, Limits: protocol.LimitsRlimit, Freezer: "theirs", Rootless: same.Rootless}, without),
+	} {
+		if got.Boundary != "" || !strings.Contains(got.Problem, "apt-get install bubblewrap") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	single := sandbox.Report{Boundary: same.Boundary, Limits: protocol.LimitsRlimit, Rootless: same.Rootless, Problem: theirs}
+	if got := look(single, without); got != single {
+		t.Errorf("limits for single processes, as here: %+v", got)
 	}
 }
 
