@@ -108,6 +108,13 @@ func (d *Daemon) abandoned(ctx context.Context, t *turn) {
 	d.finishTurn(ctx, t)
 }
 
+// startIn bounds the wait for a supervisor that was started. It takes some tens of
+// milliseconds as a rule, so it is asked often at first, and then ever more seldom.
+const (
+	startIn    = 10 * time.Second
+	helloEvery = 5 * time.Millisecond
+)
+
 // maxStarts of one attempt's supervisor before the daemon answers for it.
 const maxStarts = 4
 
@@ -171,13 +178,13 @@ func (d *Daemon) reach(ctx context.Context, t *turn) (*supervisev1.HelloResponse
 	if err := d.cfg.Supervisors.Start(ctx, t.dir); err != nil {
 		return nil, err
 	}
-	backoff := link.Backoff{Base: 5 * time.Millisecond, Max: 200 * time.Millisecond}
-	for {
+	for began := t.lease.Now(); ; {
 		hello, err := d.hello(ctx, t)
 		if err == nil {
 			return hello, nil
 		}
-		if backoff.Failures() > 60 || !op.Sleep(ctx, backoff.Next()) {
+		took := t.lease.Now() - began
+		if took > startIn || !op.Sleep(ctx, max(helloEvery, took/8)) {
 			return nil, protocol.Errorf(protocol.CodeUnavailable, "the supervisor of attempt %s does not answer: %w; its log is in %s", t.id, err, t.dir.Path())
 		}
 	}

@@ -102,7 +102,7 @@ func (a *attempt) end(cause error) {
 func (a *attempt) run(ctx context.Context) *runnerv1.Result {
 	err := a.look(ctx)
 	if err == nil {
-		err = a.prepare(ctx)
+		err = a.makeRoom(ctx)
 	}
 	if err == nil {
 		err = a.work(ctx)

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -23,7 +24,8 @@ var errWorkerGone = errors.New("the worker has ended")
 // workerGrace is how long a worker that has finished may take to exit.
 const workerGrace = 2 * time.Second
 
-// attend runs the worker and serves its requests until it is gone.
+// attend runs the worker and serves its requests until it is gone. The worker starts
+// while its workspace is made; what it asks for is read when that stands.
 func (a *attempt) attend(outer context.Context) error {
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(errOver)
@@ -43,12 +45,17 @@ func (a *attempt) attend(outer context.Context) error {
 		return start(ctx)
 	})
 	g.Go(func() error {
-		err := server.Serve(newSole(conn))
-		a.leave()
-		if errors.Is(err, http.ErrServerClosed) {
-			return nil
+		defer a.leave()
+		if err := a.prepare(ctx); err != nil {
+			conn.Close()
+			err = cmp.Or(context.Cause(ctx), err)
+			cancel(err)
+			return err
 		}
-		return err
+		if err := server.Serve(newSole(conn)); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
 	})
 	g.Go(func() error { return a.serveDoors(ctx) })
 	g.Go(func() error {

@@ -17,14 +17,11 @@ import (
 
 // prepare makes the workspace that the turn starts from, and the runner's own
 // git directory beside it. Earlier patches are part of the base; the patch of a
-// checkpoint is part of this turn's change.
+// checkpoint is part of this turn's change. It counts as a request of the worker,
+// which waits for it.
 func (a *attempt) prepare(ctx context.Context) error {
-	if err := a.makeRoom(ctx); err != nil {
-		return err
-	}
-	if err := a.openDoors(); err != nil {
-		return err
-	}
+	a.arrive()
+	defer a.depart()
 	if d := a.turn.GetWorkspaceDigest(); d != "" {
 		if err := a.stage(ctx, d); err != nil {
 			return err

@@ -22,7 +22,7 @@ const (
 // makeRoom makes the folders of the attempt anew: what sandboxed code may write in a
 // file system of a fixed size, where this machine can mount one, and the runner's own
 // git directory beside it, so that code which fills the one cannot keep the runner
-// from reading what it made.
+// from reading what it made. The doors are beside them.
 func (a *attempt) makeRoom(ctx context.Context) error {
 	if err := a.clearRoom(); err != nil {
 		return err
@@ -35,7 +35,10 @@ func (a *attempt) makeRoom(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(os.Mkdir(a.cfg.workspaceDir(), 0o700), a.makeHome())
+	if err := errors.Join(os.Mkdir(a.cfg.workspaceDir(), 0o700), a.makeHome()); err != nil {
+		return err
+	}
+	return a.openDoors()
 }
 
 // mountRoom mounts the volume: as large as allowed, and no larger than what the
