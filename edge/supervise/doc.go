@@ -7,6 +7,7 @@
 //     tool call runs in a sandbox B of its own; neither sees the capability, and
 //     no file of the workspace is opened here by a path that code may have made
 //     a link of (INV-12);
+//   - nothing of the worker is heard before its workspace stands;
 //   - an event is in the journal before the worker is told so, and a request for
 //     a server's tool, a checkpoint and the result are on the disk (INV-4);
 //   - commands of a turn that names package registries find a door to each, which
