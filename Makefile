@@ -54,7 +54,7 @@ vm: ## the sandbox suites on emulated machines with other control groups than th
 
 # SQLite is C translated to Go. The detector finds nothing of ours in it, and would
 # take four fifths of the time: its loads and stores are not watched, ours all are.
-RACE := -race -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false'
+RACE := -race -vet=off -gcflags='modernc.org/sqlite/lib=-race=false' -gcflags='modernc.org/libc=-race=false'
 
 # Go 1.26 runs the timers of one synctest bubble on several processors with one context
 # of the detector, which sometimes crashes it. A package with bubbles gets one processor.
