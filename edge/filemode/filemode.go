@@ -78,12 +78,3 @@ func (e *openError) Mend() string {
 	}
 	return "chmod 600 " + e.path
 }
-
-// Mend is the command for the first path that an error is about; otherwise where
-// it is about something else.
-func Mend(err error, otherwise string) string {
-	if e := (*openError)(nil); errors.As(err, &e) {
-		return e.Mend()
-	}
-	return otherwise
-}

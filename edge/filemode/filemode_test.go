@@ -55,11 +55,11 @@ func TestWhatOthersCanTouchIsRefused(t *testing.T) {
 			}
 			continue
 		}
-		if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "mend it with: "+c.mend) || Mend(err, "") != c.mend {
-			t.Errorf("%s with %04o: %v; mend %q", c.path, c.mode, err, Mend(err, ""))
+		if protocol.CodeOf(err) != protocol.CodeFailedPrecondition || !strings.Contains(err.Error(), "mend it with: "+c.mend) || protocol.Mend(err, "") != c.mend {
+			t.Errorf("%s with %04o: %v; mend %q", c.path, c.mode, err, protocol.Mend(err, ""))
 		}
 	}
-	if got := Mend(fs.ErrClosed, "otherwise"); got != "otherwise" {
+	if got := protocol.Mend(fs.ErrClosed, "otherwise"); got != "otherwise" {
 		t.Errorf("the mend of something else: %s", got)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 
-	"bivouac/edge/filemode"
 	"bivouac/edge/legible"
 	"bivouac/edge/protocol"
 )
@@ -80,7 +79,7 @@ func (r *Report) Err(check string, err error, why, mend string) bool {
 	if err == nil {
 		return false
 	}
-	r.Bad(check, err.Error(), why, filemode.Mend(err, mend))
+	r.Bad(check, err.Error(), why, protocol.Mend(err, mend))
 	return true
 }
 

@@ -37,7 +37,7 @@ var layers = []layer{
 
 	{"edge/durable", nil, []string{}, "a file on the disk knows nobody's content"},
 	{"edge/filemode", []string{"edge/protocol"}, []string{}, "who may touch a file is its mode"},
-	{"edge/finding", []string{"edge/filemode", "edge/legible", "edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
+	{"edge/finding", []string{"edge/legible", "edge/protocol"}, []string{"golang.org/x/sys"}, "what a doctor says is words"},
 	{"edge/finding/reach", []string{"edge/finding", "edge/link", "edge/protocol"}, []string{}, "the way to a peer, over each transport"},
 
 	// the edge: never server/**, except the generated broker contract in the relay

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/cmd/internal/devdir"
-	"bivouac/edge/filemode"
 	"bivouac/edge/finding"
 	"bivouac/edge/protocol"
 	"bivouac/server/api/apiv1"
@@ -72,7 +71,7 @@ func (a *app) examineLogin(r *finding.Report) bool {
 		r.Bad("login", err.Error(), "it says who calls, and which server", logIn+"  (the file is written anew)")
 		return false
 	case err != nil:
-		r.Bad("login", err.Error(), "it says who calls, and which server", filemode.Mend(err, "ls -l "+filepath.Join(a.config, loginFile)+"  (whose it is); or "+logIn))
+		r.Bad("login", err.Error(), "it says who calls, and which server", protocol.Mend(err, "ls -l "+filepath.Join(a.config, loginFile)+"  (whose it is); or "+logIn))
 		return false
 	}
 	r.Fine("login", "%s", a.login.Server)

@@ -77,7 +77,7 @@ func examineKeyring(r *finding.Report, o Options) (idle bool, left string) {
 			return false, ""
 		}
 		if err := filemode.Secret(path); err != nil {
-			r.Bad("keyring", path+" is open to other users", why, filemode.Mend(err, ""))
+			r.Bad("keyring", path+" is open to other users", why, protocol.Mend(err, ""))
 		}
 	}
 	k, err := keyring.Open(o.Data)
