@@ -39,6 +39,7 @@ func (a *attempt) attend(outer context.Context) error {
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
 	}
+	var unmade error // why there is no workspace
 	var g errgroup.Group
 	g.Go(func() error {
 		defer cancel(errWorkerGone)
@@ -47,10 +48,12 @@ func (a *attempt) attend(outer context.Context) error {
 	g.Go(func() error {
 		defer a.leave()
 		if err := a.prepare(ctx); err != nil {
-			conn.Close()
-			err = cmp.Or(context.Cause(ctx), err)
-			cancel(err)
-			return err
+			if ctx.Err() == nil { // who ended it has the better word
+				unmade = err
+				cancel(err)
+			}
+			conn.Close() // the worker ends of that too
+			return nil
 		}
 		if err := server.Serve(newSole(conn)); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -74,7 +77,8 @@ func (a *attempt) attend(outer context.Context) error {
 		err := a.move(context.WithoutCancel(ctx), sandbox.StateKilled, "the attempt is over")
 		return errors.Join(err, server.Close())
 	})
-	return g.Wait()
+	err = g.Wait()
+	return cmp.Or(unmade, err)
 }
 
 // sole is a listener of one connection that exists already.

@@ -251,6 +251,12 @@ func (r *rig) stop() {
 // handOver begins work on a packed folder ("" for none).
 func (r *rig) handOver(s *runtimev1.Spec, folder string, terms *runnerv1.LeaseTerms) {
 	r.t.Helper()
+	r.handOverWork(r.turn(s, folder), terms)
+}
+
+// turn on a packed folder.
+func (r *rig) turn(s *runtimev1.Spec, folder string) *runnerv1.TurnWork {
+	r.t.Helper()
 	turn := &runnerv1.TurnWork{Trust: "untrusted", Limits: &runnerv1.SandboxLimits{
 		MemoryBytes: 1 << 30, CpuMillis: 2000, Pids: 256, DiskBytes: 1 << 30, ExecTimeoutMs: cmp.Or(r.execTimeout, 2*time.Minute).Milliseconds(), OutputBytes: 4 << 20}}
 	if folder != "" {
@@ -260,7 +266,7 @@ func (r *rig) handOver(s *runtimev1.Spec, folder string, terms *runnerv1.LeaseTe
 	var err error
 	turn.Spec, err = deterministic.Marshal(s)
 	must(r.t, err)
-	r.handOverWork(turn, terms)
+	return turn
 }
 
 func (r *rig) handOverWork(turn *runnerv1.TurnWork, terms *runnerv1.LeaseTerms) {
