@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"bivouac/edge/legible"
 	"bivouac/edge/link"
 	"bivouac/edge/op"
 	"bivouac/edge/protocol"
@@ -216,16 +218,28 @@ func (d *Daemon) claimAwaited(ctx context.Context, w *awaited, mark state.Mark) 
 }
 
 // deaf deals with a supervisor that does not answer: one that has ended without work is
-// told to the server, one that lives has a while.
+// told to the server, one that lives has a while. Its last words are told with it: its log
+// goes with the directory, and Nomad forgets the job.
 func (d *Daemon) deaf(ctx context.Context, w *awaited, mark state.Mark) (over bool, err error) {
 	now := d.cfg.Elapsed()
 	if w.dead == 0 {
 		w.dead = now
 	}
-	if w.dir.Runs(mark) && now-w.dead < deafFor {
+	runs := w.dir.Runs(mark)
+	if runs && now-w.dead < deafFor {
 		return false, nil
 	}
-	return d.giveUp(ctx, w, &runnerv1.DeclineRequest{Reason: fmt.Sprintf("the supervisor of job %s ended before the turn was claimed: `nomad alloc status -namespace '*' %s` says why", w.offer.GetAllocation(), mark.Alloc)})
+	reason := "the supervisor of job " + w.offer.GetAllocation() + " ended before the turn was claimed"
+	if runs {
+		reason = fmt.Sprintf("the supervisor of job %s did not answer for %s before the turn was claimed, and was ended", w.offer.GetAllocation(), deafFor)
+	}
+	if last := strings.Join(w.dir.LastWords(), "; "); last != "" {
+		reason += "; its last words: " + legible.Line(last)
+	} else {
+		reason += "; it has written nothing"
+	}
+	d.problems.note("work", protocol.Errorf(protocol.CodeInternal, "turn attempt %s failed on this machine: %s", w.id, reason))
+	return d.giveUp(ctx, w, &runnerv1.DeclineRequest{Reason: reason, Ended: !runs})
 }
 
 // giveUp ends the wait: nobody can take the directory any more, who had is ended, and the

@@ -202,10 +202,17 @@ func TestAllocationIsGivenUp(t *testing.T) {
 		"its supervisor ended first": {func(m *machine, a state.Attempt, job string) {
 			m.takes(a, job)
 			m.dies(a)
-		}, "nomad alloc status -namespace '*' " + testAlloc},
+		}, "ended before the turn was claimed; it has written nothing"},
+		"its supervisor ended first and said why": {func(m *machine, a state.Attempt, job string) {
+			m.takes(a, job)
+			if err := os.WriteFile(a.Log(), []byte("time=1 level=INFO msg=begins\nbivouac-edge: no root for hvs."+strings.Repeat("k", 30)+"\x1b[2J [failed_precondition]\n"), 0o600); err != nil {
+				m.t.Fatal(err)
+			}
+			m.dies(a)
+		}, `ended before the turn was claimed; its last words: bivouac-edge: no root for [redacted: vault token]\u001b[2J [failed_precondition]`},
 		"its supervisor is deaf": {func(m *machine, a state.Attempt, job string) {
 			m.takes(a, job)
-		}, "ended before the turn was claimed"},
+		}, "did not answer for 30s before the turn was claimed, and was ended"},
 		"the owner paused": {func(m *machine, _ state.Attempt, _ string) {
 			if err := m.dir.SetPaused(true); err != nil {
 				m.t.Fatal(err)

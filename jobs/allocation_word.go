@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -67,13 +68,38 @@ func ownStanding(a *api.AllocationListStub) Standing {
 		return Standing{"it is being stopped" + because(a.DesiredDescription), status}
 	}
 	if a.ClientStatus == api.AllocClientStatusComplete {
-		return Standing{"its task has ended" + because(a.DesiredDescription), status}
+		return Standing{"its task has ended" + because(cmp.Or(ended(a, taskName), a.DesiredDescription)), status}
 	}
 	said := allocStanding(a, taskName)
 	if a.ClientStatus == api.AllocClientStatusPending && a.DesiredStatus != api.AllocDesiredStatusRun {
 		said.Text = "it was stopped before it began" + because(a.DesiredDescription)
 	}
 	return said
+}
+
+// ended says how a task ended, of what Nomad saw last: what came after that is what it
+// decided, which is known of such a job. Empty: it saw no end.
+func ended(a *api.AllocationListStub, task string) string {
+	s := a.TaskStates[task]
+	if s == nil {
+		return ""
+	}
+	for _, e := range slices.Backward(s.Events) {
+		switch e.Type {
+		case api.TaskTerminated:
+			said := "exit code " + cmp.Or(e.Details["exit_code"], strconv.Itoa(e.ExitCode))
+			if n := cmp.Or(e.Details["signal"], strconv.Itoa(e.Signal)); n != "0" {
+				said = "signal " + n
+			}
+			if e.Details["oom_killed"] == "true" {
+				said += ", it had no memory left (OOM)"
+			}
+			return said + because(e.Message)
+		case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation:
+			return e.DisplayMessage
+		}
+	}
+	return ""
 }
 
 func because(why string) string {

@@ -255,6 +255,30 @@ func (a *Allocations) Explain(ctx context.Context, machine, job string) (said St
 	return said, err
 }
 
+// Word is how the task of a job ended where its turn is; over: it has, or there is no such
+// job any more.
+func (a *Allocations) Word(ctx context.Context, machine, job string) (said string, over bool, err error) {
+	rule, node, err := a.cfg.ruleOf(machine)
+	if err != nil {
+		return "", false, err
+	}
+	err = a.cfg.Ask(func(n *Nomad) error {
+		all, _, err := n.api.Jobs().Allocations(job, false, query(ctx, rule.Namespace))
+		if err = n.failed("listing the allocations of "+job, capability(rule.Namespace, "read-job"), err); err != nil && !notFound(err) {
+			return err
+		}
+		all = slices.DeleteFunc(all, func(s *api.AllocationListStub) bool { return s.NodeID != node })
+		over = len(all) == 0
+		for _, s := range all {
+			if word := ended(s, taskName); word != "" {
+				said, over = word, true
+			}
+		}
+		return nil
+	})
+	return said, over, err
+}
+
 // ruleOf the machines that a machine is one of, and its node.
 func (c Config) ruleOf(machine string) (workload.Rule, string, error) {
 	at := strings.LastIndexByte(machine, '/')

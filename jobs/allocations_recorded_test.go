@@ -39,8 +39,8 @@ func TestRecordedAllocations(t *testing.T) {
 		says string
 	}{
 		{"allocation running", func(a jobs.Allocated) bool { return !a.Waits && !a.Ended && !a.Stopped }, "it runs"},
-		{"allocation ended", func(a jobs.Allocated) bool { return a.Ended }, "its task has ended"},
-		{"allocation failed", func(a jobs.Allocated) bool { return a.Ended }, "it failed on its node"},
+		{"allocation ended", func(a jobs.Allocated) bool { return a.Ended }, "its task has ended: exit code 0"},
+		{"allocation failed", func(a jobs.Allocated) bool { return a.Ended }, "it failed on its node: exit code 3"},
 		{"allocation no room", func(a jobs.Allocated) bool { return a.Waits }, "its node has not enough left of: memory"},
 		{"allocation ineligible", func(a jobs.Allocated) bool { return a.Waits }, "its node takes nothing new, is down, or has left the node pool"},
 		{"allocation unknown", func(a jobs.Allocated) bool { return !a.Waits && !a.Ended }, "Nomad does not know whether it runs"},
@@ -61,6 +61,37 @@ func TestRecordedAllocations(t *testing.T) {
 			if all, err := foreign.List(t.Context()); err != nil || len(all) != 0 {
 				t.Errorf("%s: another deployment lists %+v, %v", c.name, all, err)
 			}
+		}
+	}
+}
+
+// How a task ended is said where Nomad saw it end, and on no other node.
+func TestRecordedWord(t *testing.T) {
+	for name, want := range map[string]string{"allocation running": "", "allocation ended": "exit code 0", "allocation failed": "exit code 3"} {
+		r, a := recordedAllocations(t, name, own)
+		all, err := a.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := ""
+		for asked := range r.all {
+			if id, ok := strings.CutPrefix(asked, "GET /v1/node/"); ok {
+				node, _, _ = strings.Cut(id, "?")
+			}
+		}
+		found := false
+		for _, is := range all {
+			said, over, err := a.Word(t.Context(), machineOf(node), is.Job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = found || said == want && over == (want != "")
+			if said, over, err := a.Word(t.Context(), machineOf("00000000-0000-0000-0000-000000000000"), is.Job); err != nil || said != "" || !over {
+				t.Errorf("%s, on another node: %q, %v, %v", name, said, over, err)
+			}
+		}
+		if !found {
+			t.Errorf("%s: none of %+v is said to have ended with %q", name, all, want)
 		}
 	}
 }

@@ -225,6 +225,9 @@ func allocStanding(a *api.AllocationListStub, task string) Standing {
 			}
 		}
 	}
+	if why := ended(a, task); why != "" && a.ClientStatus == api.AllocClientStatusFailed {
+		last = ": " + why
+	}
 	switch a.ClientStatus {
 	case api.AllocClientStatusPending:
 		return Standing{"Nomad has not started it on its node yet" + last, status}

@@ -79,6 +79,11 @@ func (a allocations) Explain(ctx context.Context, workload, job string) (placeme
 	return placement.Said(said), err
 }
 
+// Word is how the task of one ended.
+func (a allocations) Word(ctx context.Context, workload, job string) (string, bool, error) {
+	return a.Allocations.Word(ctx, workload, job)
+}
+
 // allocate is what starts attempts in allocations of their own; nil without a token for
 // Nomad, or where none may be started. The deployment is named by its root, which is known
 // once the server is enrolled.

@@ -70,6 +70,62 @@ func TestOfferTakenBackIsTold(t *testing.T) {
 	})
 }
 
+// A supervisor that ended before its claim has its offer taken back with the machine's
+// words and with Nomad's, as soon as it has them: the job is purged then. explain says both
+// until it is offered again.
+func TestEndedBeforeItsClaim(t *testing.T) {
+	const words = "the supervisor ended; its last words: panic: nil"
+	for name, c := range map[string]struct {
+		happens func(w *et.World, n *et.Nomad, job string)
+		says    string
+	}{
+		"Nomad knows later": {func(w *et.World, n *et.Nomad, job string) {
+			time.AfterFunc(time.Second, func() { n.End(job, "signal 9, it had no memory left (OOM)") })
+		}, words + "; Nomad says of its task: signal 9, it had no memory left (OOM)"},
+		"Nomad never knows": {func(*et.World, *et.Nomad, string) {}, words + "; Nomad says of its task: nothing yet"},
+		"Nomad is away": {func(_ *et.World, n *et.Nomad, _ string) {
+			n.Down = protocol.Errorf(protocol.CodeUnavailable, "no leader")
+		},
+			words + "; Nomad says nothing: no leader"},
+		"it was removed": {func(_ *et.World, n *et.Nomad, job string) { n.Remove(job) }, words + "; Nomad says of its task: it is gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inHostedWorld(t, func(w *et.World, n *et.Nomad, r *et.Runner) {
+				r.Claims = false
+				turn, a := waits(t, w)
+				if a.Allocation == "" || n.Registered[a.Allocation] != 1 {
+					t.Fatalf("%+v, %v", a, n.Registered)
+				}
+				c.happens(w, n, a.Allocation)
+				no := &runnerv1.DeclineRequest{AttemptId: a.ID.String(), Epoch: r.Epoch(), Allocation: a.Allocation, Reason: words, Ended: true}
+				for range 2 { // its answer may be lost
+					if err := w.Engine.Decline(ctx(), r.Caller(), no); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if a := attemptOf(t, w, turn.ID); a.State != execution.AttemptOffered || !strings.Contains(a.DeferReason, words) {
+					t.Errorf("while Nomad is asked: %s, %q", a.State, a.DeferReason)
+				}
+				for range 40 {
+					if a = attemptOf(t, w, turn.ID); a.State == execution.AttemptQueued {
+						break
+					}
+					w.Sleep(100 * time.Millisecond)
+				}
+				if a.State != execution.AttemptQueued || !strings.HasSuffix(a.DeferReason, c.says) {
+					t.Errorf("%s, %q", a.State, a.DeferReason)
+				}
+				if n.Down == nil {
+					wantWaiting(t, w, turn.ID, c.says)
+				}
+				n.Down, r.Claims = nil, true
+				goesOn(t, w, r, turn)
+				wantWaiting(t, w, turn.ID, "nothing: it ended")
+			})
+		})
+	}
+}
+
 // A machine declines and claims the offer that it names: what it says of an earlier one of
 // the attempt changes nothing. INV-14.
 func TestAnswersAreOfTheirOffer(t *testing.T) {

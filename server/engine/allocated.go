@@ -258,7 +258,7 @@ func (a *allocated) spoils(r protocol.RunnerID, now time.Time, why string) {
 	b := a.spoiled[r]
 	b.last = now
 	if !b.holds(now) {
-		b.on(now, placement.Said{Text: why, Remedy: "nomad job status JOB, with the job of that sentence"}, minBrake, maxBrake)
+		b.on(now, placement.Said{Text: why, Remedy: "on that machine: bivouac-edge doctor"}, minBrake, maxBrake)
 	}
 	a.spoiled[r] = b
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"bivouac/edge/fault"
@@ -210,11 +211,24 @@ func (e *Engine) Decline(ctx context.Context, c store.Caller, req *runnerv1.Decl
 	if over, err := e.declinedByOwner(ctx, a, req); over || err != nil {
 		return err
 	}
-	reason, _ := redact.Text(req.Reason)
-	if err := e.withdraw(ctx, a, fmt.Sprintf("machine %s declined: %s", cmp.Or(by.Name, by.ID.String()), reason)); err != nil && !lostRace(err) {
+	why := fmt.Sprintf("machine %s declined: %s", cmp.Or(by.Name, by.ID.String()), declined(req))
+	if req.Ended && e.cfg.Allocations != nil && !a.AllocationAskedAt.IsZero() {
+		err = e.endedEarly(ctx, a, by.Workload, why)
+	} else {
+		err = e.withdraw(ctx, a, why)
+	}
+	if err != nil && !lostRace(err) {
 		return err
 	}
 	return nil
+}
+
+// maxDeclined bounds a machine's words: the last of a supervisor are some lines.
+const maxDeclined = 1 << 10
+
+func declined(req *runnerv1.DeclineRequest) string {
+	reason, _ := redact.Text(req.Reason)
+	return strings.ToValidUTF8(reason[:min(len(reason), maxDeclined)], "")
 }
 
 // Renew restarts lease clocks, one call for all leases of a runner. It reads and

@@ -39,7 +39,8 @@
 // A machine: joincodes.go invites it, workload.go takes one that Nomad signs for, runners.go
 // enrols and connects it (links.go; copies.go is about two with one key), bindings.go lets others use it, mailbox.go is how it is told.
 // runner_turn.go makes the attempt of a turn that is placed there, place.go offers it (allocate.go has
-// another scheduler start its supervisor, and allocated.go is what is known of that), claim.go
+// another scheduler start its supervisor, allocated.go is what is known of that, and
+// allocate_ended.go asks how one ended that never began), claim.go
 // gives it away and renews its lease (leases.go), report.go and report_turn.go accept what
 // it did, blobs.go its files, park.go hands a turn over while a person decides. reap.go
 // ends what does not answer.

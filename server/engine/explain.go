@@ -308,7 +308,7 @@ func (e *Engine) explainAttempt(tx *store.Tx, a execution.Attempt) (Explanation,
 	}
 	switch a.State {
 	case execution.AttemptOffered:
-		x.WaitingFor = "runner " + name + " to claim it"
+		x.WaitingFor = also("runner "+name+" to claim it", a.DeferReason)
 		return x, explainOwners(tx, a, &x)
 	case execution.AttemptClaimed, execution.AttemptRunning:
 		x.WaitingFor = "the result from runner " + name

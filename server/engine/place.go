@@ -236,7 +236,7 @@ func (e *Engine) withdraw(ctx context.Context, offered execution.Attempt, why st
 		if err != nil {
 			return err
 		}
-		next.DeferReason = why
+		next.DeferReason = also(a.DeferReason, why)
 		if err := tx.SaveAttempt(next, a.State, a.Fence); err != nil || a.Allocation == "" {
 			return err
 		}

@@ -87,6 +87,9 @@ type Allocations interface {
 	Stop(ctx context.Context, a Allocated) error
 	// Explain says in a sentence what has become of a job on a runner's node.
 	Explain(ctx context.Context, workload, job string) (placement.Said, error)
+	// Word is how the task of a job on a runner's node ended; over: it has, or there is no
+	// such job.
+	Word(ctx context.Context, workload, job string) (said string, over bool, err error)
 	// Hints counts what may have changed a list, and rings the bell for it.
 	Hints() uint64
 	Bell() op.Bell

@@ -2670,7 +2670,9 @@ type DeclineRequest struct {
 	// What the owner answered, or that nobody did in time, if that is the reason.
 	OwnerDecided *OwnerDecided `protobuf:"bytes,5,opt,name=owner_decided,json=ownerDecided,proto3" json:"owner_decided,omitempty"`
 	// Job that the declined offer named: no offer but that one is taken back.
-	Allocation    string `protobuf:"bytes,6,opt,name=allocation,proto3" json:"allocation,omitempty"`
+	Allocation string `protobuf:"bytes,6,opt,name=allocation,proto3" json:"allocation,omitempty"`
+	// The supervisor of that job ended before the claim: reason has its last words.
+	Ended         bool `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2745,6 +2747,13 @@ func (x *DeclineRequest) GetAllocation() string {
 		return x.Allocation
 	}
 	return ""
+}
+
+func (x *DeclineRequest) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
 }
 
 type DeclineResponse struct {
@@ -4449,7 +4458,7 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\vapproved_by\x18\t \x01(\tR\n" +
 	"approvedBy\x12)\n" +
 	"\x11max_owner_wait_ms\x18\n" +
-	" \x01(\x03R\x0emaxOwnerWaitMs\"\x83\x02\n" +
+	" \x01(\x03R\x0emaxOwnerWaitMs\"\x99\x02\n" +
 	"\x0eDeclineRequest\x12\x1d\n" +
 	"\n" +
 	"attempt_id\x18\x01 \x01(\tR\tattemptId\x12\x14\n" +
@@ -4460,7 +4469,8 @@ const file_bivouac_runner_v1_runner_proto_rawDesc = "" +
 	"\rowner_decided\x18\x05 \x01(\v2\x1f.bivouac.runner.v1.OwnerDecidedR\fownerDecided\x12\x1e\n" +
 	"\n" +
 	"allocation\x18\x06 \x01(\tR\n" +
-	"allocation\"\x11\n" +
+	"allocation\x12\x14\n" +
+	"\x05ended\x18\a \x01(\bR\x05ended\"\x11\n" +
 	"\x0fDeclineResponse\"Z\n" +
 	"\fRenewRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x124\n" +

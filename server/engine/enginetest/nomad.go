@@ -158,6 +158,20 @@ func (n *Nomad) Explain(_ context.Context, workload, id string) (placement.Said,
 	return placement.Said{Text: "no memory is left on the node of " + workload, Remedy: "nomad job status " + id}, nil
 }
 
+// Word is how the task of a job ended.
+func (n *Nomad) Word(_ context.Context, _, id string) (string, bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := n.find(id)
+	switch {
+	case n.Down != nil:
+		return "", false, n.Down
+	case i < 0:
+		return "", true, nil
+	}
+	return n.jobs[i].why, n.jobs[i].ended, nil
+}
+
 // runs: the first jobs that have not ended have the room.
 func (n *Nomad) runs(j *job) bool {
 	before := 0
