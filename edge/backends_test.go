@@ -63,3 +63,50 @@ func TestSavedCgroupIsInForce(t *testing.T) {
 		}
 	})
 }
+
+// A sandbox that was not seen whole is looked at again, ever more seldom, and taken as it
+// is seen then; one that is seen as before is not. What was seen whole is left alone.
+func TestSandboxIsLookedAtAgain(t *testing.T) {
+	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+		var made, tidied atomic.Int64
+		var mended atomic.Bool
+		m.cfg.Sandbox = partial{grouped{tidied: &tidied}}
+		m.cfg.SandboxFunc = func() sandbox.Backend {
+			made.Add(1)
+			if mended.Load() {
+				return grouped{limits: protocol.LimitsCgroup, tidied: &tidied}
+			}
+			return partial{grouped{tidied: &tidied}}
+		}
+		m.run()
+		m.connected()
+		time.Sleep(5 * lookAgain / 2)
+		if s := m.daemon.Status(); made.Load() != 1 || tidied.Load() != 1 || s.Limits != "" {
+			t.Errorf("%d looks, %d tidied, limits %q", made.Load(), tidied.Load(), s.Limits)
+		}
+		time.Sleep(5 * time.Hour)
+		if n := made.Load(); n < 8 || n > 10 {
+			t.Errorf("%d looks in five hours", n)
+		}
+		mended.Store(true)
+		time.Sleep(lookSeldom + lookAgain)
+		if s := m.daemon.Status(); s.Limits != protocol.LimitsCgroup {
+			t.Errorf("limits %q after it was mended", s.Limits)
+		}
+		if got := get(f, func() string { return f.facts.GetLimits() }); got != protocol.LimitsCgroup {
+			t.Errorf("the server was told %q", got)
+		}
+		n := made.Load()
+		time.Sleep(lookSeldom + 2*lookAgain)
+		if made.Load() != n {
+			t.Errorf("%d looks at what was seen whole", made.Load()-n)
+		}
+	})
+}
+
+// partial is a sandbox that was not seen whole.
+type partial struct{ grouped }
+
+func (p partial) Probe(context.Context) sandbox.Report {
+	return sandbox.Report{Boundary: protocol.BoundaryProcess, Problem: "too busy to see what limits it"}
+}

@@ -63,6 +63,8 @@ type Daemon struct {
 	sawClock   time.Time
 	reading    *connection   // link loop only: whose stream is open here
 	recovered  time.Duration // link loop only: when the certificate was recovered
+	lookAt     time.Duration // look loop only: when the sandbox is looked at again; 0: not
+	lookIn     time.Duration // look loop only: the wait until then
 
 	// askedToLeave: its owner did so once, and the answer may have been lost.
 	askedToLeave atomic.Bool
@@ -154,6 +156,7 @@ func (d *Daemon) loops() []loop {
 		{"announce", d.tickAnnounce, d.wakeAnnounce, every(0)},
 		{"certificate", d.tickCertificate, nil, d.certificateIn},
 		{"probe", d.tickProbe, d.wakeProbe, d.probeIn},
+		{"look", d.tickLook, nil, every(lookAgain)},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -47,6 +48,52 @@ func (d *Daemon) look(ctx context.Context, boot string) {
 		d.problems.note("state", err)
 	}
 	d.offerNow(r)
+}
+
+// How long after a look that did not see everything the next one comes: at first, and in
+// the end.
+const (
+	lookAgain  = time.Minute
+	lookSeldom = time.Hour
+)
+
+// tickLook looks again at a sandbox that was not seen whole, ever more seldom: the
+// machine may have been too busy for it, or have been mended meanwhile.
+func (d *Daemon) tickLook(ctx context.Context) (bool, error) {
+	seen := d.seen.Load()
+	if seen == nil || seen.Problem == "" || d.cfg.SandboxFunc == nil || d.backends.now() == nil {
+		d.lookIn, d.lookAt = 0, 0
+		return false, nil
+	}
+	switch now := d.cfg.Elapsed(); {
+	case d.lookAt == 0:
+		d.lookIn = lookAgain
+	case now < d.lookAt:
+		return false, nil
+	default:
+		d.lookIn = min(2*d.lookIn, lookSeldom)
+		if err := d.lookAnew(ctx, *seen); err != nil {
+			return false, err
+		}
+	}
+	d.lookAt = d.cfg.Elapsed() + d.lookIn
+	return false, nil
+}
+
+// lookAnew is a look with nothing kept from the one before. A backend that sees the same
+// is not taken.
+func (d *Daemon) lookAnew(ctx context.Context, before sandbox.Report) error {
+	b := d.cfg.SandboxFunc()
+	now := b.Probe(ctx)
+	same := now
+	same.Problem = before.Problem // its words may differ by a number
+	if ctx.Err() != nil || now.Problem != "" && same == before {
+		return b.Tidy(context.WithoutCancel(ctx))
+	}
+	d.log.InfoContext(ctx, "the sandbox is seen otherwise now", "boundary", now.Boundary, "limits", now.Limits, "problem", now.Problem)
+	d.backends.use(b)
+	d.look(ctx, bootID())
+	return nil
 }
 
 // offers makes the facts that the server is told.

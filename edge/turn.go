@@ -333,6 +333,12 @@ func (d *Daemon) finishTurn(ctx context.Context, t *turn) {
 			return // the next start finds the directory
 		}
 	}
+	// The task of an allocation ends by itself, or it would have failed for Nomad.
+	for mark, ok, err := t.dir.Mark(); err == nil && ok && t.dir.Runs(mark) && t.lease.Now() < deadline; {
+		if !op.Sleep(ctx, 20*time.Millisecond) {
+			return
+		}
+	}
 	if err := d.cfg.Supervisors.Kill(ctx, t.dir); err != nil {
 		d.log.WarnContext(ctx, "a finished supervisor cannot be ended", "attempt", t.id, "error", err)
 	}

@@ -83,7 +83,10 @@ func show(out io.Writer, d *state.Dir, s edge.Status) error {
 	}
 	switch {
 	case s.Boundary != "":
-		line("sandbox", "%s, limits by %s, %d slot(s)", s.Boundary, s.Limits, s.Slots)
+		line("sandbox", "%s, limits by %s, %d slot(s)", s.Boundary, cmp.Or(s.Limits, "nothing that was seen to hold"), s.Slots)
+		if s.SandboxProblem != "" {
+			line("", "%s; it looks again by itself", s.SandboxProblem)
+		}
 		if s.Freezer == "" {
 			line("", "nothing here can freeze sandboxes: a turn ends when the server cannot be reached, and begins again")
 		}

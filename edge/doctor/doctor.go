@@ -100,7 +100,8 @@ type exam struct {
 	*finding.Report
 	dir       *state.Dir
 	enrolment state.Enrolment
-	answers   bool // the server does, over some transport
+	answers   bool           // the server does, over some transport
+	seen      sandbox.Report // by this look
 }
 
 // identity checks key, certificate and enrolment.
@@ -218,6 +219,7 @@ func (x *exam) sandbox(ctx context.Context) {
 		return
 	}
 	rep := x.Sandbox.Probe(ctx)
+	x.seen = rep
 	const install = "sudo apt-get install bubblewrap"
 	switch {
 	case rep.Boundary == "":
@@ -369,6 +371,10 @@ func (x *exam) daemon(ctx context.Context) {
 		x.Fine("second_key", "over %s; nothing waits", strings.Join(s.SecondKeys, ", "))
 	}
 	x.allocations(s)
+	if now := x.seen; err == nil && now.Problem == "" && now.Boundary != "" && s.Limits != now.Limits {
+		x.Warn("daemon.sandbox", "bivouac-edge saw less of the sandbox than this look: "+cmp.Or(s.SandboxProblem, "it has not looked yet"), "turns are placed by what it saw; it looks again by itself, within an hour",
+			x.anew())
+	}
 	if err == nil && s.Transport == link.HTTP2 {
 		x.Warn("daemon.transport", "the link runs over TCP: "+cmp.Or(s.QUICProblem, "UDP was not tried yet"), "one lost packet holds up all streams", x.dir.Command("probe")+"  (tries UDP again now)")
 	}

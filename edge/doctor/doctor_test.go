@@ -64,7 +64,7 @@ func healthy(t *testing.T) *body {
 	base := t.TempDir()
 	b := &body{t: t, net: linktest.New(time.Millisecond), root: identitytest.NewRoot(), notes: filepath.Join(base, "notes"), stop: map[string]func(){},
 		says:   protocol.Errorf(protocol.CodeStaleFence, "connection epoch 0 is not the current one"),
-		status: edge.Status{Connected: true, Transport: link.HTTP3, Epoch: 3}}
+		status: edge.Status{Connected: true, Transport: link.HTTP3, Epoch: 3, Limits: protocol.LimitsCgroup}}
 	t.Cleanup(func() { b.net.Close() })
 	var err error
 	b.dir, err = state.Create(filepath.Join(base, "state"))
@@ -224,6 +224,9 @@ func TestExamine(t *testing.T) {
 		"no freezer": {func(b *body) {
 			b.cfg.Sandbox = seen{report: sandbox.Report{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}}
 		}, "freezer", finding.Warning, "can be frozen", "cgroup"},
+		"the daemon saw less": {func(b *body) {
+			b.status.Limits, b.status.SandboxProblem = "", "the machine was too busy"
+		}, "daemon.sandbox", finding.Warning, "saw less of the sandbox than this look: the machine was too busy", "start it again"},
 		"no git":    {func(b *body) { b.cfg.LookFunc = func(string) (string, error) { return "", errors.New("not found") } }, "git", finding.Problem, "not found", "apt-get install git"},
 		"no worker": {func(b *body) { b.cfg.Worker += ".gone" }, "worker", finding.Problem, "bivouac-worker, which runs turns, is not at", "--worker"},
 		"full disk": {func(b *body) { b.cfg.FreeFunc = func(string) (uint64, uint64, error) { return 5 << 20, 1 << 30, nil } }, "disk", finding.Problem, "5.0 MiB", "du -xh"},

@@ -327,9 +327,14 @@ func sandbox(q execution.Requirements, facts execution.Facts) []Reason {
 	if want := slices.Index(protocol.Boundaries, q.Boundary); want < 0 || have < want {
 		out = append(out, Reason{ReasonBoundary, fmt.Sprintf("its sandbox is of class %s, and %s was asked for", facts.Boundary, q.Boundary), ""})
 	}
-	if q.Trust != protocol.TrustTrusted && facts.Limits != protocol.LimitsCgroup {
-		out = append(out, Reason{ReasonLimits, fmt.Sprintf("it can limit untrusted code only by %s, and cgroup limits are needed",
-			cmp.Or(facts.Limits, "nothing")), limitsMend(facts.SandboxProblem) + ", or say trust = \"trusted\" in the agent"})
+	switch {
+	case q.Trust == protocol.TrustTrusted || facts.Limits == protocol.LimitsCgroup:
+	case facts.Limits == "":
+		out = append(out, Reason{ReasonLimits, "what limits untrusted code there was not seen to hold: " + cmp.Or(facts.SandboxProblem, "it does not say why"),
+			"on that machine: bivouac-edge doctor  (it looks again by itself, within an hour, and at once when it is started anew)"})
+	default:
+		out = append(out, Reason{ReasonLimits, fmt.Sprintf("it can limit untrusted code only by %s, and cgroup limits are needed", facts.Limits),
+			limitsMend(facts.SandboxProblem) + ", or say trust = \"trusted\" in the agent"})
 	}
 	return out
 }

@@ -336,4 +336,12 @@ func TestLimitsAreMendedAsTheMachineSays(t *testing.T) {
 			t.Errorf("%q: %+v, want %q", problem, got, want)
 		}
 	}
+	// Where it has them and they were not seen to hold, nobody is told to do without.
+	got := sandbox(execution.Requirements{Boundary: protocol.BoundaryProcess}, execution.Facts{Boundary: protocol.BoundaryProcess, SandboxProblem: "too busy to see it"})
+	if len(got) != 1 || got[0].Code != ReasonLimits || !strings.Contains(got[0].Text, "not seen to hold: too busy to see it") || strings.Contains(got[0].Remedy, "trusted") {
+		t.Errorf("limits that were not seen to hold: %+v", got)
+	}
+	if got := sandbox(execution.Requirements{Boundary: protocol.BoundaryProcess}, execution.Facts{Boundary: protocol.BoundaryProcess, Limits: protocol.LimitsCgroup}); len(got) != 0 {
+		t.Errorf("limits that were: %+v", got)
+	}
 }

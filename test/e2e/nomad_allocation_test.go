@@ -262,9 +262,13 @@ func TestNomadAllocation(t *testing.T) {
 		if now, _, err := of.Mark(); err != nil || now.BootNonce != by.BootNonce || !by.Alive() {
 			t.Errorf("after the runner was replaced its supervisor is %+v, %v; was %+v", now, err, by)
 		}
+		ended := a.endOf(by.Alloc)
 		done := a.goesOn(u.turn)
 		wantAttempts(t, done, "SUCCEEDED on alpha")
 		a.once(done, 0)
+		if said := <-ended; said != "complete, exit code 0, signal 0" {
+			t.Errorf("for Nomad its task ended so: %s", said)
+		}
 		await(t, "the end of the task", func() error {
 			all := a.allocsOf(of.ID)
 			if i := slices.IndexFunc(all, func(s *api.AllocationListStub) bool { return s.ClientStatus != api.AllocClientStatusComplete }); i >= 0 {
@@ -276,6 +280,35 @@ func TestNomadAllocation(t *testing.T) {
 			t.Error("its directory is left (INV-18)")
 		}
 	})
+}
+
+// endOf says how the task of an allocation ended, as Nomad tells it until the job is removed.
+func (a *allocations) endOf(alloc string) <-chan string {
+	said := make(chan string, 1)
+	go func() {
+		last := "nobody knows"
+		defer func() { said <- last }()
+		for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+			is, _, err := a.nomad.Root().Allocations().Info(alloc, &api.QueryOptions{Namespace: "agents"})
+			if err != nil {
+				last += ", " + err.Error()
+				return
+			}
+			if !is.ClientTerminalStatus() {
+				continue
+			}
+			last = is.ClientStatus
+			for _, task := range is.TaskStates {
+				for _, e := range task.Events {
+					if e.Type == api.TaskTerminated {
+						last += fmt.Sprintf(", exit code %d, signal %d", e.ExitCode, e.Signal)
+					}
+				}
+			}
+			return
+		}
+	}()
+	return said
 }
 
 // edgeStatus is what the machine's owner sees.
