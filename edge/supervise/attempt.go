@@ -129,12 +129,24 @@ func (a *attempt) work(ctx context.Context) error {
 	if err := a.enter(ctx); err != nil {
 		return err
 	}
+	return a.attend(ctx)
+}
+
+// begin makes the workspace, and says that the work has started: nothing that the
+// worker asks for is done before. Who is killed in here leaves nothing that was begun.
+func (a *attempt) begin(ctx context.Context) error {
+	if err := a.prepare(ctx); err != nil {
+		return err
+	}
+	if err := a.permit(ctx); err != nil {
+		return err
+	}
 	started := &runnerv1.Started{Boundary: a.report.Boundary, Limits: a.report.Limits, Narrowed: a.cfg.narrowed(a.turn.GetLimits())}
 	if _, err := a.records.append(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: started}}, true); err != nil {
 		return err
 	}
 	fault.Here(fault.SuperviseBegun)
-	return a.attend(ctx)
+	return nil
 }
 
 // look finds what this machine enforces, and refuses work that asks for more (INV-11).

@@ -47,7 +47,7 @@ func (a *attempt) attend(outer context.Context) error {
 	})
 	g.Go(func() error {
 		defer a.leave()
-		if err := a.prepare(ctx); err != nil {
+		if err := a.begin(ctx); err != nil {
 			if ctx.Err() == nil { // who ended it has the better word
 				unmade = err
 				cancel(err)

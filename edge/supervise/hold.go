@@ -20,8 +20,8 @@ type hold struct {
 
 func newHold() *hold { return &hold{step: make(chan struct{}, 1), at: sandbox.StateRunning} }
 
-// freezes reports whether this machine can hold an attempt. Before it has a group
-// there is nothing to freeze.
+// freezes reports whether this machine can hold an attempt. Before it was looked at
+// nothing runs that would have to be frozen.
 func (a *attempt) freezes() bool {
 	a.progress.Lock()
 	defer a.progress.Unlock()
