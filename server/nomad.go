@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"time"
 
 	"bivouac/edge/finding"
 	"bivouac/edge/identity"
@@ -9,28 +10,54 @@ import (
 	"bivouac/jobs"
 	"bivouac/jobs/workload"
 	"bivouac/server/engine"
+	"bivouac/server/execution"
 	"bivouac/server/placement"
 	"bivouac/server/runnerapi"
+	"bivouac/server/store"
 )
 
 // workloads judges identities for the listener of machines.
-type workloads struct{ judge *workload.Judge }
+type workloads struct {
+	judge   *workload.Judge
+	refused *jobs.Refusals
+}
 
 // workloadsOf a configuration; nil without a Nomad whose machines enrol.
-func workloadsOf(c *jobs.Config) runnerapi.Workloads {
+func workloadsOf(c *jobs.Config, refused *jobs.Refusals) runnerapi.Workloads {
 	if c == nil || len(c.Rules) == 0 {
 		return nil
 	}
-	return workloads{workload.NewJudge(workload.NewKeys(c.Address, c.Client), c.Rules)}
+	return workloads{workload.NewJudge(workload.NewKeys(c.Address, c.Client), c.Rules), refused}
 }
 
 // Judge says whose machine a task of Nomad's becomes.
-func (w workloads) Judge(ctx context.Context, token string) (engine.WorkloadEnrolment, error) {
+func (w workloads) Judge(ctx context.Context, token string) (engine.WorkloadEnrolment, func(error), error) {
 	rule, id, err := w.judge.Judge(ctx, token)
 	if err != nil {
-		return engine.WorkloadEnrolment{}, err
+		w.refused.Judged(err, time.Now())
+		return engine.WorkloadEnrolment{}, nil, err
 	}
-	return engine.WorkloadEnrolment{Workload: id.Machine(), Tenant: rule.Tenant, Principal: rule.Principal, Actions: rule.Actions}, nil
+	became := func(err error) { w.refused.Enrolled(rule, id, err, time.Now()) }
+	return engine.WorkloadEnrolment{Workload: id.Machine(), Tenant: rule.Tenant, Principal: rule.Principal, Actions: rule.Actions}, became, nil
+}
+
+// examineRefused adds what this server refused of machines that came with an identity.
+// INV-9: of all tenants, as the rest that an operator sees.
+func (p *plane) examineRefused(ctx context.Context, st *store.Store, r *finding.Report) *finding.Report {
+	if p.cfg.Nomad == nil || len(p.cfg.Nomad.Rules) == 0 {
+		return r
+	}
+	p.refused.Examine(r, p.cfg.Nomad.Address, func(machine string) (at time.Time) {
+		_ = st.View(ctx, store.AsLoop("doctor"), func(tx *store.Tx) error { // unread is: it stays said
+			has, err := tx.RunnerOfWorkload(machine)
+			if err == nil && has.State == execution.RunnerActive {
+				at = has.EnrolledAt
+			}
+			return err
+		})
+		return at
+	}, time.Now())
+	return r
 }
 
 // hosts are Nomad's nodes for the engine.

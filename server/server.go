@@ -136,6 +136,7 @@ type plane struct {
 	cfg      Config
 	sockets  sockets
 	broker   *brokerlink.Link
+	refused  *jobs.Refusals
 	engine   *engine.Engine
 	shared   *runnerapi.Shared
 	feed     *runnerapi.Feed
@@ -153,7 +154,7 @@ type plane struct {
 }
 
 func assemble(c Config, sk sockets, st *store.Store) (*plane, error) {
-	p := &plane{cfg: c, sockets: sk, stopping: make(chan struct{})}
+	p := &plane{cfg: c, sockets: sk, stopping: make(chan struct{}), refused: jobs.NewRefusals()}
 	code, err := c.code()
 	if err != nil {
 		return nil, err
@@ -220,7 +221,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) (err error) {
 		Engine: p.engine, Store: st, Blobs: bytes, Broker: p.broker, Root: p.broker.Root,
 		RunnerAddress: advertised, BrokerAddress: p.cfg.advertisedBroker(), Version: p.cfg.Version, MaxBlobBytes: p.cfg.MaxBlobBytes,
 		ExamineFunc: func(ctx context.Context) *finding.Report {
-			return examineConsul(ctx, p.cfg, examineNomad(ctx, p.cfg.Nomad, doctor.Examine(ctx, p.patient(st, advertised))))
+			return examineConsul(ctx, p.cfg, p.examineRefused(ctx, st, examineNomad(ctx, p.cfg.Nomad, doctor.Examine(ctx, p.patient(st, advertised)))))
 		},
 		TenantsFunc: func(ctx context.Context, named []*brokerv1.NamedTenant) *finding.Report {
 			r := finding.From("server")
@@ -241,7 +242,7 @@ func (p *plane) handlers(st *store.Store, bytes transfer.Blobs) (err error) {
 	p.people = probes(people, ready.checks, p.stopping)
 	p.machines = runnerapi.Config{
 		Engine: p.engine, Store: st, Blobs: bytes, Trust: p.broker, Feed: p.feed,
-		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes, Workloads: workloadsOf(p.cfg.Nomad),
+		BrokerAddress: p.cfg.advertisedBroker(), MaxBlobBytes: p.cfg.MaxBlobBytes, Workloads: workloadsOf(p.cfg.Nomad, p.refused),
 		Stopping: p.stopping, Log: p.cfg.Log,
 	}
 	return nil

@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"crypto/x509"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -67,7 +69,21 @@ func TestEnrolByWorkload(t *testing.T) {
 		first := w.stranger()
 		refused("another audience", first, s.Sign(t, "one", jobstest.Claims(nodeOne), map[string]any{"aud": "vault.io"}), "node-1", protocol.CodePermissionDenied, "set aud")
 		refused("a name of no form", first, of(nodeOne), "Node 1", protocol.CodeInvalidArgument, "--enrol-name")
+		refusals := func() (all []*apiv1.Finding) {
+			t.Helper()
+			res, err := alice.Operations.Diagnose(t.Context(), &apiv1.DiagnoseRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.DeleteFunc(res.GetFindings(), func(f *apiv1.Finding) bool { return f.GetCheck() != "enrolment" })
+		}
+		if all := refusals(); len(all) != 2 || !strings.Contains(fmt.Sprint(all), `it is for \"vault.io\"`) || !strings.Contains(fmt.Sprint(all), "--enrol-name") {
+			t.Errorf("the doctor says of refusals: %v", all)
+		}
 		res, err := w.enrollBy(first, of(nodeOne), "node-1")
+		if all := refusals(); len(all) != 1 || all[0].GetLevel() != "ok" {
+			t.Errorf("it enrolled, and the doctor says: %v", all)
+		}
 		spki, keyErr := x509.MarshalPKIXPublicKey(first.key.Public())
 		if err != nil || keyErr != nil || res.GetRunnerId() != identity.RunnerID(spki).String() {
 			t.Fatalf("%v %v", res, err)

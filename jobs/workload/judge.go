@@ -26,21 +26,24 @@ type Judge struct {
 // NewJudge asks nobody.
 func NewJudge(keys *Keys, rules []Rule) *Judge { return &Judge{keys: keys, rules: rules} }
 
-// Judge one identity. The token is in no error.
+// Judge one identity. The token is in no error; one of what Nomad has signed is a Refused.
 func (j *Judge) Judge(ctx context.Context, token string) (Rule, Identity, error) {
 	c, err := j.verified(ctx, strings.TrimSpace(token))
 	if err != nil {
 		return Rule{}, Identity{}, err
 	}
 	if err := c.inForce(time.Now()); err != nil {
-		return Rule{}, Identity{}, err
+		return Rule{}, Identity{}, j.refuse(ClassTimes, c, err)
 	}
 	id, err := c.identity()
 	if err != nil {
-		return Rule{}, Identity{}, err
+		return Rule{}, Identity{}, j.refuse(ClassClaims, c, err)
 	}
 	r, err := match(j.rules, c, id)
-	return r, id, err
+	if err != nil {
+		return Rule{}, id, j.refuse(ClassRule, c, err)
+	}
+	return r, id, nil
 }
 
 // verified are the claims of a token that a key of Nomad signed.

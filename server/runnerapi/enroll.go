@@ -42,11 +42,17 @@ func (s runners) byWorkload(ctx context.Context, peer identity.Peer, r *runnerv1
 		return invited{}, protocol.Errorf(protocol.CodeFailedPrecondition,
 			"this server takes no workload identities: its server.hcl has no nomad block; join with a code of `bivouac edge invite`")
 	}
-	w, err := s.Workloads.Judge(ctx, r.GetWorkloadIdentity())
+	w, became, err := s.Workloads.Judge(ctx, r.GetWorkloadIdentity())
 	if err != nil {
 		return invited{}, err
 	}
 	w.Runner, w.Name, w.PublicKey, w.Thumbprint = identity.RunnerID(peer.PublicKey), r.GetName(), peer.PublicKey, peer.Thumbprint
-	err = s.Engine.MayEnrollWorkload(ctx, w)
-	return invited{w.Tenant, func() (execution.Runner, error) { return s.Engine.EnrollWorkload(ctx, w) }}, err
+	if err = s.Engine.MayEnrollWorkload(ctx, w); err != nil {
+		became(err)
+	}
+	return invited{w.Tenant, func() (execution.Runner, error) {
+		r, err := s.Engine.EnrollWorkload(ctx, w)
+		became(err)
+		return r, err
+	}}, err
 }

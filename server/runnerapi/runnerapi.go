@@ -29,9 +29,9 @@ type Trust interface {
 }
 
 // Workloads judges the identities of another scheduler's tasks: it names the workload,
-// whose machine it is and what for, and nothing of the key.
+// whose machine it is and what for, and nothing of the key. It is told what became of it.
 type Workloads interface {
-	Judge(ctx context.Context, token string) (engine.WorkloadEnrolment, error)
+	Judge(ctx context.Context, token string) (w engine.WorkloadEnrolment, became func(error), err error)
 }
 
 // Config of the listener's handlers. All fields but the last five are required.
