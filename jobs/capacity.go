@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -115,6 +116,28 @@ func (w *Watch) Measured(machine string) Measured {
 		return Measured{}
 	}
 	return w.rooms[machine]
+}
+
+// Rooms are what is known of the nodes of a tenant's rules, whether a runner has enrolled
+// there or not.
+func (w *Watch) Rooms(tenant protocol.TenantID) (all []Measured) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.listed) > staleAfter {
+		return nil
+	}
+	for _, rule := range w.cfg.Rules {
+		if rule.Tenant != tenant {
+			continue
+		}
+		for machine, is := range w.rooms {
+			at := strings.LastIndexByte(machine, '/')
+			if machineOn(rule, machine[at+1:]) == machine && (rule.Pool == "" || rule.Pool == is.Pool) {
+				all = append(all, is)
+			}
+		}
+	}
+	return all
 }
 
 // fits refuses a job that its node could never hold: Nomad would keep it, and with it those

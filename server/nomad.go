@@ -71,6 +71,14 @@ func (h hosts) Standing(machine string) placement.Host {
 		Most: placement.Resources(has.Most), Pool: has.Pool, Largest: placement.Resources(has.Largest)}
 }
 
+// Rooms are what the nodes have on which runners of a tenant run, or may.
+func (h hosts) Rooms(tenant protocol.TenantID) (all []placement.Resources) {
+	for _, has := range h.watch.Rooms(tenant) {
+		all = append(all, placement.Resources(has.Most))
+	}
+	return all
+}
+
 // Absent says why a principal has no runner that Nomad should run.
 func (h hosts) Absent(tenant protocol.TenantID, enrolled []string, principal ...string) placement.Said {
 	return placement.Said(h.watch.Absent(tenant, enrolled, principal...))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"bivouac/edge/protocol"
+	"bivouac/server/placement"
 	"bivouac/server/planted"
 	"bivouac/server/policy"
 	"bivouac/server/store"
@@ -37,6 +38,12 @@ func (e *Engine) ApplyAgent(ctx context.Context, c store.Caller, p AgentSource) 
 		Digest: policy.DefinitionDigest(p.Source), Filename: p.Filename, Source: p.Source, CreatedBy: c.Principal()}}
 	if agent.Allocation == policy.AllocationOwn && e.cfg.Allocations == nil {
 		out.Warnings = append(out.Warnings, "this server starts no allocations: its turns will wait until the nomad block of server.hcl names a token (jobs/README.md), or the agent says allocation = \"shared\"")
+	}
+	if agent.Allocation == policy.AllocationOwn && e.cfg.Hosts != nil {
+		s := agent.Sandbox
+		if short := placement.NoRoom(placement.Resources{CPUMillis: s.CPUMillis, MemoryBytes: s.MemoryBytes, DiskBytes: s.DiskBytes}, e.cfg.Hosts.Rooms(c.Tenant())); short != "" {
+			out.Warnings = append(out.Warnings, "its turns will wait, for no node of Nomad's on which your runners may run has room for one beside its runner: "+short+"; lower it in the sandbox of the agent, or add a larger node")
+		}
 	}
 	if p.DryRun {
 		return out, e.cfg.Store.View(ctx, c, func(tx *store.Tx) error {

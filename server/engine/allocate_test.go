@@ -41,6 +41,30 @@ func inHostedWorld(t *testing.T, test func(w *et.World, n *et.Nomad, r *et.Runne
 	})
 }
 
+// Whoever applies an agent is told at once that no node could hold a turn of it, with what
+// the largest has; it is stored all the same, and one that fits is applied without a word.
+func TestAppliedTooLarge(t *testing.T) {
+	inHostedWorld(t, func(w *et.World, n *et.Nomad, _ *et.Runner) {
+		apply := func(dry bool) []string {
+			t.Helper()
+			applied, err := w.Engine.ApplyAgent(ctx(), w.Me(), engine.AgentSource{Filename: "agent.hcl", Source: []byte(et.CoderOwn), DryRun: dry})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return applied.Warnings
+		}
+		if said := apply(false); len(said) != 0 {
+			t.Errorf("there is room: %q", said)
+		}
+		n.Has.CPUMillis, n.Largest.CPUMillis = 1000, 1250
+		for _, dry := range []bool{true, false} {
+			if said := apply(dry); len(said) != 1 || !strings.Contains(said[0], "cpu_millis is 2000, and no node has more than 1250") {
+				t.Errorf("there is none: %q", said)
+			}
+		}
+	})
+}
+
 // attemptOf a turn, as it is now.
 func attemptOf(t *testing.T, w *et.World, id protocol.TurnID) (a execution.Attempt) {
 	t.Helper()

@@ -17,6 +17,8 @@ type pool struct{ of string }
 
 func (p *pool) Standing(string) placement.Host { return placement.Host{} }
 
+func (p *pool) Rooms(protocol.TenantID) []placement.Resources { return nil }
+
 func (p *pool) Absent(_ protocol.TenantID, _ []string, principal ...string) placement.Said {
 	if slices.Contains(principal, p.of) {
 		return placement.Said{Text: "the pool has no node", Remedy: "add a node"}

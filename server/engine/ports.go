@@ -67,6 +67,9 @@ type Ledgers interface {
 // runner out of the choice for what is new, and ends nothing. It answers from memory.
 type Hosts interface {
 	Standing(workload string) placement.Host
+	// Rooms are what each node has for one turn on which a runner of a tenant runs, or may;
+	// none: that is not known.
+	Rooms(tenant protocol.TenantID) []placement.Resources
 	// Absent says why a principal, by its id or name, has no runner beside those that
 	// enrolled, where it is to have more; the zero value: nothing is missing.
 	Absent(tenant protocol.TenantID, enrolled []string, principal ...string) placement.Said

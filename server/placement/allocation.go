@@ -82,6 +82,38 @@ func tooLarge(asks execution.Resources, host Host) (out []Reason) {
 	return out
 }
 
+// NoRoom says what a turn asks for that no node of a list has beside its runner, with the
+// most that one has of it; empty: one has all, or none is known.
+func NoRoom(asks Resources, nodes []Resources) string {
+	var most Resources
+	for _, n := range nodes {
+		if asks.CPUMillis <= n.CPUMillis && asks.MemoryBytes <= n.MemoryBytes && asks.DiskBytes <= n.DiskBytes {
+			return ""
+		}
+		most = Resources{CPUMillis: max(most.CPUMillis, n.CPUMillis), MemoryBytes: max(most.MemoryBytes, n.MemoryBytes), DiskBytes: max(most.DiskBytes, n.DiskBytes)}
+	}
+	if len(nodes) == 0 {
+		return ""
+	}
+	var short []string
+	for _, r := range []struct {
+		field, unit      string
+		asks, most, each int64
+	}{
+		{"cpu_millis", "", asks.CPUMillis, most.CPUMillis, 1},
+		{"memory", "MiB", asks.MemoryBytes, most.MemoryBytes, 1 << 20},
+		{"disk", "MiB", asks.DiskBytes, most.DiskBytes, 1 << 20},
+	} {
+		if r.asks > r.most {
+			short = append(short, fmt.Sprintf("%s is %d%s, and no node has more than %d%[3]s for one turn", r.field, (r.asks+r.each-1)/r.each, r.unit, max(0, r.most/r.each)))
+		}
+	}
+	if len(short) == 0 {
+		return "no single node has its cpu_millis, memory and disk for one turn"
+	}
+	return strings.Join(short, "; ")
+}
+
 // namedJobs bounds how many jobs one reason names.
 const namedJobs = 3
 

@@ -200,6 +200,11 @@ func (n nodes) Standing(string) placement.Host {
 	return placement.Host{Pool: "agents", Most: n.of.Has, Largest: n.of.Largest}
 }
 
+// Rooms are one node's.
+func (n nodes) Rooms(protocol.TenantID) []placement.Resources {
+	return []placement.Resources{n.of.Has, n.of.Largest}
+}
+
 func (nodes) Absent(protocol.TenantID, []string, ...string) placement.Said { return placement.Said{} }
 
 // Restart drops the engine, as a crash does, with everything that it held in
