@@ -19,7 +19,6 @@ func TestEndOfWhatAnotherBrokerRenewed(t *testing.T) {
 	vaulttest.Each(t, func(t *testing.T, p engine.Program) {
 		x := newSite(t, vaulttest.Open(t, p))
 		b, other := x.start(t, nil), x.start(t, nil)
-		defer other.stop()
 		type grant struct {
 			authority.Grant
 			before, now string
@@ -30,6 +29,7 @@ func TestEndOfWhatAnotherBrokerRenewed(t *testing.T) {
 			until(t, other.Vault, g.ID, "")
 			grants = append(grants, grant{Grant: g, before: x.accessor(t, g)})
 		}
+		other.stop() // it looks at nothing any more, and ends what it is told to
 		var sealed [][]byte
 		for i, g := range grants {
 			part, err := b.RotateGrant(t.Context(), g.ID, "cln_rotation")
