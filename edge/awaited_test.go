@@ -378,6 +378,36 @@ func TestAllocationThatEndedIsInterrupted(t *testing.T) {
 	}
 }
 
+// The task of a finished turn ends by itself: one that were ended would have failed for the
+// scheduler that started it. One that does not end is ended.
+func TestTaskOfAFinishedTurnEndsByItself(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
+			m.run()
+			m.connected()
+			a, job := m.awaitedTurn()
+			w := m.task(a, job)
+			m.await("the turn to begin", 10*time.Second, func() bool { return w.see(func() bool { return w.begun != nil }) })
+			w.journal(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}})
+			w.finish(&runnerv1.Result{Status: protocol.ResultSucceeded})
+			m.await("the result", 10*time.Second, func() bool { return f.result(a.ID).GetStatus() == protocol.ResultSucceeded })
+			time.Sleep(stopTimeout / 2) // it answers no more, and its process has not ended
+			if !a.Exists() {
+				t.Error("it was ended, and its directory removed, while its process lived")
+			}
+			if ends {
+				m.dies(a)
+				time.Sleep(time.Second)
+			} else {
+				time.Sleep(stopTimeout)
+			}
+			if a.Exists() {
+				t.Errorf("its directory is left; its process ends: %t", ends)
+			}
+		})
+	}
+}
+
 // sparing counts which sandboxes a sweep spared.
 type sparing struct {
 	sandbox.Backend

@@ -334,7 +334,10 @@ func (d *Daemon) finishTurn(ctx context.Context, t *turn) {
 		}
 	}
 	// The task of an allocation ends by itself, or it would have failed for Nomad.
-	for mark, ok, err := t.dir.Mark(); err == nil && ok && t.dir.Runs(mark) && t.lease.Now() < deadline; {
+	for t.lease.Now() < deadline {
+		if mark, ok, err := t.dir.Mark(); err != nil || !ok || !t.dir.Runs(mark) {
+			break
+		}
 		if !op.Sleep(ctx, 20*time.Millisecond) {
 			return
 		}
