@@ -137,6 +137,13 @@ func TestOwnAllocation(t *testing.T) {
 		if h.Job != a.Allocation {
 			t.Errorf("it ran in %q", h.Job)
 		}
+		said := map[session.EventType]string{}
+		for _, e := range w.Events(turn.Session) {
+			said[e.Type] = e.Data["allocation"]
+		}
+		if said[session.AttemptClaimed] != h.Job || said[session.AttemptStarted] != h.Job {
+			t.Errorf("its events name the job %q, want %s", said, h.Job)
+		}
 		w.Sleep(time.Minute)
 		if jobs := n.Jobs(); len(jobs) != 0 {
 			t.Errorf("what is left of it: %v", jobs)

@@ -111,10 +111,19 @@ func (w *turnTx) claimed(a execution.Attempt) (*authority, error) {
 		w.turn.Deadline = w.tx.Now.Add(w.wallLeft(a.QueuedAt, snap))
 	}
 	if a.ClaimedAt.Equal(w.tx.Now) {
-		w.event(session.Event{Type: session.AttemptClaimed, Attempt: a.ID, Data: map[string]string{
-			"runner": a.Runner.String(), "fence": a.Fence.String()}})
+		w.event(session.Event{Type: session.AttemptClaimed, Attempt: a.ID, Data: withAllocation(a, map[string]string{
+			"runner": a.Runner.String(), "fence": a.Fence.String()})})
 	}
 	return w.attemptAuthority(a)
+}
+
+// withAllocation adds to the data of an event the job of the attempt's own allocation, where
+// it has one.
+func withAllocation(a execution.Attempt, data map[string]string) map[string]string {
+	if a.Allocation != "" {
+		data["allocation"] = a.Allocation
+	}
+	return data
 }
 
 // attemptAuthority is what the capabilities of an attempt may say; a device

@@ -124,8 +124,8 @@ func stored(r *runnerv1.Record, f protocol.Fence) (store.Record, error) {
 func (w *turnTx) acceptRecord(a execution.Attempt, r *runnerv1.Record) (execution.Attempt, error) {
 	switch k := r.Kind.(type) {
 	case *runnerv1.Record_Started:
-		w.event(session.Event{Type: session.AttemptStarted, Attempt: a.ID, Data: map[string]string{
-			"runner": a.Runner.String(), "boundary": k.Started.GetBoundary(), "limits": k.Started.GetLimits(), "narrowed": strings.Join(k.Started.GetNarrowed(), ", ")}})
+		w.event(session.Event{Type: session.AttemptStarted, Attempt: a.ID, Data: withAllocation(a, map[string]string{
+			"runner": a.Runner.String(), "boundary": k.Started.GetBoundary(), "limits": k.Started.GetLimits(), "narrowed": strings.Join(k.Started.GetNarrowed(), ", ")})})
 		return a.Step(execution.AttemptBegin, w.tx.Now)
 	case *runnerv1.Record_LoopEvent:
 		return a, w.loopEvent(a, k.LoopEvent)

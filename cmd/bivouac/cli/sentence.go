@@ -61,7 +61,7 @@ func (f *follower) sentence(ctx context.Context, e *apiv1.Event) string {
 		}
 	case "attempt.started":
 		if d["boundary"] != "" { // a device action has none
-			return "works in a sandbox on " + f.machine(ctx, d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")" + lessOf(d["narrowed"])
+			return "works in a sandbox on " + f.machine(ctx, d["runner"]) + " (" + plain(d["boundary"]) + ", limits by " + plain(d["limits"]) + ")" + ownOf(d["allocation"]) + lessOf(d["narrowed"])
 		}
 	case "attempt.ended":
 		if d["state"] != "SUCCEEDED" {
@@ -95,6 +95,14 @@ func (f *follower) modelFailed(ctx context.Context, d map[string]string) string 
 	}
 	f.stuck = line
 	return line
+}
+
+// ownOf says that a turn has an allocation of its own, and which job makes it.
+func ownOf(job string) string {
+	if job == "" {
+		return ""
+	}
+	return " in an allocation of its own (job " + plain(job) + ")"
 }
 
 // moved says what became of the sandboxes of a turn while its machine was on its own.

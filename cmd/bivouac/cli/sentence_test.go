@@ -61,3 +61,16 @@ func TestAttemptEndsWhereItWas(t *testing.T) {
 		}
 	}
 }
+
+// A turn that has an allocation of its own says so, and by which job; one that shares says none.
+func TestWorksWhereItIs(t *testing.T) {
+	f := &follower{app: &app{}, turn: "trn_1", tools: map[string]string{}, names: map[string]string{"run_1": "node-1"}}
+	for data, want := range map[string]string{
+		`{"runner":"run_1","boundary":"process","limits":"cgroup"}`:                             "works in a sandbox on node-1 (process, limits by cgroup)",
+		`{"runner":"run_1","boundary":"process","limits":"cgroup","allocation":"bivouac-01-1"}`: "works in a sandbox on node-1 (process, limits by cgroup) in an allocation of its own (job bivouac-01-1)",
+	} {
+		if got := f.sentence(t.Context(), &apiv1.Event{Type: "attempt.started", Data: data}); got != want {
+			t.Errorf("%s: %q, want %q", data, got, want)
+		}
+	}
+}
