@@ -76,7 +76,7 @@ func batch(t *testing.T, at *consulserver.Server, r *rand.Rand, first, n int) (p
 	}
 	write(t, at, all...)
 	token, _ := at.Token(t, plan.Rules(names), 0)
-	ours := open(t, at, way{address: at.Address(), token: token, names: names, fresh: time.Minute})
+	ours := open(t, at, way{address: at.Address(), token: token, names: names, fresh: time.Hour, grace: time.Hour})
 	if err := ours.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestDocumentedPermissions(t *testing.T) {
 		}
 		names := []string{"fort-knox", "billing"}
 		token, _ := at.Token(t, plan.Rules(names), 0)
-		real := open(t, at, way{address: at.Address(), token: token, names: names, fresh: time.Minute})
+		real := open(t, at, way{address: at.Address(), token: token, names: names, fresh: time.Hour, grace: time.Hour})
 		if err := real.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}

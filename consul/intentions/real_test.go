@@ -178,7 +178,7 @@ func TestPaths(t *testing.T) {
 		overHTTP(t, at)
 		token, _ := at.Token(t, plan.Rules(suiteNames), 0)
 		pathstest.Run(t, func(t *testing.T) pathstest.Source {
-			s := open(t, at, way{address: at.Address(), token: token, names: suiteNames, fresh: time.Minute})
+			s := open(t, at, way{address: at.Address(), token: token, names: suiteNames, fresh: time.Hour, grace: time.Hour})
 			s.Replace(t)
 			return s
 		})
