@@ -183,5 +183,5 @@ func (v *Vault) may(what, right string, err error) error {
 		return err
 	}
 	return protocol.Errorf(protocol.CodeFailedPrecondition,
-		"the broker may not %s: its login has no right to %s (%w); bivouac vault check says what is missing, bivouac vault setup --apply mends it", what, right, err)
+		"the broker may not %s: its login%s has no right to %s (%w); bivouac vault check says what is missing, and which command mends it", what, v.session.Holder(), right, err)
 }

@@ -54,6 +54,9 @@ type Config struct {
 	Audit *Audit `hcl:"audit,block"`
 	// Dir that relative file names start from.
 	Dir string
+
+	file  string  // whose block it is
+	flags *string // with which a command about it was called; nil: by none
 }
 
 // Mounts of the engines.

@@ -38,7 +38,7 @@ func decode(body hcl.Body, dir string, getenv func(string) string, elsewhere boo
 			problems = append(problems, fmt.Errorf("%s: %s: %s", place(d.Subject, file), d.Summary, d.Detail))
 		}
 	}
-	c.Dir = dir
+	c.Dir, c.file = dir, body.MissingItemRange().Filename
 	c = c.withDefaults(getenv)
 	if len(problems) == 0 {
 		problems = c.problems(elsewhere)

@@ -26,9 +26,9 @@ func (f File) ExamineEngines(ctx context.Context, r *finding.Report, c *client.C
 				good++
 			}
 		case client.Absent:
-			r.Bad("vault.engines", "the "+from.String()+" is missing", why, makes(from))
+			r.Bad("vault.engines", "the "+from.String()+" is missing", why, f.makes(from))
 		case client.Unmounted, client.Invalid:
-			r.Bad("vault.engines", fmt.Sprintf("there is no %s engine at %s/", from.Engine, from.Mount), why, fmt.Sprintf("vault secrets enable -path=%s %s, then: %s", from.Mount, from.Engine, makes(from)))
+			r.Bad("vault.engines", fmt.Sprintf("there is no %s engine at %s/", from.Engine, from.Mount), why, fmt.Sprintf("vault secrets enable -path=%s %s, then: %s", from.Mount, from.Engine, f.makes(from)))
 		case client.Refused:
 			r.Warn("vault.engines", "your token may not read "+from.RolePath(), "whether it is there is not known", "a token that may: vault read "+from.RolePath())
 		default:
@@ -41,12 +41,12 @@ func (f File) ExamineEngines(ctx context.Context, r *finding.Report, c *client.C
 }
 
 // makes is how an admin makes what issues.
-func makes(from *issued.From) string {
+func (f File) makes(from *issued.From) string {
 	switch from.Engine {
 	case issued.PKI:
 		return fmt.Sprintf("vault write %s allowed_domains=… allow_subdomains=true client_flag=true server_flag=false key_type=%s no_store=true", from.RolePath(), from.KeyType)
 	case issued.SSH:
-		return "setup = true in its from block, then: " + setUp + "  (or by hand: vaultpolicy/README.md, section 11)"
+		return "setup = true in its from block, then: " + f.Setup() + "  (or by hand: vaultpolicy/README.md, section 11)"
 	case issued.Transit:
 		return fmt.Sprintf("vault write %s type=%s", from.RolePath(), keyFor[from.Algorithm][0])
 	}

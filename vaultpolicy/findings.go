@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	setUp    = "bivouac vault setup --apply"
 	whyLogin = "the broker makes, watches and ends grants with it"
 	whyAway  = "grants and credentials are there: without it no tool gets a credential, and nothing else takes its place"
 	// soon is where a token of the broker's that is not renewed is near its end.
@@ -116,7 +115,7 @@ func (f File) examineSession(ctx context.Context, r *finding.Report, s *login.Se
 		r.Bad("vault.cluster", other.Error(), "no grant is used until then, none ends by it, and nothing is written there", login.MendOther)
 		return false
 	case err != nil:
-		r.Bad("vault.login", err.Error(), whyLogin, f.mendLogin(err))
+		r.Bad("vault.login", f.sayLoginFailed(err), whyLogin, f.mendLogin(err))
 		return false
 	}
 	if bad := s.Alarm(); bad != nil {
@@ -125,11 +124,11 @@ func (f File) examineSession(ctx context.Context, r *finding.Report, s *login.Se
 	f.sayLogin(r, own)
 	missing, err := f.missing(ctx, s, c)
 	if err != nil {
-		r.Bad("vault.rights", "the login may not ask what it may: "+err.Error(), whyLogin, setUp)
+		r.Bad("vault.rights", f.whose(own)+" may not ask what it may: "+err.Error(), whyLogin, f.mendRights(own))
 		return true
 	}
 	for _, m := range missing {
-		r.Bad("vault.rights", "the broker's login lacks the right to "+m.String(), m.without, setUp)
+		r.Bad("vault.rights", f.whose(own)+" lacks the right to "+m.String(), m.without, f.mendRights(own))
 	}
 	if len(missing) == 0 {
 		r.Fine("vault.rights", "all %d that the broker needs, asked one by one", len(f.rights(f.Scope)))
@@ -151,10 +150,10 @@ func self(ctx context.Context, s *login.Session, c *client.Client) (a client.Ans
 
 func (f File) sayLogin(r *finding.Report, own client.Answer) {
 	ttl, renewable := client.Seconds(own.Data["ttl"]), client.Flag(own.Data["renewable"])
-	said := fmt.Sprintf("%s works: policies %s, %s left", f.Auth.Method, strings.Join(client.Texts(own.Data["policies"]), ", "), ttl)
+	said := fmt.Sprintf("%s works: policies %s, %s left, accessor %s", f.Auth.Method, strings.Join(client.Texts(own.Data["policies"]), ", "), ttl, client.Text(own.Data["accessor"]))
 	switch {
 	case ttl == 0:
-		r.Warn("vault.login", f.Auth.Method+" works, with a token that never ends", "whoever gets hold of it keeps it", "let the server make one that ends: "+setUp)
+		r.Warn("vault.login", f.Auth.Method+" works, with a token that never ends", "whoever gets hold of it keeps it", "let the server make one that ends: "+f.mendLogin(nil))
 	case !renewable && f.Auth.Method == login.Token:
 		r.Warn("vault.login", said+", and it cannot be renewed", "the broker has no login from then on, until somebody puts a new token into its file", "vault token create -role="+f.names().BrokerPolicy()+"  (its tokens are renewable)")
 	case ttl < soon && f.Auth.Method == login.Token:
@@ -173,10 +172,18 @@ func (f File) mendLogin(err error) string {
 	if a, e := f.auth(); e == nil && a.Unlock() != "" {
 		unlock = "\n# and where the right secret id is refused too, the server has locked it out, for 15 minutes or as it is tuned:\n" + a.Unlock()
 	}
-	if fetch := f.Fetch(); fetch != "" {
-		return setUp + "  (makes the role), then new files for the broker:\n" + fetch + unlock
+	role := "auth/" + f.Auth.Mount + "/role/" + f.Auth.Role
+	if f.Auth.Method == login.Token {
+		role = "auth/token/roles/" + f.names().BrokerPolicy()
 	}
-	return setUp + "  (makes the role), then see that the broker's " + f.Auth.Method + " is the one that the role is bound to"
+	var denied *login.Denied
+	switch fetch := f.Fetch(); {
+	case fetch != "" && errors.As(err, &denied):
+		return "new files for the broker, as an admin of the server  (if `vault read " + role + "` finds none, before it: " + f.Setup() + "):\n" + fetch + unlock
+	case fetch != "":
+		return f.Setup() + "  (makes the role), then new files for the broker:\n" + fetch + unlock
+	}
+	return f.Setup() + "  (makes the role), then see that the broker's " + f.Auth.Method + " is the one that the role is bound to"
 }
 
 // missing rights of the broker's login.
@@ -203,13 +210,13 @@ func (f File) examineOpened(ctx context.Context, r *finding.Report, s *login.Ses
 			case "":
 				opened++
 			case client.Absent:
-				r.Bad("vault.opened", "the policy "+policy+" is missing", "no grant of tenant "+t+" can use the credential "+o.Name, setUp)
+				r.Bad("vault.opened", "the policy "+policy+" is missing", "no grant of tenant "+t+" can use the credential "+o.Name, f.Setup())
 			}
 		}
 	}
 	switch {
 	case len(f.Tenants) == 0:
-		r.Warn("vault.opened", "the vault block names no tenant", "a key of a route, or a credential of a grant, is only opened for a tenant that is named", "tenants = [\"ten_…\"] in the vault block (bivouac whoami says yours), then "+setUp)
+		r.Warn("vault.opened", "the vault block names no tenant", "a key of a route, or a credential of a grant, is only opened for a tenant that is named", "tenants = [\"ten_…\"] in the vault block (bivouac whoami says yours), then "+f.Setup())
 	case opened == wanted:
 		r.Fine("vault.opened", "%d credential(s) of tools for %d tenant(s), %d key(s) of routes", len(f.Scope.Credentials), len(f.Tenants), len(f.keys(f.Scope)))
 	}

@@ -59,7 +59,7 @@ func TestExamine(t *testing.T) {
 				if err := x.root.Sys().PutPolicyWithContext(t.Context(), n.BrokerPolicy(), less); err != nil {
 					t.Fatal(err)
 				}
-			}, "vault.rights: the broker's login lacks the right to update on auth/token/revoke-accessor"},
+			}, "vault.rights: the broker's login (role "},
 			"a policy of a credential": {func(t *testing.T, f *File) {
 				f.Scope.Keys = nil
 				f.Tenants = append(f.Tenants, "ten_01arz3ndektsv4rrffq69g5fav")

@@ -14,10 +14,7 @@ import (
 // examineIn bounds the look.
 const examineIn = 15 * time.Second
 
-const (
-	setUp     = "bivouac consul setup --apply  (as an admin of Consul), and its token into the token file"
-	whyMember = "others do not find it in Consul, and with a mesh block the link between server and broker is closed"
-)
+const whyMember = "others do not find it in Consul, and with a mesh block the link between server and broker is closed"
 
 // Examine tries the right to a process' own service, by asking for its leaf, which every
 // such token may have. It changes nothing that anybody sees.
@@ -36,9 +33,10 @@ func Examine(ctx context.Context, r *finding.Report, of settings.Of, c settings.
 	_, err = asked.Held(ctx, "agent/connect/ca/leaf/"+c.Service.Name, 0, 0, &leaf)
 	switch {
 	case client.KindOf(err) == client.Disabled && c.Mesh == nil:
-		r.Warn("consul.service", "Consul's mesh is off, so that the right to the service "+c.Service.Name+" was not tried", "intentions count for nothing in such a Consul", cmp.Or(client.Mend(err), setUp))
+		r.Warn("consul.service", "Consul's mesh is off, so that the right to the service "+c.Service.Name+" was not tried", "intentions count for nothing in such a Consul", cmp.Or(client.Mend(err), c.Setup()))
 	case err != nil:
-		r.Bad("consul.service", err.Error(), whyMember, cmp.Or(client.Mend(err), setUp))
+		what, mend := c.Lacks(ctx, asked, err)
+		r.Bad("consul.service", what, whyMember, cmp.Or(mend, c.Setup()))
 	case c.Mesh != nil && time.Until(leaf.ValidBefore) < time.Hour:
 		r.Warn("consul.mesh", "the leaf of "+c.Service.Name+" ends at "+leaf.ValidBefore.UTC().Format(time.RFC3339), "without another one the link is closed then", "consul connect ca get-config  (leaf_cert_ttl), and Consul's log")
 	case c.Mesh != nil:

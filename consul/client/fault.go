@@ -68,6 +68,12 @@ func KindOf(err error) Kind {
 	return ""
 }
 
+// Answered reports an error that is Consul's own word.
+func Answered(err error) bool {
+	var f *Fault
+	return errors.As(err, &f) && f.Status != 0
+}
+
 // kinds in the product's words: what the error says of the server, its code, and what
 // mends it.
 var kinds = map[Kind]struct {

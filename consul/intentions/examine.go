@@ -21,7 +21,6 @@ import (
 const (
 	whyAway   = "who may reach what is there: without it nothing new begins, and nothing else takes its place"
 	whyRights = "the broker learns by it who may reach what"
-	setUp     = "bivouac consul setup --apply"
 	// soon is where a certificate or a token is near its end.
 	soon = 24 * time.Hour
 	// examineIn bounds the look.
@@ -145,44 +144,28 @@ func (f File) examineVersion(ctx context.Context, r *finding.Report, c *client.C
 
 // examineToken asks what the token is, which every token may.
 func (f File) examineToken(ctx context.Context, r *finding.Report, c *client.Client) bool {
-	var self struct {
-		AccessorID     string
-		ExpirationTime *time.Time
-		Policies       []struct{ Name string }
-		Roles          []struct{ Name string }
-	}
-	mend := "consul acl token create -role-name bivouac-broker, and put its SecretID into " + cmp.Or(f.TokenPath(), "a file that token_file names")
+	another := f.Another() + "  (as an admin of Consul)"
 	if f.TokenFile == "" {
-		r.Warn("consul.token", "no token_file: Consul is asked as nobody", "where access control is on, it says nothing then; where it is off, whoever reaches it may write intentions", mend)
+		r.Warn("consul.token", "no token_file: Consul is asked as nobody", "where access control is on, it says nothing then; where it is off, whoever reaches it may write intentions", another)
 		return true
 	}
-	_, err := c.Get(ctx, "acl/token/self", &self)
+	h, err := c.Holder(ctx)
 	switch {
-	case client.KindOf(err) == client.NoToken:
-		r.Bad("consul.token", err.Error(), whyRights, mend)
-		return false
 	case err != nil && strings.Contains(err.Error(), "ACL support disabled"):
 		r.Warn("consul.token", "access control of Consul is off", "whoever reaches it may write intentions", "acl { enabled = true  default_policy = \"deny\" } in the configuration of its servers")
 		return true
 	case err != nil:
-		r.Bad("consul.token", err.Error(), whyRights, cmp.Or(client.Mend(err), mend))
+		what, mend := f.Lacks(ctx, c, err)
+		r.Bad("consul.token", what, whyRights, cmp.Or(mend, another))
 		return false
 	}
-	var held []string
-	mighty := false
-	for _, p := range self.Policies {
-		held, mighty = append(held, p.Name), mighty || p.Name == "global-management"
+	if h.Mighty() {
+		r.Warn("consul.token", h.String()+" "+f.TokenFrom()+" may do everything in Consul", "whoever takes over the broker could open every path", another)
 	}
-	for _, p := range self.Roles {
-		held = append(held, "role "+p.Name)
+	if !h.Ends.IsZero() && time.Until(h.Ends) < soon {
+		r.Warn("consul.token", h.String()+" "+f.TokenFrom()+" ends soon", "from then on nothing new begins", another)
 	}
-	if mighty {
-		r.Warn("consul.token", "the broker's token may do everything in Consul", "whoever takes over the broker could open every path", mend)
-	}
-	if end := self.ExpirationTime; end != nil && time.Until(*end) < soon {
-		r.Warn("consul.token", "the broker's token ends at "+end.UTC().Format(time.RFC3339), "from then on nothing new begins", mend)
-	}
-	r.Fine("consul.token", "%s, with %s", self.AccessorID, cmp.Or(strings.Join(held, ", "), "nothing"))
+	r.Fine("consul.token", "%s %s", h, f.TokenFrom())
 	return true
 }
 
@@ -192,9 +175,16 @@ func (f File) examineRights(ctx context.Context, r *finding.Report, c *client.Cl
 	var refused, broken []string
 	stranger := nobody + strings.ToLower(rand.Text()[:8])
 	open, closed := "", false
+	mend := ""
 	for _, name := range f.Destinations {
 		a, err := c.Match(ctx, name, 0, 0)
 		if err != nil {
+			if mend == "" { // whose token it is, and what it has, is said once
+				var what string
+				what, mend = f.Lacks(ctx, c, err)
+				refused = append(refused, name+": "+what)
+				continue
+			}
 			refused = append(refused, fmt.Sprintf("%s: %v", name, err))
 			continue
 		}
@@ -215,7 +205,7 @@ func (f File) examineRights(ctx context.Context, r *finding.Report, c *client.Cl
 		}
 	}
 	if len(refused) > 0 {
-		r.Bad("consul.rights", strings.Join(refused, "\n"), "nothing may reach these destinations", setUp+"  (as an admin of Consul)")
+		r.Bad("consul.rights", strings.Join(refused, "\n"), "nothing may reach these destinations", cmp.Or(mend, f.Setup()+"  (as an admin of Consul)"))
 	} else {
 		r.Fine("consul.rights", "the intentions of all %d destination(s) can be read, asked one by one", len(f.Destinations))
 	}
@@ -224,7 +214,7 @@ func (f File) examineRights(ctx context.Context, r *finding.Report, c *client.Cl
 	}
 	switch {
 	case open != "":
-		r.Warn("consul.default", "Consul lets a stranger reach "+open+", because nothing says otherwise", "the broker denies it all the same; other members of the mesh do not", setUp+"  (makes the intention * => * deny), and acl { default_policy = \"deny\" }")
+		r.Warn("consul.default", "Consul lets a stranger reach "+open+", because nothing says otherwise", "the broker denies it all the same; other members of the mesh do not", f.Setup()+"  (makes the intention * => * deny), and acl { default_policy = \"deny\" }")
 	case closed:
 		r.Fine("consul.default", "what no intention allows is denied, by Consul too")
 	}

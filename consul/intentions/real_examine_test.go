@@ -56,8 +56,8 @@ func TestExamine(t *testing.T) {
 		mighty := filepath.Join(t.TempDir(), "mighty")
 		consulserver.WriteToken(t, mighty, at.Management())
 		for name, tc := range map[string]struct{ token, check, want string }{
-			"a right is missing": {half, "consul.rights", "model-main"},
-			"no token of it":     {wrong, "consul.token", "does not take the token"},
+			"a right is missing": {half, "consul.rights", "in " + half + " lacks a right"},
+			"no token of it":     {wrong, "consul.token", "Consul knows no token of that in " + wrong},
 			"a token of all":     {mighty, "consul.token", "may do everything"},
 			"no file":            {filepath.Join(t.TempDir(), "none"), "consul.token", "token_file"},
 			"nobody":             {"", "consul.token", "asked as nobody"},

@@ -58,6 +58,11 @@ type Config struct {
 	of     Of
 	dir    string
 	secure bool // CONSUL_HTTP_SSL
+
+	file    string  // whose block it is
+	fromEnv bool    // the environment names TokenFile
+	flags   *string // with which a command about it was called; nil: by none
+	role    string  // of the process' token, where a command named it
 }
 
 // Decode reads the body of a consul block. dir is where relative file names start;
@@ -85,7 +90,8 @@ func decode(of Of, body hcl.Body, dir string, getenv func(string) string, elsewh
 		}
 	}
 	if len(k.problems) == 0 {
-		c.dir, c.of = dir, of
+		c.dir, c.of, c.file = dir, of, body.MissingItemRange().Filename
+		c.fromEnv = c.TokenFile == "" && getenv("CONSUL_HTTP_TOKEN_FILE") != ""
 		if of == Server && c.FreshText != "" {
 			k.bad("fresh is about intentions of destinations, which the broker asks for: leave it out of server.hcl")
 		}

@@ -96,14 +96,14 @@ var layers = []layer{
 	{"consul/refused", nil, []string{}, "a sentence and its entry are text"},
 	{"consul/client", []string{"edge/filemode", "edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/consul/api"}, "the one place that reads Consul's answers"},
 	{"consul/plan", []string{"consul/client", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "github.com/zclconf/go-cty"}, "what Consul must have is data, and what it has instead is read"},
-	{"consul/settings", []string{"consul", "consul/client", "edge/filemode", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2"}, "a block is read, and nobody asked"},
+	{"consul/settings", []string{"consul", "consul/client", "edge/filemode", "edge/protocol", "edge/shellword"}, []string{"github.com/hashicorp/hcl/v2"}, "a block is read, and nobody asked but whose its token is"},
 	{"consul/catalog", []string{"consul/client", "consul/settings", "edge/finding", "edge/legible", "edge/op", "edge/protocol", "server/broker/secret"}, []string{}, "an entry of the catalog decides nothing"},
 	{"consul/mesh", []string{"consul/client", "consul/settings", "edge/identity", "edge/link", "edge/op", "edge/protocol"}, []string{"golang.org/x/sync"}, "an identity of Consul's knows no path"},
 	{"consul/intentions", []string{"consul", "consul/catalog", "consul/client", "consul/refused", "consul/settings", "edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/sync"}, "the watcher of intentions knows names and no request"},
 
 	// Vault and OpenBao hold authority in the keyring's place; only the broker, its
 	// command line and tests link it
-	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/op", "edge/protocol", "server/broker/authority", "server/broker/issued", "server/broker/secret", "vaultpolicy/audit", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/crypto", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
+	{"vaultpolicy", []string{"edge/filemode", "edge/finding", "edge/lease", "edge/legible", "edge/op", "edge/protocol", "edge/shellword", "server/broker/authority", "server/broker/issued", "server/broker/secret", "vaultpolicy/audit", "vaultpolicy/client", "vaultpolicy/login", "vaultpolicy/plan", "vaultpolicy/policies"}, []string{"github.com/hashicorp/hcl/v2", "golang.org/x/crypto", "golang.org/x/sync"}, "the adapter knows grants and credentials, and no request"},
 	{"vaultpolicy/client", []string{"edge/legible", "edge/protocol", "server/broker/secret"}, []string{"github.com/hashicorp/vault/api"}, "the one place that reads these servers' answers"},
 	{"vaultpolicy/audit", []string{"edge/protocol"}, []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync"}, "a wake-up is read from lines, and asks nobody"},
 	{"vaultpolicy/login", []string{"edge/filemode", "edge/protocol", "server/broker/secret", "vaultpolicy/client"}, []string{}, "a login knows no grant"},

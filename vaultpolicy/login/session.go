@@ -3,6 +3,7 @@ package login
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -183,10 +184,25 @@ func (s *Session) describe(err error) error {
 	if k := client.KindOf(err); k == "" || k.Unknown() {
 		return err
 	}
+	denied := &Denied{err.Error()}
 	if unlock := s.auth.Unlock(); unlock != "" {
-		return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %v; mend its files or its role: it tries another file at once, and the same one seldom, because the server may lock its role id out for wrong ones; where the right one is refused too: %s", s.auth.Method, err, unlock)
+		return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %w; mend its files or its role: it tries another file at once, and the same one seldom, because the server may lock its role id out for wrong ones; where the right one is refused too: %s", s.auth.Method, denied, unlock)
 	}
-	return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %v; mend its files or its role, it tries again by itself", s.auth.Method, err)
+	return protocol.Errorf(protocol.CodeUnavailable, "the broker cannot log in (%s): %w; mend its files or its role, it tries again by itself", s.auth.Method, denied)
+}
+
+// Denied is what the server said of a login that it does not take, in words alone.
+type Denied struct{ said string }
+
+func (d *Denied) Error() string { return d.said }
+
+// Holder is whose the token is that is held; it is nowhere in it. Empty: there is none.
+func (s *Session) Holder() string {
+	h := s.held.Load()
+	if h == nil {
+		return ""
+	}
+	return " (accessor " + h.Accessor + ", policies " + strings.Join(h.Policies, ", ") + ")"
 }
 
 func (s *Session) enter(ctx context.Context) error {

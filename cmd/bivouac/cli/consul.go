@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"bivouac/consul/plan"
 	"bivouac/edge/filemode"
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	hidden "bivouac/server/broker/secret"
 )
 
@@ -40,6 +42,17 @@ CONSUL_HTTP_TOKEN. No token is taken from an argument, and never the broker's.`
 
 func (f consulFlags) path() string { return brokerFile(f.file) }
 
+// words are the flags as they were given, for the commands that are named.
+func (f consulFlags) words() (words string) {
+	if f.file != "" {
+		words = " --broker-config " + shellword.Quote(f.file)
+	}
+	if f.name != plan.DefaultName {
+		words += " --name " + shellword.Quote(f.name)
+	}
+	return words
+}
+
 // consulPlan reads broker.hcl.
 func (a *app) consulPlan(f consulFlags) (intentions.File, plan.Plan, error) {
 	file, err := intentions.ReadFile(f.path(), ofTheBroker)
@@ -54,6 +67,7 @@ func (a *app) consulPlan(f consulFlags) (intentions.File, plan.Plan, error) {
 	if !validName(f.name) {
 		return file, plan.Plan{}, protocol.Errorf(protocol.CodeInvalidArgument, "--name %q: letters, digits and hyphens", f.name)
 	}
+	file.Config = file.Called(f.words(), f.name)
 	if s := file.Service; s != nil {
 		if s.Peer == f.name {
 			return file, plan.Plan{}, protocol.Errorf(protocol.CodeInvalidArgument, "--name %q is the name of the server's policy, after its service: give the broker's another", f.name)
@@ -140,16 +154,39 @@ func oneToken(text, from string) (func() (hidden.Value, error), error) {
 	return func() (hidden.Value, error) { return v, nil }, nil
 }
 
-// explainConsul says what mends a request of the admin's that failed.
-func explainConsul(err error) error {
+// explainConsul says whose token was refused, and what mends a request of the admin's that
+// failed.
+func explainConsul(ctx context.Context, admin *client.Client, err error) error {
 	switch client.KindOf(err) {
 	case client.NoToken:
-		return protocol.Errorf(protocol.CodeUnauthenticated, "%w; set CONSUL_HTTP_TOKEN_FILE (or CONSUL_HTTP_TOKEN) to the token of an admin of Consul", err)
+		if consulTokenFrom() == "" {
+			return protocol.Errorf(protocol.CodeUnauthenticated, "%w; you ask without a token: set CONSUL_HTTP_TOKEN_FILE (or CONSUL_HTTP_TOKEN) to that of an admin of Consul", err)
+		}
+		return protocol.Errorf(protocol.CodeUnauthenticated, "%w; Consul knows no token of that in %s (it has expired, was deleted, or is another Consul's): put another there, that of an admin of Consul", err, consulTokenFrom())
 	case client.Refused:
-		return protocol.Errorf(protocol.CodePermissionDenied, "%w; your token needs acl = \"write\" and operator = \"write\" for --apply, acl = \"read\" to compare, and service_prefix \"\" { policy = \"write\"  intentions = \"write\" }", err)
+		const needs = `it needs acl = "write" and operator = "write" for --apply, acl = "read" to compare, and service_prefix "" { policy = "write"  intentions = "write" }`
+		h, asking := admin.Holder(ctx)
+		switch {
+		case asking != nil:
+			return protocol.Errorf(protocol.CodePermissionDenied, "%w; your token: %s", err, needs)
+		case h.Nobody():
+			return protocol.Errorf(protocol.CodePermissionDenied, "%w; you ask as nobody, without a token: set CONSUL_HTTP_TOKEN_FILE (or CONSUL_HTTP_TOKEN) to that of an admin of Consul; %s", err, needs)
+		}
+		return protocol.Errorf(protocol.CodePermissionDenied, "%w; it is %s in %s: %s; put another there, that of an admin of Consul", err, h, consulTokenFrom(), needs)
 	}
 	if mend := client.Mend(err); mend != "" {
 		return protocol.Errorf(protocol.CodeOf(err), "%w; %s", err, mend)
 	}
 	return err
+}
+
+// consulTokenFrom is where the admin's token was found; empty: there is none.
+func consulTokenFrom() string {
+	if path := os.Getenv("CONSUL_HTTP_TOKEN_FILE"); path != "" {
+		return path + " (CONSUL_HTTP_TOKEN_FILE)"
+	}
+	if os.Getenv("CONSUL_HTTP_TOKEN") == "" {
+		return ""
+	}
+	return "CONSUL_HTTP_TOKEN"
 }

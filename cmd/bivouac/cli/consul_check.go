@@ -45,8 +45,6 @@ broker's own machine bivouac-broker doctor sees the same without your token.` + 
 	return cmd
 }
 
-const setUpConsul = "bivouac consul setup --apply"
-
 // checkConsul finds what is wrong from here: first what the admin sees, then what the
 // broker does.
 func (a *app) checkConsul(ctx context.Context, r *finding.Report, file intentions.File, p plan.Plan) {
@@ -57,7 +55,7 @@ func (a *app) checkConsul(ctx context.Context, r *finding.Report, file intention
 	}
 	defer admin.Close()
 	if file.ExamineServer(ctx, r, admin) {
-		compareConsul(ctx, r, admin, p)
+		compareConsul(ctx, r, admin, file, p)
 	}
 	if path := file.TokenPath(); path != "" {
 		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
@@ -69,10 +67,10 @@ func (a *app) checkConsul(ctx context.Context, r *finding.Report, file intention
 }
 
 // compareConsul with the plan.
-func compareConsul(ctx context.Context, r *finding.Report, admin *client.Client, p plan.Plan) {
+func compareConsul(ctx context.Context, r *finding.Report, admin *client.Client, file intentions.File, p plan.Plan) {
 	d, open, err := p.Diff(ctx, admin)
 	if err != nil {
-		r.Bad("consul.plan", explainConsul(err).Error(), "what is missing cannot be said", "CONSUL_HTTP_TOKEN_FILE of an admin; bivouac consul setup --help says what is asked")
+		r.Bad("consul.plan", explainConsul(ctx, admin, err).Error(), "what is missing cannot be said", "CONSUL_HTTP_TOKEN_FILE of an admin; bivouac consul setup --help says what is asked")
 		return
 	}
 	if open {
@@ -81,15 +79,15 @@ func compareConsul(ctx context.Context, r *finding.Report, admin *client.Client,
 	for _, x := range d {
 		switch x.State {
 		case plan.Missing:
-			r.Bad("consul.plan", x.Title()+" is missing", x.For, setUpConsul)
+			r.Bad("consul.plan", x.Title()+" is missing", x.For, file.Setup())
 		case plan.InTheWay:
 			what := fmt.Sprintf("%s says %q, and not %q", x.Title(), x.Have, x.Want)
 			if x.Kind == plan.Policy {
 				what = x.Refusal()
 			}
-			r.Bad("consul.plan", what, x.For, "bivouac consul setup --apply  (says what to do; it changes nothing that somebody decided)")
+			r.Bad("consul.plan", what, x.For, file.Setup()+"  (says what to do; it changes nothing that somebody decided)")
 		default:
-			r.Bad("consul.plan", x.Title()+" differs", x.For, "bivouac consul setup  (shows how), then "+setUpConsul)
+			r.Bad("consul.plan", x.Title()+" differs", x.For, "bivouac consul setup"+file.Flags()+"  (shows how), then "+file.Setup())
 		}
 	}
 	if len(d) == 0 {

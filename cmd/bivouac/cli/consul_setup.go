@@ -65,7 +65,7 @@ func (a *app) setUpConsul(ctx context.Context, file intentions.File, p plan.Plan
 	defer admin.Close()
 	d, open, err := p.Diff(ctx, admin)
 	if err != nil {
-		return explainConsul(err)
+		return explainConsul(ctx, admin, err)
 	}
 	if open {
 		fmt.Fprintln(a.err, "note: access control of Consul is off: no policy and no role can be made, and whoever reaches it may open every path")
@@ -74,7 +74,7 @@ func (a *app) setUpConsul(ctx context.Context, file intentions.File, p plan.Plan
 		apply: func(told func(string, bool)) error {
 			err := d.Apply(ctx, admin, func(x plan.Difference) { told(x.Title(), x.State == plan.Missing) })
 			if err != nil {
-				return explainConsul(err)
+				return explainConsul(ctx, admin, err)
 			}
 			return nil
 		},
@@ -91,18 +91,21 @@ func (a *app) sayNext(file intentions.File, d plan.Diff, name string) {
 		if x.Kind != plan.Role || x.State != plan.Missing {
 			continue
 		}
-		whose := "broker"
-		if x.Name != name {
-			whose = "server"
-		}
 		any = true
-		fmt.Fprintf(a.err, "\nnext, the %s's token, into the file that token_file of %s.hcl names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > consul-%s.token)\n", whose, whose, x.Name, whose)
+		if x.Name == name {
+			fmt.Fprintf(a.err, "\nnext, the broker's token, on its machine and as its user:\n  %s\n", file.Another())
+			if file.TokenFile == "" {
+				fmt.Fprintln(a.err, "(the consul block names no token_file yet)")
+			}
+			continue
+		}
+		fmt.Fprintf(a.err, "\nnext, the server's token, on its machine and as its user, into FILE, which token_file of the consul block in server.hcl names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > FILE)\n", x.Name)
 	}
 	if s := file.Service; any && s != nil {
 		fmt.Fprintf(a.err, "\nand the intention with which the server reaches the broker, which nobody makes but you:\n  consul intention create -allow %s %s\n", s.Peer, s.Name)
 	}
 	if any {
-		fmt.Fprintln(a.err, "then: bivouac consul check")
+		fmt.Fprintf(a.err, "then: bivouac consul check%s\n", file.Flags())
 	}
 }
 

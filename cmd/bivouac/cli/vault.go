@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac/edge/protocol"
+	"bivouac/edge/shellword"
 	"bivouac/server/api/apiv1"
 	"bivouac/vaultpolicy"
 	"bivouac/vaultpolicy/plan"
@@ -33,6 +34,17 @@ func (f *vaultFlags) add(cmd *cobra.Command) {
 }
 
 func (f vaultFlags) path() string { return brokerFile(f.file) }
+
+// words are the flags as they were given, for the commands that are named.
+func (f vaultFlags) words() (words string) {
+	if f.file != "" {
+		words = " --broker-config " + shellword.Quote(f.file)
+	}
+	for _, t := range f.tenants {
+		words += " --tenant " + shellword.Quote(t)
+	}
+	return words
+}
 
 // unasked is the address of a server that nobody asks.
 const unasked = "https://vault.invalid:8200"
@@ -69,6 +81,7 @@ func (a *app) vaultPlan(ctx context.Context, f vaultFlags, bare bool) (vaultpoli
 	if file.Tenants, err = a.vaultTenants(ctx, file, f.tenants, bare); err != nil {
 		return file, plan.Plan{}, err
 	}
+	file.Config = file.Called(f.words())
 	p, err := file.Plan(file.Scope)
 	return file, p, err
 }

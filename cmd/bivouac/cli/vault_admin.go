@@ -135,14 +135,14 @@ func (v *vaultAdmin) explain(ctx context.Context, p plan.Plan, apply bool, err e
 	}
 	lacking, askErr := v.Lacking(ctx, v.token, p.Needs(apply))
 	if askErr != nil || len(lacking) == 0 {
-		return protocol.Errorf(protocol.CodePermissionDenied, "your token is good and may not do this: %w; ask an admin of the server for the right", err)
+		return protocol.Errorf(protocol.CodePermissionDenied, "your token (%s, %s) is good and may not do this: %w; ask an admin of the server for the right", v.from, vaultpolicy.Whose(self.Data), err)
 	}
 	var rules []string
 	for _, path := range slices.Sorted(maps.Keys(lacking)) {
 		rules = append(rules, fmt.Sprintf("  path %q { capabilities = [\"%s\"] }", path, strings.Join(lacking[path], "\", \"")))
 	}
-	return protocol.Errorf(protocol.CodePermissionDenied, "your token (%s, policies %s) may not do this: %w\nwhat it lacks, as rules of a policy:\n%s",
-		v.from, strings.Join(client.Texts(self.Data["policies"]), ", "), err, strings.Join(rules, "\n"))
+	return protocol.Errorf(protocol.CodePermissionDenied, "your token (%s, %s) may not do this: %w\nwhat it lacks, as rules of a policy:\n%s",
+		v.from, vaultpolicy.Whose(self.Data), err, strings.Join(rules, "\n"))
 }
 
 // unknown says why a token is none there: another namespace's, or nobody's.

@@ -65,7 +65,7 @@ func (a *app) checkVault(ctx context.Context, r *finding.Report, file vaultpolic
 	case err != nil:
 		r.Bad("vault.admin", err.Error(), why, "vault login  (or VAULT_TOKEN); bivouac-broker doctor on the broker's machine needs no token of yours")
 	default:
-		admin.compare(ctx, r, p)
+		admin.compare(ctx, r, file, p)
 		file.ExamineEngines(ctx, r, admin.Client, admin.token)
 		file.ExamineAudit(ctx, r, admin.token)
 	}
@@ -73,7 +73,7 @@ func (a *app) checkVault(ctx context.Context, r *finding.Report, file vaultpolic
 }
 
 // compare the server with the plan.
-func (v *vaultAdmin) compare(ctx context.Context, r *finding.Report, p plan.Plan) {
+func (v *vaultAdmin) compare(ctx context.Context, r *finding.Report, file vaultpolicy.File, p plan.Plan) {
 	if v.ignoresNamespace(ctx) {
 		r.Bad("vault.namespace", v.Address()+" takes no notice of namespaces", "everything lies in its root instead of in "+v.way.Namespace, "take the namespace out of broker.hcl and of your environment")
 	}
@@ -85,19 +85,17 @@ func (v *vaultAdmin) compare(ctx context.Context, r *finding.Report, p plan.Plan
 	for _, x := range d {
 		switch {
 		case x.Missing:
-			r.Bad("vault.plan", x.Title()+" is missing", x.For, setUpVault)
+			r.Bad("vault.plan", x.Title()+" is missing", x.For, file.Setup())
 		case x.Fixed:
 			r.Bad("vault.plan", x.Title()+" is there and is another: "+changesOf(x), x.For, "another name for it in the vault block of broker.hcl (prefix, mounts or auth): whatever it holds belongs to somebody")
 		default:
-			r.Bad("vault.plan", x.Title()+" differs: "+changesOf(x), x.For, "bivouac vault setup  (shows how), then "+setUpVault)
+			r.Bad("vault.plan", x.Title()+" differs: "+changesOf(x), x.For, "bivouac vault setup"+file.Flags()+"  (shows how), then "+file.Setup())
 		}
 	}
 	if len(d) == 0 {
 		r.Fine("vault.plan", "all %d mounts, policies, roles and limits are there as they must be", len(p.Items))
 	}
 }
-
-const setUpVault = "bivouac vault setup --apply"
 
 // mendComparison is what to do about a comparison that failed.
 func mendComparison(err error) string {

@@ -92,7 +92,7 @@ func (a *app) setUpVault(ctx context.Context, file vaultpolicy.File, p plan.Plan
 		},
 		next: func() {
 			if fetch := file.Fetch(); fetch != "" && slices.ContainsFunc(d, isLogin) {
-				fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\nthen: bivouac vault check\n", fetch)
+				fmt.Fprintf(a.err, "\nnext, what the broker logs in with:\n%s\nthen: bivouac vault check%s\n", fetch, file.Flags())
 			}
 		}}, apply)
 }
