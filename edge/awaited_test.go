@@ -69,6 +69,17 @@ func (m *machine) task(a state.Attempt, job string) *twin {
 	return m.twins.get(a.ID)
 }
 
+// begunTask runs the daemon until the task of a turn has begun.
+func (m *machine) begunTask() (state.Attempt, *twin) {
+	m.t.Helper()
+	m.run()
+	m.connected()
+	a, job := m.awaitedTurn()
+	w := m.task(a, job)
+	m.await("the turn to begin", 10*time.Second, func() bool { return w.see(func() bool { return w.begun != nil }) })
+	return a, w
+}
+
 // dies makes the process that took a directory one that has ended.
 func (m *machine) dies(a state.Attempt) {
 	m.t.Helper()
@@ -351,11 +362,7 @@ func TestDaemonRestartFindsAllocations(t *testing.T) {
 func TestAllocationThatEndedIsInterrupted(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-			m.run()
-			m.connected()
-			a, job := m.awaitedTurn()
-			w := m.task(a, job)
-			m.await("the turn to begin", 10*time.Second, func() bool { return w.see(func() bool { return w.begun != nil }) })
+			a, _ := m.begunTask()
 			if reboot {
 				if err := m.stop(); err != nil {
 					t.Fatal(err)
@@ -383,11 +390,7 @@ func TestAllocationThatEndedIsInterrupted(t *testing.T) {
 func TestTaskOfAFinishedTurnEndsByItself(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-			m.run()
-			m.connected()
-			a, job := m.awaitedTurn()
-			w := m.task(a, job)
-			m.await("the turn to begin", 10*time.Second, func() bool { return w.see(func() bool { return w.begun != nil }) })
+			a, w := m.begunTask()
 			w.journal(&runnerv1.Record{Kind: &runnerv1.Record_Started{Started: &runnerv1.Started{}}})
 			w.finish(&runnerv1.Result{Status: protocol.ResultSucceeded})
 			m.await("the result", 10*time.Second, func() bool { return f.result(a.ID).GetStatus() == protocol.ResultSucceeded })
@@ -425,11 +428,7 @@ func (s *sparing) Sweep(_ context.Context, keep []string) ([]string, error) {
 // is that one's to end, and runs on. Whoever leaves ends both.
 func TestEndTurnsSparesAllocations(t *testing.T) {
 	virtually(t, func(t *testing.T, f *fakeServer, m *machine) {
-		m.run()
-		m.connected()
-		a, job := m.awaitedTurn()
-		w := m.task(a, job)
-		m.await("the turn to begin", 10*time.Second, func() bool { return w.see(func() bool { return w.begun != nil }) })
+		a, _ := m.begunTask()
 		if err := m.stop(); err != nil {
 			t.Fatal(err)
 		}

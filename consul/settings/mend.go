@@ -54,7 +54,12 @@ func (c Config) Another() string {
 		}
 		into, more = shellword.Quote(path), ""
 	}
-	return "(umask 077; consul acl token create -role-name " + shellword.Quote(c.Role()) + " -format json | jq -r .SecretID > " + into + ")" + more
+	return c.MakeToken(c.Role(), into) + more
+}
+
+// MakeToken is the command that makes a token with a role, into a file as a shell reads it.
+func (Config) MakeToken(role, into string) string {
+	return "(umask 077; consul acl token create -role-name " + shellword.Quote(role) + " -format json | jq -r .SecretID > " + into + ")"
 }
 
 // TokenFrom says where the process' token is, and who says so.

@@ -99,7 +99,7 @@ func (a *app) sayNext(file intentions.File, d plan.Diff, name string) {
 			}
 			continue
 		}
-		fmt.Fprintf(a.err, "\nnext, the server's token, on its machine and as its user, into FILE, which token_file of the consul block in server.hcl names:\n  (umask 077; consul acl token create -role-name %s -format json | jq -r .SecretID > FILE)\n", x.Name)
+		fmt.Fprintf(a.err, "\nnext, the server's token, on its machine and as its user, into FILE, which token_file of the consul block in server.hcl names:\n  %s\n", file.MakeToken(x.Name, "FILE"))
 	}
 	if s := file.Service; any && s != nil {
 		fmt.Fprintf(a.err, "\nand the intention with which the server reaches the broker, which nobody makes but you:\n  consul intention create -allow %s %s\n", s.Peer, s.Name)
